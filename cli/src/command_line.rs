@@ -10,6 +10,7 @@ use crate::commands::devices::DevicesArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::embed::EmbedArgs;
 use crate::commands::generate::{CompletionsArgs, ManArgs};
+use crate::commands::gguf::GgufArgs;
 use crate::commands::inspect::InspectArgs;
 use crate::commands::logits::LogitsArgs;
 use crate::commands::models::{ListArgs, PsArgs, PullArgs, RmArgs};
@@ -53,6 +54,8 @@ pub enum Command {
     Logits(LogitsArgs),
     /// Benchmark prefill and decoding
     Bench(BenchArgs),
+    /// Split, merge, edit, compare and check GGUF files
+    Gguf(GgufArgs),
     /// Write a model file with random weights, for benchmarks
     Synth(SynthArgs),
     /// Download models
@@ -103,6 +106,7 @@ pub fn dispatch(command: Command) -> Outcome {
     match command {
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Arch(args) => commands::arch::run(&args),
+        Command::Gguf(args) => commands::gguf::run(&args),
         Command::Reference => commands::reference::run(Cli::command()),
         Command::Completions(args) => commands::generate::completions(&args, Cli::command()),
         Command::Man(args) => commands::generate::man(&args, Cli::command()),

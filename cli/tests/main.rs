@@ -16,6 +16,7 @@ mod deploy;
 mod doctor;
 mod documents;
 mod embed;
+mod gguf;
 mod hub;
 mod instruction_sets;
 mod llama_cpp;

@@ -98,6 +98,29 @@ pub fn positive(text: &str) -> Result<usize, String> {
     n.ok_or_else(|| "expected a positive integer".to_owned())
 }
 
+/// Parses a size in bytes with an optional unit: `65536`, `64KiB`, `500MB`, `2G`. Units without `i` are decimal.
+pub fn byte_size(text: &str) -> Result<usize, String> {
+    let error = || "expected a positive size, such as 64KiB, 500MB or 2GiB".to_owned();
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit = unit.trim_start().to_ascii_lowercase();
+    let factor: usize = match unit.strip_suffix('b').unwrap_or(&unit) {
+        "" => 1,
+        "k" => 1000,
+        "m" => 1_000_000,
+        "g" => 1_000_000_000,
+        "t" => 1_000_000_000_000,
+        "ki" => 1 << 10,
+        "mi" => 1 << 20,
+        "gi" => 1 << 30,
+        "ti" => 1 << 40,
+        _ => return Err(error()),
+    };
+    let number: usize = number.parse().map_err(|_| error())?;
+    let n = number.checked_mul(factor).filter(|&n| n > 0);
+    n.ok_or_else(error)
+}
+
 /// Upper bound on thread counts; guards against typos.
 const MAX_THREADS: usize = 1024;
 
@@ -157,6 +180,23 @@ pub fn finite(text: &str) -> Option<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn byte_size_has_decimal_and_binary_units() {
+        for (text, n) in [
+            ("65536", 65536),
+            ("64KiB", 65536),
+            ("64 kib", 65536),
+            ("500MB", 500_000_000),
+            ("2G", 2_000_000_000),
+            ("7B", 7),
+        ] {
+            assert_eq!(byte_size(text), Ok(n), "{text}");
+        }
+        for text in ["", "0", "-1", "1.5G", "GiB", "2X", "99999999999TiB"] {
+            assert!(byte_size(text).is_err(), "{text}");
+        }
+    }
 
     /// The words that llama.cpp's `is_truthy`, `is_falsey` and `is_autoy` accept.
     #[test]

@@ -40,6 +40,16 @@ pub struct InspectArgs {
     pub planned: PlanArgs,
 }
 
+/// Arguments of `llama gguf dump`.
+#[derive(Debug, Args)]
+pub struct DumpArgs {
+    /// GGUF file; tensor data may be missing
+    pub file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Maximum length of arrays that are printed in full.
 const SHORT_ARRAY: usize = 16;
 
@@ -55,13 +65,22 @@ pub fn run(args: &InspectArgs) -> Outcome {
         };
         return plan::run(&args.planned, output, file, &header);
     }
-    let report = Report::new(&header, file, args)?;
+    report(&header, file, args.json, args.arrays)
+}
+
+/// Prints the header of a file with whole arrays.
+pub fn dump(args: &DumpArgs) -> Outcome {
+    report(&Gguf::open_header(&args.file)?, &args.file, args.json, true)
+}
+
+fn report(header: &Gguf, file: &Path, is_json: bool, whole_arrays: bool) -> Outcome {
+    let report = Report::new(header, file, whole_arrays)?;
     let mut out = stdout();
-    if args.json {
+    if is_json {
         serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;
     } else {
-        print(&mut out, &header, &report, args)?;
+        print(&mut out, header, &report, whole_arrays)?;
     }
     Ok(out.flush()?)
 }
@@ -149,7 +168,7 @@ struct Tensor<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(header: &'a Gguf, file: &Path, args: &InspectArgs) -> Outcome<Report<'a>> {
+    fn new(header: &'a Gguf, file: &Path, whole_arrays: bool) -> Outcome<Report<'a>> {
         let metadata = &header.metadata;
         let file_bytes = fs::metadata(file)?.len();
         let needed = header.required_len().map_or(0, |(_, len)| len as u64);
@@ -161,7 +180,7 @@ impl<'a> Report<'a> {
             total.tensors += 1;
             total.bytes = total.bytes.saturating_add(t.bytes);
         }
-        let pair = |(key, value): (&str, &Value)| (key.to_owned(), to_json(value, args.arrays));
+        let pair = |(key, value): (&str, &Value)| (key.to_owned(), to_json(value, whole_arrays));
         let own = |key: &str| key.split('.').next() == architecture;
         let tensor = |t: &'a engine::gguf::TensorInfo| Tensor {
             name: &t.name,
@@ -271,7 +290,7 @@ fn shortest(v: f32) -> serde_json::Value {
         .map_or(serde_json::Value::Null, |v| json!(v))
 }
 
-fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, args: &InspectArgs) -> Outcome {
+fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, whole_arrays: bool) -> Outcome {
     let size = usize::try_from(report.file_bytes).unwrap_or(usize::MAX);
     let keys = format::plural(header.metadata.len(), "key");
     let tensors = format::plural(report.tensors.len(), "tensor");
@@ -302,7 +321,7 @@ fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, args: &Inspect
     if let Some(vocabulary) = &report.vocabulary {
         print_vocabulary(out, vocabulary)?;
     }
-    print_metadata(out, header, report, args)?;
+    print_metadata(out, header, report, whole_arrays)?;
     print_tensors(out, report)
 }
 
@@ -343,7 +362,7 @@ fn print_vocabulary(out: &mut dyn Write, v: &Vocabulary<'_>) -> Outcome {
     Ok(())
 }
 
-fn print_metadata(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, args: &InspectArgs) -> Outcome {
+fn print_metadata(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, whole_arrays: bool) -> Outcome {
     let (own, others): (Vec<_>, Vec<_>) = header
         .metadata
         .iter()
@@ -360,7 +379,7 @@ fn print_metadata(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, args:
             .unwrap_or(0)
             .min(MAX_KEY_WIDTH);
         for (key, value) in pairs {
-            writeln!(out, "  {:<width$}  {}", printable(key), show(value, args.arrays))?;
+            writeln!(out, "  {:<width$}  {}", printable(key), show(value, whole_arrays))?;
         }
     }
     Ok(())

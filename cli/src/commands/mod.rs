@@ -7,6 +7,7 @@ pub mod devices;
 pub mod doctor;
 pub mod embed;
 pub mod generate;
+pub mod gguf;
 pub mod inspect;
 pub mod logits;
 pub mod models;

@@ -72,6 +72,20 @@ impl Metadata {
     pub fn insert(&mut self, key: impl Into<Box<str>>, value: impl Into<Value>) -> Option<Value> {
         self.0.insert(key.into(), value.into())
     }
+
+    /// Removes `key` and returns its value. The other keys keep their order.
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        self.0.shift_remove(key)
+    }
+
+    /// Renames `from` to `to`, which keeps the position. Returns false, without a change, if `from` is missing or
+    /// `to` exists.
+    pub fn rename(&mut self, from: &str, to: &str) -> bool {
+        let Some(at) = self.0.get_index_of(from) else {
+            return false;
+        };
+        self.0.replace_index(at, to.into()).is_ok()
+    }
 }
 
 /// Order-sensitive: equal if both contain the same pairs in the same order.

@@ -8,12 +8,15 @@
 //! - [`kind`]: models, adapters, and other kinds of files
 //! - [`split`]: models split into several files
 //! - [`writer`]: writes metadata and tensors to a file
+//! - [`partition`]: splits a model into several files, and merges the files
+//! - [`edit`]: changes metadata and tensor names of a file
 //! - [`seeded`]: tiny models with weights derived from tensor names; [`logits`]: their reference logits
 //! - [`error`]: all errors of this module
 //!
 //! GGUF files are untrusted input. Every count, length, shape and offset is checked against the file size
 //! before use. The parser never panics, and it allocates at most a small multiple of the bytes parsed.
 
+pub mod edit;
 pub mod error;
 pub mod faults;
 pub mod file;
@@ -21,6 +24,7 @@ pub mod kind;
 pub mod logits;
 pub mod mapping;
 pub mod metadata;
+pub mod partition;
 pub mod reader;
 pub mod seeded;
 pub mod split;

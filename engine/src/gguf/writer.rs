@@ -135,21 +135,15 @@ impl<'a> GgufWriter<'a> {
     /// Returns the encoded header: all bytes before the tensor data, padded to the alignment.
     pub fn header(&self) -> Result<Vec<u8>, GgufError> {
         let alignment = read_alignment(&self.metadata)?;
-        let mut out = Vec::new();
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&(self.tensors.len() as u64).to_le_bytes());
-        out.extend_from_slice(&(self.metadata.len() as u64).to_le_bytes());
-        for (key, value) in self.metadata.iter() {
-            put_pair(&mut out, key, value)?;
-        }
+        let mut entries = Vec::with_capacity(self.tensors.len());
         let mut offset = 0usize;
         for t in &self.tensors {
-            put_string(&mut out, t.name.as_bytes());
-            out.extend_from_slice(&(t.dims.len() as u32).to_le_bytes());
-            t.dims.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
-            out.extend_from_slice(&t.ty.id().to_le_bytes());
-            out.extend_from_slice(&(offset as u64).to_le_bytes());
+            entries.push(TableEntry {
+                name: &t.name,
+                dims: t.dims.clone(),
+                ty: t.ty,
+                offset: offset as u64,
+            });
             let end = offset.checked_add(t.bytes).and_then(|end| align_up(end, alignment));
             offset = end.ok_or_else(|| GgufError::OffsetOverflow {
                 name: t.name.clone(),
@@ -157,6 +151,7 @@ impl<'a> GgufWriter<'a> {
                 bytes: t.bytes,
             })?;
         }
+        let mut out = encode_header(&self.metadata, &entries)?;
         out.resize(out.len().next_multiple_of(alignment), 0);
         Ok(out)
     }
@@ -219,6 +214,36 @@ impl<'a> GgufWriter<'a> {
             .and_then(|file| self.write(&mut BufWriter::with_capacity(1 << 20, file)))
             .map_err(|e| e.in_file(path))
     }
+}
+
+/// Entry of the tensor table, as written.
+pub(super) struct TableEntry<'a> {
+    pub name: &'a str,
+    /// Dimensions, fastest-varying first.
+    pub dims: Vec<u64>,
+    pub ty: GgmlType,
+    /// Offset of the data in bytes from the start of all tensor data.
+    pub offset: u64,
+}
+
+/// Returns the encoded header without padding.
+pub(super) fn encode_header(metadata: &Metadata, tensors: &[TableEntry<'_>]) -> Result<Vec<u8>, GgufError> {
+    let mut out = Vec::new();
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&(tensors.len() as u64).to_le_bytes());
+    out.extend_from_slice(&(metadata.len() as u64).to_le_bytes());
+    for (key, value) in metadata.iter() {
+        put_pair(&mut out, key, value)?;
+    }
+    for t in tensors {
+        put_string(&mut out, t.name.as_bytes());
+        out.extend_from_slice(&(t.dims.len() as u32).to_le_bytes());
+        t.dims.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        out.extend_from_slice(&t.ty.id().to_le_bytes());
+        out.extend_from_slice(&t.offset.to_le_bytes());
+    }
+    Ok(out)
 }
 
 /// Writer that forwards at most `limit` bytes and counts the bytes submitted.
