@@ -1,7 +1,7 @@
 // Converts Markdown to HTML, block by block. HTML in the text is escaped, images become links, and only http(s) and
 // mailto links are allowed. `rich.js` sanitizes the result again.
 
-import { Marked } from './vendor/marked.esm.js';
+import { Lexer, Marked } from './vendor/marked.esm.js';
 
 /** Escapes HTML. */
 export function escape(text) {
@@ -65,6 +65,9 @@ const FORMULAS = [
   { display: false, open: '$', form: /^\$((?!\s)(?:[^$\\\n]|\\[^\n]){0,1000}?[^\s$\\]|[^\s$\\])\$(?![\d$])/ },
 ];
 
+/** Maximum number of places in a paragraph where a formula may start. */
+const MAX_STARTS = 64;
+
 function formula(src) {
   for (const { display, open, form } of FORMULAS) {
     const found = src.startsWith(open) ? form.exec(src) : null;
@@ -82,9 +85,17 @@ function formulaHtml({ text, display }) {
 const block = {
   name: 'formulaBlock',
   level: 'block',
+  // Only formulas in this paragraph interrupt it: each interruption takes time proportional to the rest of the text.
   start(src) {
-    const at = src.search(/\n {0,3}(?:\$\$|\\\[)/);
-    return at < 0 ? undefined : at + 1;
+    const end = src.search(/\n[ \t]*\n/);
+    const paragraph = end < 0 ? src : src.slice(0, end);
+    const begins = paragraph.matchAll(/\n {0,3}(?:\$\$|\\\[)/g);
+    for (const { index } of [...begins].slice(0, MAX_STARTS)) {
+      if (block.tokenizer(src.slice(index + 1))) {
+        return index + 1;
+      }
+    }
+    return undefined;
   },
   tokenizer(src) {
     const indent = /^ {0,3}/.exec(src)[0];
@@ -113,10 +124,45 @@ const inline = {
 
 const marked = new Marked({ gfm: true, renderer, extensions: [block, inline] });
 
+/** Maximum number of characters of one run of text that could start a link, an emphasis, or a tag. The lexer searches the rest of the run for each. */
+const MAX_DELIMITERS = 1000;
+/** Maximum depth of quotes and lists. The lexer copies the rest of the text at each level. */
+const MAX_DEPTH = 32;
+
+/** Lexer whose time is proportional to the length of the text: runs with too many delimiters, and blocks that are nested too deeply, remain plain. */
+class BoundedLexer extends Lexer {
+  depth = 0;
+
+  blockTokens(src, tokens = [], isClipped = false) {
+    if (this.depth >= MAX_DEPTH) {
+      tokens.push({ type: 'paragraph', raw: src, text: src, tokens: [plain(src)] });
+      return tokens;
+    }
+    this.depth++;
+    try {
+      return super.blockTokens(src, tokens, isClipped);
+    } finally {
+      this.depth--;
+    }
+  }
+
+  inlineTokens(src, tokens = []) {
+    if (src.length > MAX_DELIMITERS && (src.match(/[[\]!*_~`<>&$\\@:.]/g)?.length ?? 0) > MAX_DELIMITERS) {
+      tokens.push(plain(src));
+      return tokens;
+    }
+    return super.inlineTokens(src, tokens);
+  }
+}
+
+function plain(src) {
+  return { type: 'text', raw: src, text: src, escaped: false };
+}
+
 /** Returns the blocks of a text, each with a `key` that determines its HTML. Only the last block grows. */
 export function blocks(text) {
   try {
-    const tokens = marked.lexer(text);
+    const tokens = new BoundedLexer(marked.defaults).lex(text);
     const links = JSON.stringify(tokens.links);
     nestHeadings(tokens);
     const shown = tokens.filter((token) => token.type !== 'space' && token.type !== 'def');

@@ -105,6 +105,32 @@ test('adversarial input is handled in bounded time', () => {
   }
 });
 
+/** Returns the shortest processor time of three conversions in milliseconds. */
+function time(text) {
+  const once = () => {
+    const begin = process.cpuUsage().user;
+    blocks(text).forEach((block) => block.html());
+    return (process.cpuUsage().user - begin) / 1000;
+  };
+  return Math.min(once(), once(), once());
+}
+
+test('time is proportional to the length of the text', () => {
+  const repeated = ['[', '![', '[a](', '*a ', '**a', '_a*b', '> ', '- ', '$$a\n', '\n\\[a', '[a]: x\n', '|a|\n', '<a ', '&#1', 'a@', '~a~~', '`a', 'http://', '1. ', '![](', 'a\n\n'];
+  for (const part of repeated) {
+    const [short, long] = [4000, 32000].map((n) => time(part.repeat(n)));
+    // Eight times the length; quadratic work would take 64 times the time.
+    assert.ok(long < 24 * Math.max(short, 20), `${JSON.stringify(part)}: ${short} ms, ${long} ms`);
+  }
+});
+
+test('long runs and deep nesting remain readable', () => {
+  const plain = blocks('*a '.repeat(2000))[0].html();
+  assert.ok(plain.startsWith('<p>*a *a') && !plain.includes('verbatim'), plain.slice(0, 80));
+  assert.match(blocks(`${'> '.repeat(40)}**x**`)[0].html(), /(<blockquote>\s*){30}/);
+  assert.match(blocks('text\n$$a$$\nmore').map((b) => b.html()).join(''), /<p>text<\/p>\s*<span class="tex display">a<\/span>/);
+});
+
 test('complete blocks keep their keys while text grows', () => {
   const text = '# A\n\nfirst\n\n- a\n- b\n\n```js\nlet x;\n```\n\nlast words';
   const all = blocks(text);
