@@ -9,6 +9,7 @@ use engine::sample::Token;
 use engine::vocab::Vocab;
 
 use crate::api::{ApiError, ApiResult};
+use crate::wanted::is_wanted;
 
 /// Compiles constraints for one model and caches the most recently used ones.
 pub struct Constraints {
@@ -42,9 +43,11 @@ impl Constraints {
         let (vocab, n_vocab) = (self.model.vocab(), self.model.base().n_vocab());
         let make = || Compiler::new(vocab, n_vocab);
         let compiler = self.compiler.get_or_init(make).as_ref().map_err(refused)?;
-        let made = compiler.compile(grammar, vocab).map_err(|e| refused(&e))?;
+        let made = compiler
+            .compile_while(grammar, vocab, &is_wanted)
+            .map_err(|e| refused(&e))?;
         probe(&made, vocab).map_err(|e| refused(&e))?;
-        if length(grammar) <= MAX_CACHED_LEN {
+        if grammar.n_bytes() <= MAX_CACHED_LEN {
             let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
             if cached.len() == MAX_CACHED {
                 cached.remove(0);
@@ -59,6 +62,10 @@ impl Constraints {
         let at = cached.iter().position(|(known, _)| known == grammar)?;
         let found = cached.remove(at);
         let constraint = found.1.clone();
+        // The states that outputs have added to the grammar may have reached their limit.
+        if constraint.clone().allowed().is_err() {
+            return None;
+        }
         cached.push(found);
         Some(constraint)
     }
@@ -107,11 +114,4 @@ fn probe(constraint: &Constraint, vocab: &Vocab) -> Result<(), GrammarError> {
         }
     }
     Ok(())
-}
-
-fn length(grammar: &Grammar) -> usize {
-    match grammar {
-        Grammar::Gbnf(text) | Grammar::JsonSchema(text) | Grammar::Regex(text) => text.len(),
-        Grammar::Choice(texts) => texts.iter().map(String::len).sum(),
-    }
 }

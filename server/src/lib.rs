@@ -8,7 +8,7 @@
 //! - [`service`]: completions and chats of one model; [`capabilities`]: its features
 //! - [`embedder`]: embeddings and reranking; [`response_store`]: stored responses
 //! - [`app`]: the state of the handlers, made of the above
-//! - [`http`]: connections, bodies and streams
+//! - [`http`]: connections, bodies and streams; [`wanted`]: end of the work for clients that have left
 //! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the APIs of OpenAI, Anthropic, Ollama and
 //!   llama-server; [`web`]: the browser UI
 //! - [`routes`]: the route table; [`openapi`]: its OpenAPI document
@@ -37,4 +37,5 @@ pub mod router;
 pub mod routes;
 pub mod scheduler;
 pub mod service;
+pub mod wanted;
 pub mod web;

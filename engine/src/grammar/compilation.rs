@@ -1,8 +1,10 @@
 //! Compilations, whose time and number are limited.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use llguidance::{CancellationHandle, Matcher};
 
 use super::{GrammarError, STACK};
 
@@ -13,15 +15,54 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 /// Maximum number of compilations at the same time.
 const MAX_AT_ONCE: usize = 4;
 
-/// Runs a compilation on a thread with a large stack. The thread of a compilation that exceeds the limit counts
-/// until it ends, but its result is dropped.
+/// Time between checks whether the result is still wanted.
+const CHECK: Duration = Duration::from_millis(20);
+
+/// Cancels the part of a compilation that computes a mask.
+#[derive(Clone, Default)]
+pub struct Cancel(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    is_cancelled: bool,
+    handle: Option<CancellationHandle>,
+}
+
+impl Cancel {
+    /// Sets the matcher that a cancellation ends, at once if the compilation is already cancelled.
+    pub fn of(&self, matcher: &Matcher) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.handle = matcher.cancellation_handle();
+        state.apply();
+    }
+
+    fn cancel(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.is_cancelled = true;
+        state.apply();
+    }
+}
+
+impl State {
+    fn apply(&self) {
+        if let (true, Some(handle)) = (self.is_cancelled, &self.handle) {
+            handle.cancel();
+        }
+    }
+}
+
+/// Runs a compilation on a thread with a large stack, while `is_wanted` returns true. The thread of a compilation
+/// that exceeds the limit counts until it ends, but its result is dropped.
 pub fn run<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, GrammarError> + Send + 'static,
+    work: impl FnOnce(&Cancel) -> Result<T, GrammarError> + Send + 'static,
+    is_wanted: &dyn Fn() -> bool,
 ) -> Result<T, GrammarError> {
     let place = Place::take()?;
     let (sender, receiver) = mpsc::channel();
+    let cancel = Cancel::default();
+    let of_work = cancel.clone();
     let run = move || {
-        let done = work();
+        let done = work(&of_work);
         drop(place);
         // The receiver is gone after the limit.
         let _ = sender.send(done);
@@ -30,10 +71,23 @@ pub fn run<T: Send + 'static>(
     let no_thread =
         |e: std::io::Error| GrammarError::Refused(format!("cannot start a thread to compile the grammar: {e}"));
     thread.spawn(run).map_err(no_thread)?;
-    match receiver.recv_timeout(LIMIT) {
-        Ok(done) => done,
-        Err(RecvTimeoutError::Timeout) => Err(too_slow()),
-        Err(RecvTimeoutError::Disconnected) => Err(GrammarError::Refused("compiling the grammar panicked".to_owned())),
+    let end = Instant::now() + LIMIT;
+    loop {
+        match receiver.recv_timeout(CHECK) {
+            Ok(done) => return done,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(GrammarError::Refused("compiling the grammar panicked".to_owned()));
+            }
+            Err(RecvTimeoutError::Timeout) if !is_wanted() => {
+                cancel.cancel();
+                return Err(GrammarError::Abandoned);
+            }
+            Err(RecvTimeoutError::Timeout) if Instant::now() >= end => {
+                cancel.cancel();
+                return Err(too_slow());
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
     }
 }
 

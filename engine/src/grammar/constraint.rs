@@ -72,6 +72,12 @@ impl Constraint {
         self.lazy.as_ref().is_some_and(|lazy| lazy.is_free())
     }
 
+    /// Returns the end-of-generation tokens that may not come next although [`Constraint::is_free`] is true: the
+    /// part of the output that the grammar covers is still missing.
+    pub fn premature_ends(&self) -> &[Token] {
+        self.lazy.as_ref().map_or(&[], |lazy| lazy.premature_ends())
+    }
+
     /// Returns true if the grammar covers the end of the output, so that the output ends where it is complete.
     pub fn covers_end(&self) -> bool {
         self.lazy.as_ref().is_none_or(|lazy| lazy.covers_rest())

@@ -39,6 +39,9 @@ pub enum GrammarError {
         /// Time limit of the work.
         limit: Duration,
     },
+    /// The result of the compilation is no longer wanted.
+    #[error("the compilation of the grammar was cancelled")]
+    Abandoned,
     /// Other grammars are being compiled.
     #[error("{0} other grammars are being compiled; try again in a moment")]
     Busy(usize),

@@ -96,6 +96,15 @@ impl Lazy {
         self.trigger.covers_rest
     }
 
+    /// Returns the end-of-generation tokens where they would end the output before the part that the grammar covers.
+    pub fn premature_ends(&self) -> &[Token] {
+        if self.trigger.covers_rest && self.is_free() {
+            self.env.tok_trie().eos_tokens()
+        } else {
+            &[]
+        }
+    }
+
     /// Returns the grammar in its initial state.
     pub fn begin(&self) -> &Matcher {
         &self.begin

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::TokEnv;
 use llguidance::{Matcher, ParserFactory, panic_utils};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::vocab::Vocab;
 pub use constraint::{AllowedTokens, Constraint, MatcherUpgrade};
@@ -51,6 +51,8 @@ const MAX_DEPTH: usize = 200;
 /// Maximum parser items per mask. Each mask also has a time limit.
 const STEP_ITEMS: usize = 1_000_000;
 const STEP_FUEL: u64 = 1_000_000;
+/// Maximum number of states that a grammar and its outputs add to the lexer. A state takes up to 2 kB.
+const MAX_LEXER_STATES: usize = 50_000;
 
 /// Specification of the allowed output.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +66,13 @@ pub enum Grammar {
     Regex(String),
     /// A list of alternative strings.
     Choice(Vec<String>),
+    /// A grammar in llguidance's Lark notation that refers to another grammar as `@document`.
+    Around {
+        /// Grammar source.
+        text: String,
+        /// Grammar in place of `@document`.
+        document: Box<Grammar>,
+    },
 }
 
 /// Compiles grammars for a model's vocabulary.
@@ -99,6 +108,7 @@ impl Compiler {
         let limits = factory.limits_mut();
         limits.step_max_items = STEP_ITEMS;
         limits.step_lexer_fuel = STEP_FUEL;
+        limits.max_lexer_states = MAX_LEXER_STATES;
         limits.verbose_errors = false;
         Ok(Compiler {
             factory: Arc::new(factory),
@@ -111,21 +121,49 @@ impl Compiler {
     /// # Errors
     /// [`GrammarError::TooSlow`] after five seconds.
     pub fn compile(&self, grammar: &Grammar, vocab: &Vocab) -> Result<Constraint, GrammarError> {
+        self.compile_while(grammar, vocab, &|| true)
+    }
+
+    /// Like [`Compiler::compile`], and ends soon after `is_wanted` returns false.
+    ///
+    /// # Errors
+    /// [`GrammarError::Abandoned`] if the result is no longer wanted.
+    pub fn compile_while(
+        &self,
+        grammar: &Grammar,
+        vocab: &Vocab,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Constraint, GrammarError> {
         check_length(grammar)?;
         let top = on_a_large_stack(|| translate(grammar, vocab))?;
-        let factory = self.factory.clone();
-        let matcher = compilation::run(move || matcher(&factory, top))?;
+        let (factory, schema) = (self.factory.clone(), grammar.schema().map(str::to_owned));
+        let compile = move |cancel: &compilation::Cancel| match (matcher(&factory, top, cancel), schema) {
+            (Err(GrammarError::Refused(message)), Some(schema)) => {
+                let part = |schema: Value| match matcher(&factory, of_schema(schema), cancel) {
+                    Err(GrammarError::Refused(message)) => Some(message),
+                    _ => None,
+                };
+                Err(schema::located(&schema::value(&schema)?, message, &part))
+            }
+            (made, _) => made,
+        };
+        let matcher = compilation::run(compile, is_wanted)?;
         Ok(Constraint::new(matcher, self.n_tokens))
     }
 }
 
 /// Creates a matcher and computes its first mask.
-fn matcher(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher, GrammarError> {
+fn matcher(
+    factory: &ParserFactory,
+    grammar: TopLevelGrammar,
+    cancel: &compilation::Cancel,
+) -> Result<Matcher, GrammarError> {
     let parser = panic_utils::catch_unwind(AssertUnwindSafe(|| factory.create_parser(grammar)));
     let mut matcher = Matcher::new(parser).into_cancellable();
     if let Some(message) = matcher.get_error() {
         return Err(refused(&message));
     }
+    cancel.of(&matcher);
     let mask = limited(&mut matcher, compilation::LIMIT, Matcher::compute_mask_or_eos);
     if matcher.is_cancelled() {
         return Err(compilation::too_slow());
@@ -138,6 +176,23 @@ fn matcher(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher,
 }
 
 impl Grammar {
+    /// Returns the length of the source in bytes.
+    pub fn n_bytes(&self) -> usize {
+        match self {
+            Grammar::Gbnf(text) | Grammar::JsonSchema(text) | Grammar::Regex(text) => text.len(),
+            Grammar::Choice(texts) => texts.iter().map(String::len).sum(),
+            Grammar::Around { text, document } => text.len() + document.n_bytes(),
+        }
+    }
+
+    /// Returns the text of a JSON schema.
+    fn schema(&self) -> Option<&str> {
+        match self {
+            Grammar::JsonSchema(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// Validates the notation and the tokens that the grammar refers to, without the cost of compiling.
     pub fn check(&self, vocab: &Vocab) -> Result<(), GrammarError> {
         check_length(self)?;
@@ -153,20 +208,23 @@ fn translate(grammar: &Grammar, vocab: &Vocab) -> Result<TopLevelGrammar, Gramma
         }
         Grammar::Gbnf(text) => Ok(TopLevelGrammar::from_lark(lark_of(text, vocab)?)),
         Grammar::JsonSchema(text) => {
-            let mut schema = schema::parse(text)?;
-            if let Some(fields) = schema.as_object_mut() {
-                // Unbounded white space would let a model generate blanks forever.
-                fields.insert(
-                    "x-guidance".to_owned(),
-                    json!({"whitespace_flexible": true, "whitespace_pattern": WHITE_SPACE}),
-                );
-            }
-            Ok(TopLevelGrammar::from_json_schema(schema))
+            let schema = schema::parse(text)?;
+            Ok(of_schema(schema))
         }
         Grammar::Regex(text) => {
             check_depth(text)?;
             regex_syntax::parse(text).map_err(|e| GrammarError::Refused(e.to_string()))?;
             Ok(TopLevelGrammar::from_regex(text))
+        }
+        Grammar::Around { text, document } => {
+            check_depth(text)?;
+            let mut top = TopLevelGrammar::from_lark(text.clone());
+            let mut inner = translate(document, vocab)?;
+            if let Some(first) = inner.grammars.first_mut() {
+                first.name = Some(DOCUMENT.to_owned());
+            }
+            top.grammars.append(&mut inner.grammars);
+            Ok(top)
         }
         Grammar::Choice(texts) if texts.is_empty() => {
             Err(GrammarError::Refused("the list of choices is empty".to_owned()))
@@ -178,6 +236,20 @@ fn translate(grammar: &Grammar, vocab: &Vocab) -> Result<TopLevelGrammar, Gramma
     }
 }
 
+/// Returns the grammar of a schema in the enforceable subset.
+fn of_schema(mut schema: Value) -> TopLevelGrammar {
+    if let Some(fields) = schema.as_object_mut() {
+        // Unbounded white space would let a model generate blanks forever.
+        fields.insert(
+            "x-guidance".to_owned(),
+            json!({"whitespace_flexible": true, "whitespace_pattern": WHITE_SPACE}),
+        );
+    }
+    TopLevelGrammar::from_json_schema(schema)
+}
+
+/// Name of the inner grammar of [`Grammar::Around`].
+const DOCUMENT: &str = "document";
 /// White space between tokens of a JSON document.
 const WHITE_SPACE: &str = r"[ ]|\n[ \t]{0,20}";
 
@@ -202,10 +274,7 @@ fn on_a_large_stack<T: Send>(run: impl FnOnce() -> Result<T, GrammarError> + Sen
 }
 
 fn check_length(grammar: &Grammar) -> Result<(), GrammarError> {
-    let found = match grammar {
-        Grammar::Gbnf(text) | Grammar::JsonSchema(text) | Grammar::Regex(text) => text.len(),
-        Grammar::Choice(texts) => texts.iter().map(String::len).sum(),
-    };
+    let found = grammar.n_bytes();
     if found > MAX_LEN {
         return Err(GrammarError::TooLong {
             found,

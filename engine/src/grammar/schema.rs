@@ -9,6 +9,7 @@
 //!
 //! Every document that the result accepts is valid under the original schema.
 
+mod blame;
 mod complement;
 mod overlap;
 mod pattern;
@@ -21,6 +22,7 @@ use indexmap::IndexSet;
 use serde_json::{Map, Value};
 
 use super::error::GrammarError;
+pub use blame::located;
 use references::References;
 
 /// Types of JSON values.
@@ -43,14 +45,17 @@ const MAX_BROKEN: usize = 32;
 
 /// Parses a schema and rewrites it into the enforceable subset.
 pub fn parse(text: &str) -> Result<Value, GrammarError> {
-    // The JSON parser bounds the nesting depth, and thereby the recursion below.
-    let schema: Value = serde_json::from_str(text).map_err(|e| {
+    enforceable(&value(text)?)
+}
+
+/// Parses a schema. The JSON parser bounds the nesting depth, and thereby the recursion in this module.
+pub fn value(text: &str) -> Result<Value, GrammarError> {
+    serde_json::from_str(text).map_err(|e| {
         let (line, column) = (e.line(), e.column());
         let text = e.to_string();
         let message = text.split(" at line ").next().unwrap_or(&text).to_owned();
         GrammarError::Syntax { line, column, message }
-    })?;
-    enforceable(&schema)
+    })
 }
 
 /// Rewrites a schema into the enforceable subset, with all references to `$defs` at the root.
@@ -58,7 +63,13 @@ pub fn parse(text: &str) -> Result<Value, GrammarError> {
 /// # Errors
 /// [`GrammarError::Schema`] with the location of a restriction that cannot be enforced.
 pub fn enforceable(schema: &Value) -> Result<Value, GrammarError> {
+    enforceable_at(schema, "")
+}
+
+/// Rewrites the part of a schema at a JSON pointer, with all references to `$defs` at the root of the result.
+fn enforceable_at(schema: &Value, pointer: &str) -> Result<Value, GrammarError> {
     let references = References::new(schema);
+    let part = references.at(pointer).unwrap_or(schema);
     let mut broken = HashMap::new();
     loop {
         let mut bundler = Bundler {
@@ -66,7 +77,7 @@ pub fn enforceable(schema: &Value) -> Result<Value, GrammarError> {
             broken: &broken,
             names: IndexSet::new(),
         };
-        let body = bundler.schema(schema, "#")?;
+        let body = bundler.schema(part, &format!("#{pointer}"))?;
         let (pointer, error) = match bundler.definitions() {
             Ok(defs) => return Ok(with_definitions(body, defs)),
             Err(failed) => failed,

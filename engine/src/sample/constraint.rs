@@ -53,6 +53,10 @@ impl Sampler for Constrained {
 
     fn apply(&mut self, candidates: &mut Candidates) {
         if self.is_free() {
+            let ends = self.constraint.premature_ends();
+            if !ends.is_empty() {
+                candidates.retain_tokens(|token| !ends.contains(&token));
+            }
             return;
         }
         match self.allowed() {
@@ -63,7 +67,9 @@ impl Sampler for Constrained {
 
     fn list(&mut self, logits: &[f32], top_k: Option<usize>, candidates: &mut Candidates) -> bool {
         if self.is_free() {
+            let ends = self.constraint.premature_ends();
             match top_k {
+                _ if !ends.is_empty() => candidates.fill_allowed(logits, top_k, |token| !ends.contains(&token)),
                 Some(k) => candidates.fill_top_k(logits, k),
                 None => candidates.fill(logits),
             }
@@ -104,12 +110,12 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
-    use crate::grammar::{Compiler, Grammar};
+    use crate::grammar::{Compiler, Grammar, Trigger};
     use crate::sample::{LogitBias, SamplerChain, SamplerParams};
     use crate::vocab::{Special, Vocab, VocabSource};
 
     /// Vocabulary of five tokens: 0 has no text, 1 is the end, then a, b, and ab.
-    fn chain(grammar: &str, params: &SamplerParams) -> SamplerChain {
+    fn vocab() -> Vocab {
         let source = VocabSource {
             model: "llama",
             tokens: Some(Cow::Owned(["<unk>", "</s>", "a", "b", "ab"].iter().collect())),
@@ -118,7 +124,11 @@ mod tests {
             special_ids: vec![("eos", Special::Eos, 1)],
             ..VocabSource::default()
         };
-        let vocab = Vocab::from_source(&source).unwrap();
+        Vocab::from_source(&source).unwrap()
+    }
+
+    fn chain(grammar: &str, params: &SamplerParams) -> SamplerChain {
+        let vocab = vocab();
         let compiler = Compiler::new(&vocab, 5).unwrap();
         let constraint = compiler.compile(&Grammar::Gbnf(grammar.to_owned()), &vocab).unwrap();
         SamplerChain::new(params, 5, None).unwrap().constrained(constraint)
@@ -148,6 +158,36 @@ mod tests {
         assert_eq!(text, [3, 2, 3, 1]);
         chain.reset();
         assert_eq!(chain.sample(&LOGITS), Ok(3));
+    }
+
+    #[test]
+    fn output_does_not_end_before_the_part_that_the_grammar_covers() {
+        let vocab = vocab();
+        let compiler = Compiler::new(&vocab, 5).unwrap();
+        let constraint = compiler
+            .compile(&Grammar::Gbnf("root ::= \"b\"".to_owned()), &vocab)
+            .unwrap();
+        let behind = |covers_rest: bool| {
+            let trigger = Trigger {
+                prefix: Some(("<".to_owned(), "ab".to_owned())),
+                starts_in_prefix: true,
+                covers_rest,
+                ..Trigger::default()
+            };
+            let constraint = constraint.clone().lazily(trigger).unwrap();
+            SamplerChain::new(&greedy(), 5, None).unwrap().constrained(constraint)
+        };
+        // The end (1) is the most likely token; the prefix ends with token 4.
+        let logits = [0.0, 9.0, 3.0, 2.0, 4.0];
+        let mut chain = behind(true);
+        let mut text = Vec::new();
+        for _ in 0..3 {
+            let token = chain.sample(&logits).unwrap();
+            chain.accept(token);
+            text.push(token);
+        }
+        assert_eq!(text, [4, 3, 1], "prefix, document, end");
+        assert_eq!(behind(false).sample(&logits), Ok(1), "no part has to follow");
     }
 
     #[test]

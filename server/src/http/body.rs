@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use super::charge::Charge;
 use super::parse::parse;
 use crate::api::{ApiError, ApiResult, shown};
+use crate::wanted::Waiting;
 
 /// Maximum size in bytes.
 const MAX_LEN: usize = 16 << 20;
@@ -103,6 +104,8 @@ impl<S: Send + Sync> FromRequest<S> for AnyBody {
 
 /// Runs blocking work on tokio's blocking thread pool.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> ApiResult<T> + Send + 'static) -> ApiResult<T> {
-    let done = tokio::task::spawn_blocking(work).await;
+    // Dropped with this future if the client disconnects.
+    let waiting = Waiting::new();
+    let done = tokio::task::spawn_blocking(waiting.follow(work)).await;
     done.unwrap_or_else(|_| Err(ApiError::server("internal error: the request handler panicked")))
 }

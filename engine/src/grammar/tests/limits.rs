@@ -74,15 +74,63 @@ fn slow_compilation_is_refused_in_time() {
 #[test]
 fn compilation_that_exceeds_its_limit_is_refused() {
     let start = Instant::now();
-    let endless = || {
+    let endless = |_: &compilation::Cancel| {
         std::thread::sleep(2 * compilation::LIMIT);
         Ok(())
     };
-    let refused = compilation::run(endless);
+    let refused = compilation::run(endless, &|| true);
     assert!(matches!(refused, Err(GrammarError::TooSlow { .. })), "{refused:?}");
     assert!(start.elapsed() < compilation::LIMIT + Duration::from_secs(2));
-    assert_eq!(compilation::run(|| Ok(1)), Ok(1));
-    assert!(compilation::run(|| -> Result<(), GrammarError> { panic!("a bug") }).is_err());
+    assert_eq!(compilation::run(|_| Ok(1), &|| true), Ok(1));
+    let panicking = |_: &compilation::Cancel| -> Result<(), GrammarError> { panic!("a bug") };
+    assert!(compilation::run(panicking, &|| true).is_err());
+}
+
+#[test]
+fn compilation_ends_soon_after_its_result_is_not_wanted() {
+    let start = Instant::now();
+    let is_wanted = || start.elapsed() < Duration::from_millis(50);
+    let compiler = Compiler::new(&VOCAB, VOCAB.n_tokens() as usize).unwrap();
+    let compiled = compiler.compile_while(&Grammar::Gbnf(SLOW.to_owned()), &VOCAB, &is_wanted);
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    // A fast machine may be done before.
+    assert!(
+        matches!(
+            compiled.map(drop),
+            Ok(()) | Err(GrammarError::Abandoned | GrammarError::Refused(_))
+        ),
+        "the grammar is not at fault"
+    );
+    let endless = |_: &compilation::Cancel| {
+        std::thread::sleep(Duration::from_secs(2));
+        Ok(())
+    };
+    let start = Instant::now();
+    let abandoned = compilation::run(endless, &|| false);
+    assert_eq!(abandoned, Err(GrammarError::Abandoned));
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
+/// A regular expression whose automaton has 2^20 states.
+#[test]
+fn lexer_states_of_a_grammar_are_bounded() {
+    let mut constraint = compile(Grammar::Regex("[ab]*a[ab]{20}".to_owned())).unwrap();
+    let mut state = 1_u32;
+    for n in 0..2 * MAX_LEXER_STATES {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        let token = if state & 1 == 0 { b'a' } else { b'b' };
+        let refused = constraint
+            .allowed()
+            .map(drop)
+            .and_then(|()| constraint.accept(byte(token)));
+        if let Err(error) = refused {
+            assert!(n > 1000 && error.to_string().contains("states"), "token {n}: {error}");
+            return;
+        }
+    }
+    panic!("the automaton has more states than the limit");
 }
 
 #[test]

@@ -83,3 +83,37 @@ fn many_references_and_alternatives_are_bounded() {
     let text = format!("{{\"oneOf\": [{inner}, {inner}]}}");
     assert!(enforceable_schema(&serde_json::from_str(&text).unwrap()).is_err());
 }
+
+/// Errors of the grammar compiler do not name a place by themselves.
+#[test]
+fn refusals_of_the_compiler_name_the_place() {
+    let node = json!({"type": "object", "properties": {"x": {"type": "string", "minLength": "y"}}, "required": ["x"]});
+    for (schema, place) in [
+        (json!({"type": "string", "minLength": "y"}), "#"),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "boolean"}, "b": node}, "required": ["a", "b"]}),
+            "#/properties/b/properties/x",
+        ),
+        (
+            json!({"type": "array", "items": node, "minItems": 1}),
+            "#/items/properties/x",
+        ),
+        (
+            json!({"type": "array", "items": {"allOf": [{"type": "string"}, {"type": "integer"}]}, "minItems": 1}),
+            "#/items",
+        ),
+        (
+            json!({"$defs": {"N": node}, "$ref": "#/$defs/N"}),
+            "#/$defs/N/properties/x",
+        ),
+        (json!({"anyOf": [{"type": "null"}, node]}), "#/anyOf/1/properties/x"),
+    ] {
+        match compile(Grammar::JsonSchema(schema.to_string())).map(drop) {
+            Err(GrammarError::Schema { place: found, message }) => {
+                assert_eq!(found, place, "{schema}: {message}");
+                assert!(!message.is_empty());
+            }
+            other => panic!("{schema}: {other:?}"),
+        }
+    }
+}
