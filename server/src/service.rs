@@ -1,5 +1,6 @@
 //! A served model: starts completions and chats on its scheduler.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,7 +12,7 @@ use engine::sample::{LogitBias, Token};
 use engine::vocab::Vocab;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::api::{ApiError, ApiResult, Defaults};
+use crate::api::{ApiResult, Defaults};
 use crate::capabilities::capabilities;
 use crate::chat::{ChatFormat, ChatParams, Conversation, OutputStream, is_control};
 use crate::constraints::Constraints;
@@ -134,26 +135,16 @@ impl ModelService {
     ) -> ApiResult<OutputStream> {
         let (chat, constraints) = (&self.chat, &self.constraints);
         let tools = conversation.tools.as_ref();
+        let thinks = splits && chat.can_reason(&conversation);
         // A required call comes before a document, which the completion after the results of the call must match.
-        let call_grammar = chat.required_call_grammar(tools, constraints)?;
-        let document = self.grammar(grammar, &conversation);
-        if call_grammar.is_some() && matches!(document, Some(Grammar::Gbnf(_) | Grammar::Regex(_))) {
-            return Err(ApiError::field(
-                "tool_choice",
-                "cannot be combined with a grammar or a regular expression",
-            ));
-        }
-        let either = match (&call_grammar, document) {
-            (None, Some(document)) => chat.call_or_document_grammar(tools, document, constraints),
-            _ => None,
+        let call = chat.required_call_grammar(tools, thinks, constraints)?;
+        let grammar = match (call, self.grammar(grammar, &conversation)) {
+            (Some(call), _) => Some(Cow::Owned(call)),
+            (None, Some(document)) => Some(chat.document_grammar(tools, document, thinks, constraints)?),
+            (None, None) => None,
         };
-        if call_grammar.is_none() && document.is_some() && chat.is_harmony() {
-            // A constrained completion cannot contain tool calls.
-            conversation.tools = None;
-        }
-        let grammar = call_grammar.as_ref().or(either.as_ref()).or(document);
-        conversation.skip_reasoning = grammar.is_some() && !(splits && chat.can_reason(&conversation));
-        let constraint = grammar.map(|grammar| constraints.constraint(grammar)).transpose()?;
+        conversation.skip_reasoning = grammar.is_some() && !thinks;
+        let constraint = grammar.map(|grammar| constraints.constraint(&grammar)).transpose()?;
         let prompt = chat.prompt(&conversation)?;
         request.constraint = match constraint {
             Some(constraint) if !conversation.skip_reasoning => Some(chat.behind_reasoning(&prompt, constraint)?),

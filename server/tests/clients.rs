@@ -2,11 +2,12 @@
 
 use serde_json::{Value as Json, json};
 
+use crate::combined::{NAMED_CALLS, TAGGED_CALLS};
 use crate::common::{Options, Response, Server};
 
-const CHAT: &str = "/v1/chat/completions";
+pub const CHAT: &str = "/v1/chat/completions";
 
-fn hello(more: Json) -> Json {
+pub fn hello(more: Json) -> Json {
     let mut body = json!({"model": "x", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
@@ -208,7 +209,7 @@ fn arguments(path: &str, response: &Json) -> Json {
 }
 
 /// Returns a request that requires a call of a function with these parameters.
-fn requiring(path: &str, parameters: &Json, seed: usize) -> Json {
+pub fn requiring(path: &str, parameters: &Json, seed: usize) -> Json {
     let function = json!({"name": "f", "description": "d", "parameters": parameters});
     let messages = json!([{"role": "user", "content": "hello"}]);
     let common = json!({"temperature": 1.0, "seed": seed, "logit_bias": {}});
@@ -273,75 +274,6 @@ fn is_list(value: &Json) -> bool {
     fields.len() == 2 && fields["v"].is_boolean() && (fields["next"].is_null() || is_list(&fields["next"]))
 }
 
-/// Template with one tag for each argument.
-const TAGGED_CALLS: &str = "{% if tools %}<s>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</s>{% endif %}\
-    {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n<function={{ c.function.name }}>\n\
-    {% for k, v in c.function.arguments.items() %}<parameter={{ k }}>\n{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>{% endfor %}</s>\n{% endfor %}\
-    {% if add_generation_prompt %}<assistant>{% endif %}";
-
-/// Template with the name outside of the arguments.
-const NAMED_CALLS: &str = "{% if tools %}<s>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</s>{% endif %}\
-    {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}[CALL]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}</s>\n{% endfor %}\
-    {% if add_generation_prompt %}<assistant>{% endif %}";
-
-fn is_empty(arguments: &Json) -> bool {
-    let read = serde_json::from_str::<Json>(arguments.as_str().unwrap_or_default());
-    read.is_ok_and(|arguments| arguments == json!({}))
-}
-
-/// With tools and a schema, the model calls a function or writes the document; a required call comes first.
-#[test]
-fn tools_and_response_format_allow_call_or_document() {
-    let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false});
-    let format = json!({"type": "json_schema", "json_schema": {"name": "s", "strict": true, "schema": schema}});
-    let function = json!({"name": "now", "description": "d", "parameters": {"type": "object", "properties": {}, "additionalProperties": false}});
-    let tools = json!([{"type": "function", "function": function}]);
-    for template in [crate::common::TEMPLATE, TAGGED_CALLS, NAMED_CALLS] {
-        let server = Server::with(Options {
-            template: Some(template),
-            n_ctx: 4096,
-            ..Options::default()
-        });
-        let (mut n_calls, mut n_documents) = (0, 0);
-        for seed in 0..12 {
-            let more =
-                json!({"tools": tools, "response_format": format, "seed": seed, "temperature": 2.0, "max_tokens": 400});
-            let answer = server.ask(CHAT, &hello(more));
-            let choice = &answer["choices"][0];
-            match choice["message"]["tool_calls"].as_array() {
-                Some(calls) => {
-                    n_calls += 1;
-                    assert_eq!(calls[0]["function"]["name"], "now", "{answer}");
-                    if choice["finish_reason"] == "tool_calls" {
-                        assert!(
-                            calls.iter().all(|call| is_empty(&call["function"]["arguments"])),
-                            "{answer}"
-                        );
-                    }
-                }
-                None => {
-                    n_documents += 1;
-                    let document: Json = serde_json::from_str(choice["message"]["content"].as_str().unwrap()).unwrap();
-                    assert!(
-                        document["a"].is_boolean() && document.as_object().unwrap().len() == 1,
-                        "{answer}"
-                    );
-                }
-            }
-        }
-        assert!(
-            n_calls > 0 && n_documents > 0,
-            "{n_calls} calls, {n_documents} documents: {template}"
-        );
-        let more = json!({"tools": tools, "response_format": format, "tool_choice": "required", "max_tokens": 200});
-        let answer = server.ask(CHAT, &hello(more));
-        assert_eq!(
-            answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "now",
-            "{answer}"
-        );
-    }
-}
-
 #[test]
 fn schema_that_cannot_be_enforced_is_rejected_with_location() {
     let server = Server::new();
@@ -356,44 +288,4 @@ fn schema_that_cannot_be_enforced_is_rejected_with_location() {
         message.contains("\"f\"") && message.contains("#/properties/a"),
         "{error}"
     );
-}
-
-/// A model that reasons does so before output that a schema restricts.
-#[test]
-fn constrained_answer_follows_reasoning() {
-    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>{% if enable_thinking is not false %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}";
-    let server = Server::with(Options {
-        template: Some(template),
-        ..Options::default()
-    });
-    let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false});
-    let is_document = |text: &str| serde_json::from_str::<Json>(text).is_ok_and(|document| document["a"].is_boolean());
-    let format = json!({"type": "json_schema", "json_schema": {"name": "s", "schema": schema}});
-    let more = json!({"response_format": format, "reasoning_budget_tokens": 6, "max_tokens": 200});
-    let message = server.ask(CHAT, &hello(more.clone()))["choices"][0]["message"].clone();
-    assert!(
-        !message["reasoning_content"].as_str().unwrap_or_default().is_empty(),
-        "{message}"
-    );
-    assert!(is_document(message["content"].as_str().unwrap()), "{message}");
-    let mut without = more.clone();
-    without["enable_thinking"] = false.into();
-    let message = server.ask(CHAT, &hello(without))["choices"][0]["message"].clone();
-    assert!(message.get("reasoning_content").is_none(), "{message}");
-    assert!(is_document(message["content"].as_str().unwrap()), "{message}");
-    // Reasoning that remains in the content would break the document.
-    let mut raw = more;
-    raw["reasoning_format"] = "none".into();
-    let message = server.ask(CHAT, &hello(raw))["choices"][0]["message"].clone();
-    assert!(is_document(message["content"].as_str().unwrap()), "{message}");
-    // A required call follows reasoning, too.
-    let mut body = requiring(CHAT, &schema, 1);
-    body["reasoning_budget_tokens"] = 6.into();
-    let message = server.ask(CHAT, &body)["choices"][0]["message"].clone();
-    assert!(
-        !message["reasoning_content"].as_str().unwrap_or_default().is_empty(),
-        "{message}"
-    );
-    let arguments = message["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
-    assert!(is_document(arguments), "{message}");
 }

@@ -4,6 +4,7 @@ mod anthropic;
 mod batch;
 mod chat;
 mod clients;
+mod combined;
 mod common;
 mod completions;
 mod connections;

@@ -1,5 +1,6 @@
 //! Format of the prompts and of the output of one model.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use engine::chat::{Budget, ChatError, Marks, ReasoningSplit, ReasoningTags};
@@ -13,7 +14,9 @@ use tracing::warn;
 
 use super::conversation::Conversation;
 use super::parser::OutputParser;
-use super::tools::{CallSyntax, HARMONY_FINAL, Harmony, ToolCallParser, ToolFormat, Tools, as_text, generic_format};
+use super::tools::{
+    CallSyntax, HARMONY_FINAL, Harmony, ToolCallParser, ToolFormat, Tools, as_text, generic_format, harmony_document,
+};
 use crate::api::{ApiError, ApiResult};
 use crate::constraints::Constraints;
 
@@ -294,38 +297,67 @@ impl ChatFormat {
         }
     }
 
-    /// Returns the grammar of a required tool call; `None` if the request does not require a call.
+    /// Returns the grammar of a required tool call; `None` if the request does not require a call. With `thinks`,
+    /// the model may reason before the call.
     ///
     /// # Errors
     /// Returns an error if an argument schema cannot be compiled.
     pub fn required_call_grammar(
         &self,
         tools: Option<&Tools>,
+        thinks: bool,
         constraints: &Constraints,
     ) -> ApiResult<Option<Grammar>> {
         let Some((format, tools)) = self.of_request(tools).calls.as_ref().zip(tools) else {
             return Ok(None);
         };
-        let Some((grammar, schemas)) = tools.grammar(format, self.model.vocab())? else {
+        let Some((grammar, schemas)) = tools.grammar(format, self.model.vocab(), thinks)? else {
             return Ok(None);
         };
-        for schema in schemas {
-            constraints.constraint(&schema)?;
+        for (name, schema) in schemas {
+            constraints.constraint(&schema).map_err(|error| ApiError {
+                message: format!("tools: the parameters of {name:?}: {}", error.message),
+                param: Some("tools".to_owned()),
+                ..error
+            })?;
         }
         Ok(Some(grammar))
     }
 
-    /// Returns a grammar of either tool calls or a document. `None` if the request has no tools or the model's
-    /// format cannot be combined with a document.
-    pub fn call_or_document_grammar(
+    /// Returns the grammar of output that is a document, or calls if the request has tools. With `thinks`, the model
+    /// may reason before. Reasoning between tags is no part of the grammar; see [`ChatFormat::behind_reasoning`].
+    ///
+    /// # Errors
+    /// Returns an error if the document cannot be compiled, or the calls cannot be part of a grammar.
+    pub fn document_grammar<'a>(
         &self,
         tools: Option<&Tools>,
-        document: &Grammar,
+        document: &'a Grammar,
+        thinks: bool,
         constraints: &Constraints,
-    ) -> Option<Grammar> {
-        let (format, tools) = self.of_request(tools).calls.as_ref().zip(tools)?;
+    ) -> ApiResult<Cow<'a, Grammar>> {
+        let format = self.of_request(tools);
+        let vocab = self.model.vocab();
+        let Some((calls, tools)) = format.calls.as_ref().zip(tools) else {
+            return Ok(if thinks && format.is_harmony() {
+                Cow::Owned(harmony_document(vocab, document))
+            } else {
+                Cow::Borrowed(document)
+            });
+        };
         let can_be_compiled = |schema: &Grammar| constraints.constraint(schema).is_ok();
-        tools.calls_or_document(format, self.model.vocab(), &can_be_compiled, document)
+        let both = tools.calls_or_document(calls, vocab, &can_be_compiled, document, thinks);
+        let both = both.ok_or_else(|| {
+            ApiError::field(
+                "tools",
+                "cannot be combined with a response format: this model's calls of these tools cannot be described by a grammar",
+            )
+        })?;
+        match constraints.constraint(&both) {
+            Ok(_) => Ok(Cow::Owned(both)),
+            // The error of the document alone names the place in it.
+            Err(error) => Err(constraints.constraint(document).err().unwrap_or(error)),
+        }
     }
 
     /// Returns true if the model may reason before it answers a conversation.
@@ -339,7 +371,7 @@ impl ChatFormat {
             || conversation.budget.or(self.params.reasoning_budget.map(|n| n as i64)) == Some(0);
         let is_split = self.params.split_reasoning && !self.params.raw_output && !conversation.continues_last;
         let format = self.of_request(conversation.tools.as_ref());
-        is_split && !is_disabled && format.tags.is_some()
+        is_split && !is_disabled && (format.tags.is_some() || format.is_harmony())
     }
 
     /// Restricts a constraint to the output behind the reasoning, if the prompt allows reasoning.

@@ -10,21 +10,29 @@ use serde_json::{Map, Value as Json, json};
 use super::call_parser::behind_arguments;
 use super::definition::{Function, Tools};
 use super::format::{CallSyntax, Marker, ToolFormat};
+
 use crate::api::{ApiError, ApiResult};
 
 /// Maximum schema depth that is enforced for values that are not JSON.
 const MAX_DEPTH: usize = 8;
 /// Whitespace allowed inside a document that the model writes unprompted.
 const WHITE_SPACE: &str = r"[ ]|\n[ \t]{0,20}";
+/// Whitespace between the parts of a call; models vary it.
+pub(super) const SPACE: &str = "WS: /[ \\t\\r\\n]{1,20}/\n";
 /// Regular expression of whitespace within markers.
 const BLANKS: &str = r"[ \t\r\n]*";
 /// Maximum number of arguments in arbitrary order; the rules track them in a 64-bit set.
 const MAX_UNORDERED: usize = 63;
 
 impl Tools {
-    /// Returns the grammar of a required call and the argument schemas, which the caller must check
-    /// individually.
-    pub fn grammar(&self, format: &ToolFormat, vocab: &Vocab) -> ApiResult<Option<(Grammar, Vec<Grammar>)>> {
+    /// Returns the grammar of a required call and the argument schemas by function name, which the caller must check
+    /// individually. With `thinks`, Harmony output starts with reasoning.
+    pub fn grammar(
+        &self,
+        format: &ToolFormat,
+        vocab: &Vocab,
+        thinks: bool,
+    ) -> ApiResult<Option<(Grammar, Vec<(String, Grammar)>)>> {
         let mut required_functions = Vec::new();
         for function in self.required_functions() {
             let refused = |e| ApiError {
@@ -42,7 +50,7 @@ impl Tools {
         }
         let schemas = required_functions
             .iter()
-            .map(|f| Grammar::JsonSchema(f.schema().to_string()))
+            .map(|f| (f.name.clone(), Grammar::JsonSchema(f.schema().to_string())))
             .collect();
         let mut rules = Rules::new(vocab);
         let mut calls = Vec::with_capacity(required_functions.len());
@@ -50,9 +58,11 @@ impl Tools {
             calls.push(rules.call(function, format)?);
         }
         let (open, close) = (rules.literal(&format.open), rules.literal(&format.close));
+        let thought = rules.harmony_thought(thinks && format.form == CallSyntax::Harmony);
         let text = format!(
-            "%llguidance {{}}\nstart: {open} call {close}\ncall: {}\n{}",
+            "%llguidance {{}}\nstart: {thought} {open} call {close}\ncall: {}\n{}{}",
             calls.join(" | "),
+            if thought.is_empty() { "" } else { SPACE },
             rules.text
         );
         Ok(Some((Grammar::Gbnf(text), schemas)))
@@ -96,7 +106,7 @@ impl<'a> Rules<'a> {
     }
 
     /// Adds a rule and returns its name.
-    fn rule(&mut self, attributes: &str, body: &str) -> String {
+    pub(super) fn rule(&mut self, attributes: &str, body: &str) -> String {
         let name = format!("r{}", self.n);
         self.n += 1;
         // Writing to a `String` cannot fail.
@@ -208,6 +218,19 @@ impl<'a> Rules<'a> {
         Ok(self.rule("", &body))
     }
 
+    /// Returns a rule body for an optional Harmony message with reasoning; empty without reasoning. Further messages
+    /// could not be followed by the message that an exhausted reasoning budget starts.
+    pub(super) fn harmony_thought(&mut self, thinks: bool) -> String {
+        if !thinks {
+            return String::new();
+        }
+        let [channel, message, end, start] =
+            ["<|channel|>", "<|message|>", "<|end|>", "<|start|>"].map(|mark| self.literal(mark));
+        let text = self.text_until(&end);
+        let body = format!("{channel} WS? \"analysis\" WS? {message} {text} {start} \"assistant\"");
+        format!("{}?", self.rule("", &body))
+    }
+
     /// Adds a rule for a Harmony call, from the function name on.
     pub fn harmony_call(&mut self, function: &Function) -> String {
         let (name, arguments) = (self.literal(&function.name), self.json(function.schema()));
@@ -305,7 +328,7 @@ impl<'a> Rules<'a> {
     }
 
     /// Returns a rule body for arbitrary text up to a marker.
-    fn text_until(&mut self, mark: &str) -> String {
+    pub(super) fn text_until(&mut self, mark: &str) -> String {
         if mark.starts_with('"') && !mark.contains("<[") {
             self.rule(&format!("[suffix={mark}]"), "/(?s:.*)/")
         } else {

@@ -1,17 +1,15 @@
 //! Grammars for voluntary tool calls, active from the marker of a call to its end. Other output is
 //! unconstrained.
 
-use engine::grammar::{Grammar, Trigger, enforceable_schema};
+use engine::grammar::{Grammar, Trigger};
 use engine::vocab::Vocab;
 use serde_json::{Value as Json, json};
 
 use super::definition::{Function, Tools};
 use super::format::{CallSyntax, ToolFormat};
-use super::grammar::Rules;
+use super::grammar::{Rules, SPACE};
 use super::markers::{first_part, last_part};
 
-/// Whitespace between the parts of a call; models vary it.
-const SPACE: &str = "WS: /[ \\t\\r\\n]{1,20}/\n";
 /// Starts of Harmony message headers that are calls, before the function name. The last entry occurs at the
 /// start of the output.
 const HARMONY: &[&str] = &[
@@ -62,57 +60,9 @@ impl Tools {
         Some((Grammar::Gbnf(text), trigger))
     }
 
-    /// Returns a grammar of output that is either calls or a document. `None` if the calls or the document cannot
-    /// be part of a grammar.
-    pub fn calls_or_document(
-        &self,
-        format: &ToolFormat,
-        vocab: &Vocab,
-        can_be_kept: &dyn Fn(&Grammar) -> bool,
-        document: &Grammar,
-    ) -> Option<Grammar> {
-        if format.form == CallSyntax::Harmony {
-            return None;
-        }
-        let functions = self.kept_functions(can_be_kept);
-        let mut rules = Rules::loose(vocab);
-        let calls = calls(&functions, format, &mut rules)?;
-        let document = match document {
-            Grammar::JsonSchema(text) => {
-                let schema = serde_json::from_str(text).ok()?;
-                match enforceable_schema(&schema).ok()? {
-                    Json::Object(fields) => rules.json(fields.into()),
-                    _ => rules.json(json!({})),
-                }
-            }
-            Grammar::Choice(texts) => {
-                let texts: Vec<String> = texts.iter().map(|text| rules.literal(text)).collect();
-                format!("({})", texts.join(" | "))
-            }
-            Grammar::Regex(_) | Grammar::Gbnf(_) => return None,
-        };
-        let starts: Vec<String> = call_starts(format)
-            .iter()
-            .map(|begin| begin.rule(&rules, format, self.parallel))
-            .collect();
-        let more = if self.parallel { " (WS? one)*" } else { "" };
-        let close = match format.close.trim() {
-            "" => String::new(),
-            close => format!(" (WS? {})?", rules.literal(close)),
-        };
-        let tail = rules.literal(&format.tail);
-        let text = format!(
-            "%llguidance {{}}\nstart: one{more}{close} | {document}\none: {}\ncall: ({}) {tail}\n{SPACE}{}",
-            starts.join(" | "),
-            calls.join(" | "),
-            rules.text()
-        );
-        Some(Grammar::Gbnf(text))
-    }
-
     /// Returns the functions with schemas that can be compiled. A function whose schema cannot be enforced accepts
     /// any object.
-    fn kept_functions(&self, can_be_kept: &dyn Fn(&Grammar) -> bool) -> Vec<Function> {
+    pub(super) fn kept_functions(&self, can_be_kept: &dyn Fn(&Grammar) -> bool) -> Vec<Function> {
         let kept = |function: &Function| {
             let kept = function.enforceable().ok();
             let kept = kept.filter(|f| can_be_kept(&Grammar::JsonSchema(f.schema().to_string())));
@@ -126,7 +76,7 @@ impl Tools {
 }
 
 /// Adds a rule for a call of each function.
-fn calls(functions: &[Function], format: &ToolFormat, rules: &mut Rules<'_>) -> Option<Vec<String>> {
+pub(super) fn calls(functions: &[Function], format: &ToolFormat, rules: &mut Rules<'_>) -> Option<Vec<String>> {
     let mut calls = Vec::with_capacity(functions.len());
     for function in functions {
         let call = match format.form {
@@ -139,7 +89,7 @@ fn calls(functions: &[Function], format: &ToolFormat, rules: &mut Rules<'_>) -> 
 }
 
 /// Start of a call.
-struct CallStart {
+pub(super) struct CallStart {
     /// Marker that triggers the grammar; empty if only the position identifies a call.
     mark: String,
     /// Text of the template between the marker and the call.
@@ -159,7 +109,7 @@ impl CallStart {
     }
 
     /// Returns a rule body for this start, followed by a call or a list of calls.
-    fn rule(&self, rules: &Rules<'_>, format: &ToolFormat, parallel: bool) -> String {
+    pub(super) fn rule(&self, rules: &Rules<'_>, format: &ToolFormat, parallel: bool) -> String {
         let (mark, rest) = (rules.literal(&self.mark), rules.literal(&self.rest));
         let begin = match format.form {
             CallSyntax::Harmony => format!("{mark} {rest}"),
@@ -196,7 +146,7 @@ fn trigger_len(mark: &str) -> usize {
 }
 
 /// Returns all possible starts of a call.
-fn call_starts(format: &ToolFormat) -> Vec<CallStart> {
+pub(super) fn call_starts(format: &ToolFormat) -> Vec<CallStart> {
     if format.form == CallSyntax::Harmony {
         let (first, marks) = (HARMONY.last(), &HARMONY[..HARMONY.len() - 1]);
         let bare = first.map(|rest| CallStart::new("", rest));

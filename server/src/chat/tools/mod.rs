@@ -3,12 +3,13 @@
 //! - [`definition`]: tools and tool choice of a request
 //! - [`format`]: how a model writes calls, detected from its chat template; [`generic`]: the format of models
 //!   whose template does not render tools
-//! - [`grammar`], [`lazy`]: grammars of required and of voluntary calls
+//! - [`grammar`], [`lazy`]: grammars of required and of voluntary calls; [`combined`]: of whole outputs
 //! - [`call_parser`]: splits calls from streamed text; [`header`], [`literal`], [`markers`], [`scan`], [`types`]: its
 //!   parts
 //! - [`harmony`]: parser of GPT-OSS' format, with messages for reasoning, content and calls
 
 mod call_parser;
+mod combined;
 mod definition;
 mod format;
 mod generic;
@@ -24,6 +25,7 @@ mod tests;
 mod types;
 
 pub use call_parser::ToolCallParser;
+pub use combined::harmony_document;
 pub use definition::{Function, ToolChoice, Tools, checked, tools};
 pub use format::{CallSyntax, ToolFormat};
 pub use generic::{as_text, generic_format};
