@@ -3,7 +3,7 @@
 use base64::Engine;
 use serde_json::{Value as Json, json};
 
-use crate::common::Server;
+use crate::common::{Options, Server};
 
 #[test]
 fn string_and_token_prompts_are_equivalent() {
@@ -241,4 +241,27 @@ fn best_of_returns_most_likely_choices() {
     assert_eq!(response["choices"].as_array().unwrap().len(), 1);
     assert_eq!(response["choices"][0]["text"], best["text"]);
     assert_eq!(response["usage"]["completion_tokens"], 24);
+}
+
+/// A damaged model is an error, not a list of numbers that JSON cannot express.
+#[test]
+fn prompt_log_probabilities_that_are_not_numbers_are_an_error() {
+    let mut model = tests::text_model("llama", None);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, &model).expect("writing a model");
+    let file = engine::gguf::GgufFile::open(&path).expect("a model");
+    let norm = file.tensor("output_norm.weight").expect("the model has this tensor");
+    let at = file.tensor_offset(norm);
+    model[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let server = Server::with(Options {
+        model: Some(model),
+        ..Options::default()
+    });
+    let body = json!({"prompt": "hello", "max_tokens": 0, "echo": true, "logprobs": 2});
+    let error = server.refused("/v1/completions", &body, 500);
+    assert!(
+        error["message"].as_str().unwrap().contains("the model computed NaN"),
+        "{error}"
+    );
 }

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use engine::context::{Batch, Context, SeqSet};
+use engine::finite::{NotFinite, check_logits};
 use engine::model::Model;
 use engine::sample::{Candidates, Token};
 use engine::speculate::Decoded;
@@ -369,7 +370,8 @@ impl Batcher {
             let running = &self.running[part.at];
             running.report_progress(part.from + part.n);
         }
-        let finished = self.sample_complete(&parts);
+        let (finished, not_numbers) = self.sample_complete(&parts);
+        failed.extend(not_numbers);
         self.finish_jobs(finished, failed);
     }
 
@@ -405,11 +407,15 @@ impl Batcher {
         filled
     }
 
-    /// Samples the next token of each complete job and reports finished prompts. Returns the finished jobs.
-    fn sample_complete(&mut self, parts: &[Part]) -> Vec<usize> {
-        let mut rows: Vec<(usize, usize)> = Vec::new();
+    /// Samples the next token of each complete job and reports finished prompts. Returns the finished jobs, and the
+    /// events of failed ones.
+    fn sample_complete(&mut self, parts: &[Part]) -> (Vec<usize>, Vec<(usize, Event)>) {
+        let (mut rows, mut failed): (Vec<(usize, usize)>, Vec<(usize, Event)>) = Default::default();
         for part in parts {
-            self.collect_prompt_logprobs(part);
+            if let Err(error) = self.collect_prompt_logprobs(part) {
+                failed.push((part.at, Event::Failed(format!("cannot run the model: {error}"))));
+                continue;
+            }
             if self.n_uncomputed(&self.running[part.at]) > 0 {
                 continue;
             }
@@ -428,22 +434,24 @@ impl Batcher {
                 finished.push(at);
             }
         }
-        finished
+        (finished, failed)
     }
 
     /// Collects the log probabilities of prompt tokens, if requested.
-    fn collect_prompt_logprobs(&mut self, part: &Part) {
+    fn collect_prompt_logprobs(&mut self, part: &Part) -> Result<(), NotFinite> {
         let job = &mut self.running[part.at].job;
         let Some((n_top, found)) = &mut job.prompt_logprobs else {
-            return;
+            return Ok(());
         };
         let prompt: &[Token] = &job.tokens[..job.n_prompt];
         for i in 0..part.n {
             let next = prompt.get(part.from + i + 1);
             if let Some((&next, logits)) = next.zip(self.memory.context.logits(part.row + i)) {
+                check_logits(logits)?;
                 found.push(logprob(logits, next, *n_top, &mut self.candidates));
             }
         }
+        Ok(())
     }
 
     /// Sends the event for a finished prompt, once per job.
