@@ -236,7 +236,7 @@ impl ChatTemplate {
         let budget = BASE_BUDGET
             .saturating_add(BUDGET_PER_BYTE.saturating_mul(size as u64))
             .min(i64::MAX as u64);
-        let defaults = self.defaults().into_iter();
+        let defaults = self.defaults(extras).into_iter();
         root.extend(
             defaults
                 .filter(|(name, _)| !extras.contains_key(*name))
@@ -254,7 +254,7 @@ impl ChatTemplate {
     }
 
     /// Returns the variables that templates get from other programs unless the caller sets them.
-    fn defaults(&self) -> [(&'static str, Value); 5] {
+    fn defaults(&self, extras: &Map<String, Json>) -> [(&'static str, Value); 6] {
         let now = (self.now)();
         // A time that cannot be formatted is left undefined.
         let time = |format| strftime(format, now).map_or(Value::UNDEFINED, Value::from);
@@ -264,7 +264,17 @@ impl ChatTemplate {
             ("enable_thinking", Value::from(true)),
             ("date_string", time("%d %b %Y")),
             ("datetime", time("%b %d %Y %H:%M:%S GMT")),
+            ("functions", self.functions(extras)),
         ]
+    }
+
+    /// Returns the tools as text, which Firefunction's template reads.
+    fn functions(&self, extras: &Map<String, Json>) -> Value {
+        match extras.get("tools") {
+            _ if !self.source.contains("functions") => Value::UNDEFINED,
+            Some(tools) if tools != &Json::Null => Value::from(format!("{tools:#}")),
+            _ => Value::from(""),
+        }
     }
 
     fn message(&self, message: &Message, size: &mut usize) -> Result<Value, ChatError> {

@@ -100,6 +100,18 @@ fn templates_get_thinking_and_time() {
     assert_eq!(render(own).as_deref(), Ok("False 5 False"));
 }
 
+#[test]
+fn templates_get_tools_as_text() {
+    let template = template("{% for m in messages %}{{ m.content }}{% endfor %}[{{ 'a' + functions }}]");
+    let render = |extras: Json| template.render(&[], false, extras.as_object().unwrap());
+    assert_eq!(render(json!({})).as_deref(), Ok("[a]"));
+    assert_eq!(
+        render(json!({"tools": [{"name": "f"}]})).as_deref(),
+        Ok("[a[\n  {\n    \"name\": \"f\"\n  }\n]]")
+    );
+    assert_eq!(render(json!({"functions": "g"})).as_deref(), Ok("[ag]"));
+}
+
 /// Gemma 2 has no system role and requires alternating user and model turns.
 const GEMMA: &str = "{{ bos_token }}{% for m in messages %}\
     {% if m.role not in ('user', 'assistant') %}{{ raise_exception('no ' ~ m.role ~ ' role') }}{% endif %}\
