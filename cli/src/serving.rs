@@ -118,6 +118,7 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
         name: first.unwrap_or_else(|| "model".to_owned()),
         path: path.to_owned(),
         aliases: names.filter(|name| !name.is_empty()).collect(),
+        tags: args.labels(),
         defaults: Defaults {
             sampler,
             stop: args.defaults.reverse_prompt.clone(),
@@ -125,10 +126,13 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
             max_tokens: args.predict.map(limit),
             grammar: args.defaults.grammar.grammar()?.map(|(_, grammar)| grammar),
             strict_fields: args.defaults.strict_fields,
+            verbose: false,
         },
         show_special_tokens: args.defaults.special,
         suffix_first: args.defaults.spm_infill,
+        has_slots: true,
         slot_save_path: None,
+        slot_save_limit: u64::MAX,
         adapters: args.adapters.names(),
         build: version::short(),
     })

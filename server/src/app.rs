@@ -33,8 +33,8 @@ impl App {
             ..embedding.clone()
         };
         App {
-            embedder: Embedder::new(model.clone(), embedding),
-            ranker: Embedder::new(model.clone(), ranking),
+            embedder: Embedder::new(model.clone(), embedding, service.scheduler.metrics().clone()),
+            ranker: Embedder::new(model.clone(), ranking, service.scheduler.metrics().clone()),
             responses: ResponseStore::default(),
             service,
         }

@@ -1,6 +1,7 @@
 //! Embeddings and reranking scores. Batches run in a separate context, which is created on the first request.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use engine::builder::Pooling;
 use engine::context::{Context, ContextParams};
@@ -10,6 +11,7 @@ use engine::sample::Token;
 use llama::parts::{MAX_TEXTS, decode_texts, default_pooling, n_fitting, normalized};
 
 use crate::api::{ApiError, ApiResult};
+use crate::metrics::Metrics;
 
 /// Maximum number of tokens in a batch of several inputs. The limit is low because running completions wait
 /// for a batch.
@@ -22,12 +24,14 @@ pub struct Embedder {
     /// Context of the model; locked during a computation.
     context: Mutex<Option<Context>>,
     exclusive: tokio::sync::Mutex<()>,
+    /// Counters of the model.
+    metrics: Arc<Metrics>,
 }
 
 impl Embedder {
     /// Creates an embedder without allocating its context. `params.n_batch` limits the length of an input in
-    /// tokens.
-    pub fn new(model: Arc<Model>, params: ContextParams) -> Embedder {
+    /// tokens. Computed tokens are added to `metrics`.
+    pub fn new(model: Arc<Model>, params: ContextParams, metrics: Arc<Metrics>) -> Embedder {
         let n_batch = params.n_batch.min(model.base().n_ctx_train());
         let pooling = params.pooling.unwrap_or_else(|| default_pooling(&model));
         let params = ContextParams {
@@ -43,6 +47,7 @@ impl Embedder {
             params,
             context: Mutex::default(),
             exclusive: tokio::sync::Mutex::default(),
+            metrics,
         }
     }
 
@@ -107,7 +112,11 @@ impl Embedder {
         let mut rest = texts;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(n_fitting(rest, self.n_max().min(MAX_TOKENS)));
+            let start = Instant::now();
             decode_texts(context, now).map_err(|e| failed(&e))?;
+            self.metrics.n_decode.add(1);
+            self.metrics.n_prompt.add(now.iter().map(Vec::len).sum());
+            self.metrics.t_prompt.add_time(start.elapsed());
             if let Some(rejected) = context.rejected().first() {
                 return Err(failed(&rejected.error));
             }
@@ -164,12 +173,19 @@ mod tests {
 
     #[test]
     fn embeddings_are_normalized_and_independent_of_batch() {
-        let embedder = Embedder::new(model("llama-dense"), exact().context);
+        let metrics: Arc<Metrics> = Arc::default();
+        let embedder = Embedder::new(model("llama-dense"), exact().context, metrics.clone());
         let texts: Vec<Vec<Token>> = (1..70)
             .map(|n| (0..n % 9 + 1).map(|i| (i * n) % 128).collect())
             .collect();
         let vectors = embedder.embed(&texts).unwrap();
         assert_eq!(vectors.len(), 69);
+        let n_tokens: usize = texts.iter().map(Vec::len).sum();
+        assert_eq!(
+            (metrics.n_prompt.get(), metrics.n_generated.get()),
+            (n_tokens as u64, 0)
+        );
+        assert!(metrics.n_decode.get() > 0);
         for (text, vector) in texts.iter().zip(&vectors).step_by(10) {
             let length: f32 = vector.iter().map(|x| x * x).sum();
             assert!((length - 1.0).abs() < 1e-5, "{length}");
@@ -180,7 +196,7 @@ mod tests {
 
     #[test]
     fn invalid_inputs_are_rejected_by_index() {
-        let embedder = Embedder::new(model("llama-dense"), exact().context);
+        let embedder = Embedder::new(model("llama-dense"), exact().context, Arc::default());
         let too_long = vec![1; embedder.n_max() + 1];
         for text in [vec![], vec![128], too_long] {
             let error = embedder.embed(&[vec![1], text]).unwrap_err();

@@ -20,6 +20,7 @@ use crate::api::ApiError;
 use crate::http::{Charge, Client, cors, site, unique};
 use crate::openapi::OPENAPI_ROUTES;
 use crate::routes::ROUTES;
+use crate::vertex::Vertex;
 use crate::web::File;
 use crate::{anthropic, ollama};
 
@@ -38,6 +39,8 @@ pub struct AccessPolicy {
     pub origins: Vec<String>,
     /// The server listens beyond this machine, so the origin check does not protect it.
     pub is_public: bool,
+    /// Paths of Vertex AI, if it runs the server.
+    pub vertex: Option<Vertex>,
     /// Whether to log each request once its response has started ([`REQUEST_TARGET`]).
     pub logs_requests: bool,
 }
@@ -49,10 +52,15 @@ impl AccessPolicy {
         site::check_repeated(headers)?;
         site::check_site(request.method(), headers, listed)?;
         // Pages have no API key, and a public server may have any name. Probes of its health may use any, too.
-        if self.is_public || !self.keys.is_empty() || PUBLIC.contains(&request.uri().path()) {
+        if self.is_public || !self.keys.is_empty() || self.is_probe(request.uri().path()) {
             return Ok(());
         }
         site::check_host(headers, request.uri(), listed)
+    }
+
+    /// Returns true for health checks, which need no API key.
+    fn is_probe(&self, path: &str) -> bool {
+        PUBLIC.contains(&path) || self.vertex.as_ref().is_some_and(|vertex| vertex.is_health(path))
     }
 
     /// Returns true for static files, which need no API key. Paths of routes never count as files.
@@ -104,6 +112,10 @@ const PUBLIC: [&str; 3] = ["/health", "/v1/health", "/ready"];
 /// Wraps routes in the middleware and adds static files and the path prefix.
 pub fn guarded(routes: Router, policy: AccessPolicy) -> Router {
     let prefix = policy.prefix.clone();
+    let routes = match &policy.vertex {
+        Some(vertex) => vertex.added_to(routes),
+        None => routes,
+    };
     let routes = match &policy.folder {
         Some(folder) => with_files(routes, folder),
         None => routes.fallback(not_found),
@@ -248,6 +260,7 @@ async fn authorize(State(policy): State<Arc<AccessPolicy>>, mut request: Request
     let admitted = match (&origin, &site) {
         (Err(error), _) | (_, Err(error)) => Err(error.clone()),
         _ if policy.is_file(&method, &path) => Ok(Client::default()),
+        _ if policy.is_probe(&path) => Ok(Client::default()),
         _ => admitted(&policy.keys, request.headers(), &path),
     };
     let request_memory = Arc::new(Charge::default());
@@ -299,7 +312,7 @@ fn request_id(headers: &HeaderMap) -> String {
 
 /// Authenticates a request and returns its client.
 fn admitted(keys: &[String], headers: &HeaderMap, path: &str) -> Result<Client, ApiError> {
-    if keys.is_empty() || PUBLIC.contains(&path) || File::at(path).is_some() {
+    if keys.is_empty() || File::at(path).is_some() {
         return Ok(Client::default());
     }
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());

@@ -13,6 +13,7 @@
 //!   llama-server; [`web`]: the browser UI
 //! - [`routes`]: the route table; [`openapi`]: its OpenAPI document
 //! - [`guard`]: authentication and other checks of every request; [`router`]: routes and guard together
+//! - [`vertex`]: Vertex AI's route for several requests
 //! - [`model_pool`]: several models behind one address; [`batch`]: offline requests from a JSONL file
 
 pub mod anthropic;
@@ -37,5 +38,6 @@ pub mod router;
 pub mod routes;
 pub mod scheduler;
 pub mod service;
+pub mod vertex;
 pub mod wanted;
 pub mod web;

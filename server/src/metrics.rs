@@ -46,9 +46,29 @@ pub struct Metrics {
     pub between_tokens: Histogram,
     /// Time from the request to the start of prefill.
     pub queued: Histogram,
+    /// Counters at the last scrape.
+    scraped: Mutex<Scraped>,
     started: Instant,
     /// Start of the running step in microseconds since `started`; 0 if the scheduler is idle.
     step: AtomicU64,
+}
+
+/// Numbers of tokens, and times in microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scraped {
+    n_prompt: u64,
+    t_prompt: u64,
+    n_generated: u64,
+    t_decode: u64,
+}
+
+/// Tokens per second between two scrapes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rates {
+    /// Prompt tokens per second of steps that include prefill.
+    pub prompt: f64,
+    /// Generated tokens per second of steps without prefill.
+    pub generated: f64,
 }
 
 /// Monotonic counter.
@@ -165,6 +185,7 @@ impl Default for Metrics {
             to_first_token: Histogram::new(),
             between_tokens: Histogram::new(),
             queued: Histogram::new(),
+            scraped: Mutex::default(),
             started: Instant::now(),
             step: AtomicU64::new(0),
         }
@@ -177,6 +198,29 @@ impl Metrics {
         let start = SystemTime::now().checked_sub(self.started.elapsed());
         let since = start.and_then(|start| start.duration_since(UNIX_EPOCH).ok());
         since.unwrap_or_default().as_secs()
+    }
+
+    /// Returns the rates since the last call, which a scrape makes.
+    pub fn rates(&self) -> Rates {
+        let now = Scraped {
+            n_prompt: self.n_prompt.get(),
+            t_prompt: self.t_prompt.get(),
+            n_generated: self.n_generated.get(),
+            t_decode: self.t_decode.get(),
+        };
+        let mut scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *scraped, now);
+        let rate = |n: u64, micros: u64| {
+            if micros == 0 {
+                0.0
+            } else {
+                n as f64 / micros as f64 * 1e6
+            }
+        };
+        Rates {
+            prompt: rate(now.n_prompt - before.n_prompt, now.t_prompt - before.t_prompt),
+            generated: rate(now.n_generated - before.n_generated, now.t_decode - before.t_decode),
+        }
     }
 
     /// Marks the start of a scheduler step.
@@ -212,6 +256,27 @@ fn micros(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_start_anew_at_each_scrape() {
+        let metrics = Metrics::default();
+        assert_eq!(metrics.rates(), Rates::default());
+        metrics.n_prompt.add(30);
+        metrics.t_prompt.add_time(Duration::from_millis(500));
+        metrics.n_generated.add(8);
+        metrics.t_decode.add_time(Duration::from_secs(2));
+        assert_eq!(
+            metrics.rates(),
+            Rates {
+                prompt: 60.0,
+                generated: 4.0
+            }
+        );
+        assert_eq!(metrics.rates(), Rates::default());
+        metrics.n_generated.add(3);
+        metrics.t_decode.add_time(Duration::from_millis(250));
+        assert_eq!(metrics.rates().generated, 12.0);
+    }
 
     #[test]
     fn histogram_buckets_are_cumulative() {

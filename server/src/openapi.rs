@@ -1,14 +1,17 @@
 //! Generates `/openapi.json` from the tables that `docs/server.md` is generated from.
 
+use std::sync::OnceLock;
+
+use axum::body::Bytes;
 use axum::extract::State;
-use axum::response::Response;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use engine::sample::PARAMS;
 use serde_json::{Map, Value as Json, json};
 
 use crate::api::{Field, FieldType, name_of};
 use crate::app::Shared;
-use crate::http::json;
 use crate::routes::{ROUTES, Route};
 
 /// Route of the document of a single model.
@@ -23,11 +26,28 @@ pub const OPENAPI_ROUTES: &[Route] = &[Route {
 }];
 
 async fn openapi(State(app): State<Shared>) -> Response {
-    json(&document(&app.service.params.build))
+    static DOCUMENT: OnceLock<Document> = OnceLock::new();
+    let document = || document(&app.service.params.build);
+    DOCUMENT.get_or_init(|| Document::new(&document())).response()
 }
 
 fn document(version: &str) -> Json {
     OpenApi::default().with(ROUTES).with(OPENAPI_ROUTES).finish(version)
+}
+
+/// Text of a document, which is generated once.
+pub struct Document(Bytes);
+
+impl Document {
+    /// Formats a document.
+    pub fn new(document: &Json) -> Document {
+        Document(document.to_string().into())
+    }
+
+    /// Returns a response with the document.
+    pub fn response(&self) -> Response {
+        ([(CONTENT_TYPE, "application/json")], self.0.clone()).into_response()
+    }
 }
 
 /// Builder of an OpenAPI document.

@@ -125,12 +125,21 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "POST",
-        paths: &["/v1/embeddings", "/embeddings"],
+        paths: &["/v1/embeddings"],
         doc: "Creates embeddings (OpenAI), normalized to length 1.",
         fields: &[openai::EMBEDDING_FIELDS],
         sampling: false,
         query: &[],
         router: || post(openai::embeddings),
+    },
+    Route {
+        method: "POST",
+        paths: &["/embeddings"],
+        doc: "Creates embeddings as `/v1/embeddings` does; with `--pooling none` as `/embedding` does.",
+        fields: &[openai::EMBEDDING_FIELDS],
+        sampling: false,
+        query: &[],
+        router: || post(native::embeddings),
     },
     Route {
         method: "GET",

@@ -27,14 +27,20 @@ pub struct ServiceParams {
     pub path: PathBuf,
     /// Further names that clients may use.
     pub aliases: Vec<String>,
+    /// Labels of the model for clients.
+    pub tags: Vec<String>,
     /// Defaults for fields that a request does not set.
     pub defaults: Defaults,
     /// Output includes the text of control tokens.
     pub show_special_tokens: bool,
     /// Fill-in-the-middle prompts put the suffix before the prefix.
     pub suffix_first: bool,
+    /// `/slots` lists and changes the slots.
+    pub has_slots: bool,
     /// Directory for saved slots; `None` disables saving.
     pub slot_save_path: Option<PathBuf>,
+    /// Maximum size of all files of saved slots in bytes.
+    pub slot_save_limit: u64,
     /// Paths of the LoRA adapters.
     pub adapters: Vec<String>,
     /// Build identification, such as the version.
@@ -159,9 +165,14 @@ impl ModelService {
         if let Some(delimiters) = chat.delimiters(&prompt, tools, request.budget.as_ref()) {
             request.shown = delimiters;
         }
+        let trace = request.diagnostics.verbose.then(|| prompt.tokens.clone());
         request.prompt = prompt.tokens;
         let (n, events) = (request.n, self.submit(request)?);
-        Ok(OutputStream::new(vec![(events, n)], &parser))
+        let output = OutputStream::new(vec![(events, n)], &parser);
+        Ok(match trace {
+            Some(prompt) => output.traced(prompt),
+            None => output,
+        })
     }
 
     /// Counts the prompt tokens of a conversation. `requested` is the grammar of the request.

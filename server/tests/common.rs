@@ -19,6 +19,7 @@ use server::http::{ListenParams, Listener, serve};
 use server::router::router;
 use server::scheduler::{Drafters, Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
+use server::vertex::Vertex;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -34,10 +35,13 @@ pub struct Options {
     pub template: Option<&'static str>,
     pub page: bool,
     pub folder: Option<PathBuf>,
+    pub vertex: Option<Vertex>,
     pub prefix: String,
     pub origins: Vec<String>,
     pub listen: ListenParams,
+    pub has_slots: bool,
     pub slot_save_path: Option<PathBuf>,
+    pub slot_save_limit: u64,
     /// Step duration after which the scheduler counts as stuck.
     pub t_stuck: Duration,
     /// Model file that replaces the default tiny model.
@@ -63,10 +67,13 @@ impl Default for Options {
             template: Some(TEMPLATE),
             page: true,
             folder: None,
+            vertex: None,
             prefix: String::new(),
             origins: Vec::new(),
             listen: ListenParams::default(),
+            has_slots: true,
             slot_save_path: None,
+            slot_save_limit: u64::MAX,
             t_stuck: Settings::default().t_stuck,
             model: None,
             other_template: None,
@@ -116,6 +123,7 @@ impl Server {
             prefix: options.prefix,
             origins: options.origins,
             is_public: false,
+            vertex: options.vertex,
             logs_requests: false,
         };
         Server::listening(Arc::new(app), policy, options.listen, listener)
@@ -260,6 +268,8 @@ pub fn app(options: &Options, path: &std::path::Path, name: &str) -> Result<App,
         path: path.to_owned(),
         name: name.to_owned(),
         aliases: vec![format!("{name}-again")],
+        tags: vec!["small".to_owned()],
+        has_slots: options.has_slots,
         defaults: Defaults {
             sampler: SamplerParams::greedy(),
             ..options.defaults.clone()
@@ -267,6 +277,7 @@ pub fn app(options: &Options, path: &std::path::Path, name: &str) -> Result<App,
         show_special_tokens: options.show_special_tokens,
         suffix_first: options.suffix_first,
         slot_save_path: options.slot_save_path.clone(),
+        slot_save_limit: options.slot_save_limit,
         adapters: Vec::new(),
         build: "test".to_owned(),
     };

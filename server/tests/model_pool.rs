@@ -64,6 +64,7 @@ impl Models {
         let models = ["a", "b", "c", "bad"].map(|name| ModelEntry {
             name: name.to_owned(),
             aliases: vec![format!("{name}:latest")],
+            tags: vec!["tiny".to_owned()],
             path: path(name),
             n_bytes: std::fs::metadata(path(name)).expect("a file").len(),
             is_pinned: name == "a",
@@ -290,7 +291,11 @@ fn model_aliases_are_accepted() {
         assert_eq!(models.send("GET", &format!("/props?model={name}"), "").0, 200);
     }
     assert_eq!(models.n_loads.load(Ordering::Relaxed), 1);
-    assert_eq!(models.send("GET", "/v1/models/a", "").1["aliases"], json!(["a:latest"]));
+    let listed = models.send("GET", "/v1/models/a", "").1;
+    assert_eq!(
+        (&listed["aliases"], &listed["tags"]),
+        (&json!(["a:latest"]), &json!(["tiny"]))
+    );
 }
 
 #[test]
@@ -407,6 +412,7 @@ fn missing_model_is_downloaded_on_first_use() {
     let far = ModelEntry {
         name: "far".to_owned(),
         aliases: Vec::new(),
+        tags: Vec::new(),
         path: std::path::PathBuf::new(),
         n_bytes: 0,
         is_pinned: false,
@@ -509,6 +515,12 @@ fn idle_models_sleep_until_the_next_request() {
         (200, &json!(true), &json!("b"))
     );
     assert_eq!(props("c").0, 503, "a model that was never loaded has no properties");
+    // The counters of a sleeping model remain, and do not wake the model.
+    let metrics = |name: &str| models.send("GET", &format!("/metrics?model={name}"), "").0;
+    assert_eq!(
+        ([metrics("b"), metrics("c")], status("b").as_str()),
+        ([200, 503], "unloaded")
+    );
     assert_eq!((models.ask("b").0, status("b").as_str()), (200, "loaded"));
 }
 

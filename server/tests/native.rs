@@ -332,3 +332,35 @@ fn embedding_route_wraps_vectors_in_lists() {
     server.refused("/embedding", &json!({"content": "a", "embd_normalize": -2}), 400);
     server.refused("/embedding", &json!({"content": "a", "input": "a"}), 400);
 }
+
+#[test]
+fn slot_files_are_limited_in_total() {
+    let folder = tempfile::tempdir().unwrap();
+    let saving = |limit: u64, name: &str, status: u16| {
+        let server = Server::with(Options {
+            slot_save_path: Some(folder.path().to_owned()),
+            slot_save_limit: limit,
+            ..Options::default()
+        });
+        continued(&server);
+        let slots = server.get("/slots").json();
+        let has_tokens = |slot: &Json| slot["n_held"].as_u64() > Some(0);
+        let id = slots.as_array().unwrap().iter().position(has_tokens);
+        slot(&server, id.expect("one slot has cached tokens"), "save", name, status)
+    };
+    let size = saving(u64::MAX, "a", 200)["n_written"].as_u64().unwrap();
+    let names = || {
+        let entries = std::fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let error = saving(2 * size - 1, "b", 507);
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(message.contains("--slot-save-limit"), "{message}");
+    assert_eq!(names(), ["a"], "the refused file is gone");
+    // A file can be replaced, and others fit under a higher limit.
+    saving(2 * size - 1, "a", 200);
+    saving(2 * size, "b", 200);
+    assert_eq!(names(), ["a", "b"]);
+}

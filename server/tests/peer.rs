@@ -2,6 +2,9 @@
 
 use serde_json::{Value as Json, json};
 
+use server::api::Defaults;
+use server::vertex::Vertex;
+
 use crate::common::{Options, Server};
 
 fn number(value: &Json) -> f64 {
@@ -359,4 +362,194 @@ fn caches_and_slots_belong_to_an_api_key() {
     assert_ne!(act("two", of_two, "restore"), 200, "the file belongs to the first key");
     assert_eq!(act("one", of_one, "restore"), 200);
     assert_eq!(act("one", of_one, "erase"), 200);
+}
+
+/// `verbose` shows how the server read a request.
+#[test]
+fn verbose_response_has_prompt_settings_and_raw_output() {
+    let server = Server::new();
+    let chat = |verbose: Json| json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3, "verbose": verbose});
+    let answer = server.ask("/v1/chat/completions", &chat(json!(true)));
+    let verbose = &answer["__verbose"];
+    assert_eq!(verbose["prompt"], "<user>hello<assistant>", "{verbose}");
+    assert_eq!(verbose["content"], answer["choices"][0]["message"]["content"]);
+    assert_eq!(verbose["tokens_predicted"], 3);
+    assert_eq!(verbose["generation_settings"]["n_predict"], 3);
+    assert_eq!(verbose["stop_type"], "limit");
+    for verbose in [json!(false), json!(null)] {
+        assert!(
+            server
+                .ask("/v1/chat/completions", &chat(verbose))
+                .get("__verbose")
+                .is_none()
+        );
+    }
+    let text = server.ask(
+        "/v1/completions",
+        &json!({"prompt": "once", "max_tokens": 3, "verbose": true}),
+    );
+    assert_eq!(text["__verbose"]["prompt"], "once");
+    let mut streamed = chat(json!(true));
+    streamed["stream"] = true.into();
+    let events = server.events("/v1/chat/completions", &streamed);
+    let verbose: Vec<Json> = events
+        .iter()
+        .filter_map(|event| serde_json::from_str::<Json>(event).ok())
+        .filter_map(|event| event.get("__verbose").cloned())
+        .collect();
+    assert_eq!(verbose.len(), 1);
+    assert_eq!(verbose[0]["prompt"], "<user>hello<assistant>");
+    let by_default = Server::with(Options {
+        defaults: Defaults {
+            verbose: true,
+            ..Defaults::default()
+        },
+        ..Options::default()
+    });
+    assert!(by_default.ask("/v1/chat/completions", &chat(json!(null)))["__verbose"].is_object());
+}
+
+#[test]
+fn timings_per_token_are_in_each_event() {
+    let server = Server::new();
+    let bodies = [
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}),
+        ),
+        ("/v1/completions", json!({"prompt": "hello", "max_tokens": 4})),
+        ("/completion", json!({"prompt": "hello", "n_predict": 4})),
+    ];
+    for (path, mut body) in bodies {
+        body["stream"] = true.into();
+        let n_timed = |body: &Json| {
+            let events = server.events(path, body);
+            let timed = events
+                .iter()
+                .filter_map(|event| serde_json::from_str::<Json>(event).ok());
+            let counts: Vec<f64> = timed
+                .filter_map(|event| Some(number(event.get("timings")?.get("predicted_n")?)))
+                .collect();
+            assert!(counts.is_sorted(), "{path}: {counts:?}");
+            counts.len()
+        };
+        let before = n_timed(&body);
+        body["timings_per_token"] = true.into();
+        assert!(n_timed(&body) >= before + 3, "{path}");
+    }
+}
+
+#[test]
+fn responses_report_progress_and_timings() {
+    let server = Server::new();
+    let body = json!({"input": "hello", "max_output_tokens": 4, "stream": true, "timings_per_token": true, "return_progress": true});
+    let response = server.post("/v1/responses", &body);
+    let data = response
+        .body
+        .split("\n\n")
+        .filter_map(|event| event.split_once("data: "));
+    let events: Vec<Json> = data
+        .map(|(_, data)| serde_json::from_str(data).expect("JSON"))
+        .collect();
+    let progress: Vec<&Json> = events
+        .iter()
+        .filter(|event| event.get("prompt_progress").is_some())
+        .collect();
+    let last = progress.last().expect("progress");
+    assert!(progress.iter().all(|event| event["type"] == "response.in_progress"));
+    assert_eq!(last["prompt_progress"]["processed"], last["prompt_progress"]["total"]);
+    let mut deltas = events
+        .iter()
+        .filter(|event| event["type"] == "response.output_text.delta");
+    assert!(deltas.all(|event| event["timings"]["predicted_per_second"].is_number()));
+    let end = events.last().expect("an event");
+    assert!(
+        end["timings"]["prompt_per_second"].is_number() && end["response"]["usage"].is_object(),
+        "{end}"
+    );
+    let whole = server.ask("/v1/responses", &json!({"input": "hello", "max_output_tokens": 4}));
+    assert_eq!(whole["timings"]["predicted_n"], 4);
+}
+
+#[test]
+fn slots_can_be_disabled() {
+    let server = Server::with(Options {
+        has_slots: false,
+        ..Options::default()
+    });
+    for response in [server.get("/slots"), server.post("/slots/0?action=erase", &json!({}))] {
+        assert_eq!(response.status, 501, "{}", response.body);
+        assert!(response.body.contains("--no-slots"), "{}", response.body);
+    }
+}
+
+#[test]
+fn metrics_count_embedded_tokens_and_rate_the_time_between_scrapes() {
+    let server = Server::new();
+    let value = |name: &str| -> f64 {
+        let text = server.get("/metrics").body;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.parse().ok()).expect("a number")
+    };
+    server.ask("/v1/embeddings", &json!({"input": ["hello", "bye"]}));
+    assert!(value("llamacpp:prompt_tokens_total") > 0.0);
+    assert!(value("llamacpp:n_decode_total") > 0.0);
+    assert_eq!(value("llamacpp:tokens_predicted_total"), 0.0);
+    server.ask(
+        "/completion",
+        &json!({"prompt": "hello", "n_predict": 6, "ignore_eos": true}),
+    );
+    assert!(value("llamacpp:predicted_tokens_seconds") > 0.0);
+    assert_eq!(value("llamacpp:predicted_tokens_seconds"), 0.0);
+}
+
+#[test]
+fn model_list_has_tags() {
+    let server = Server::new();
+    assert_eq!(server.get("/models").json()["data"][0]["tags"], json!(["small"]));
+}
+
+#[test]
+fn header_names_have_the_case_of_other_servers() {
+    use std::io::{Read, Write};
+    let server = Server::new();
+    let mut stream = server.connect();
+    stream
+        .write_all(&crate::common::head("GET", "/metrics", &[], 0))
+        .unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.contains("\r\nProcess-Start-Time-Unix: "), "{text:.300}");
+}
+
+#[test]
+fn vertex_predictions_are_responses_of_other_routes() {
+    let vertex = Vertex::new("/predict", "/alive").unwrap();
+    let server = Server::with(Options {
+        vertex: Some(vertex),
+        keys: vec!["secret".to_owned()],
+        ..Options::default()
+    });
+    let key = [("Authorization", "Bearer secret"), ("Content-Type", "application/json")];
+    let predict = |instances: Json| {
+        let body = json!({ "instances": instances }).to_string();
+        server.request("POST", "/predict", &key, body.as_bytes())
+    };
+    let chat = json!({"@requestFormat": "chatCompletions", "max_tokens": 3, "stream": true, "messages": [{"role": "user", "content": "hello"}]});
+    let text = json!({"@requestFormat": "/v1/completions", "max_tokens": 3, "prompt": "hello"});
+    let wrong = json!({"@requestFormat": "/v1/completions", "max_tokens": 3, "prompt": 7});
+    let response = predict(json!([chat, text, wrong, {"@requestFormat": "noSuchRoute"}, {}, 7]));
+    assert_eq!(response.status, 200, "{}", response.body);
+    let all = response.json()["predictions"].clone();
+    assert_eq!(all[0]["choices"][0]["message"]["role"], "assistant", "{all}");
+    assert_eq!(all[1]["object"], "text_completion");
+    assert_eq!(all[2]["error"]["param"], "prompt");
+    assert_eq!(
+        [3, 4, 5].map(|i| all[i]["error"]["type"].clone()),
+        [(); 3].map(|()| json!("invalid_request_error"))
+    );
+    assert_eq!(predict(json!({})).status, 400);
+    assert_eq!(predict(vec![json!({}); 129].into()).status, 400);
+    assert_eq!(server.post("/predict", &json!({ "instances": [] })).status, 401);
+    assert_eq!(server.get("/alive").status, 200, "probes have no key");
 }

@@ -14,6 +14,9 @@ pub struct ServingArgs {
     /// Model name for clients, with comma-separated aliases [default: file name]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     pub alias: Vec<String>,
+    /// Labels of the model in model lists, comma-separated
+    #[arg(long, value_name = "TAG", value_delimiter = ',', hide_short_help = true)]
+    pub tags: Vec<String>,
     /// Maximum sequences decoded in parallel (-np)
     #[arg(long, alias = "parallel", value_name = "N", default_value_t = 4, value_parser = parallel)]
     pub n_parallel: usize,
@@ -64,6 +67,14 @@ pub struct ServingArgs {
     pub sampler: SamplerArgs,
     #[command(flatten)]
     pub defaults: DefaultsArgs,
+}
+
+impl ServingArgs {
+    /// Returns the labels of the model.
+    pub fn labels(&self) -> Vec<String> {
+        let tags = self.tags.iter().map(|tag| tag.trim().to_owned());
+        tags.filter(|tag| !tag.is_empty()).collect()
+    }
 }
 
 /// Defaults for requests that do not set these options.

@@ -96,7 +96,6 @@ const IGNORED: &[Group] = &[
     group(&["--escape", "--no-escape"], &[], "prompts come from requests"),
     group(&[], &["--mtmd-batch-max-tokens", "--media-path"], "only text models are supported"),
     group(&["--rerank"], &[], "/v1/rerank is always enabled"),
-    group(&[], &["--tags"], "model tags are not supported"),
     group(&["--reuse-port"], &[], "only one server can listen on a port"),
     group(&[], &["--cors-methods"], "allowed origins may use all methods"),
     group(&[], &["--cors-headers"], "allowed origins may send all headers"),

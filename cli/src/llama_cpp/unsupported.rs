@@ -29,7 +29,7 @@ pub const UNSUPPORTED: &[UnsupportedOptions] = &[
     ], "--lookup-file takes a plain text file, not an n-gram cache"),
     no(&[
         "--kv-unified-per-slot", "-cms --checkpoint-min-step", "--cache-idle-slots", "--no-cache-idle-slots",
-        "--mtmd-batch-max-tokens", "--tags", "--reuse-port", "--cors-methods", "--cors-headers", "--cors-credentials",
+        "--mtmd-batch-max-tokens", "--reuse-port", "--cors-methods", "--cors-headers", "--cors-credentials",
         "--no-cors-credentials", "--ui-config --webui-config", "--ui-config-file --webui-config-file",
         "--ui-mcp-proxy --webui-mcp-proxy", "--no-ui-mcp-proxy --no-webui-mcp-proxy", "--tools", "--tools-runtime",
         "--mcp-servers-config", "--mcp-servers-json", "-ag --agent", "-no-ag --no-agent", "--rerank --reranking",

@@ -10,7 +10,7 @@ use super::error::{ApiError, ApiResult};
 use super::field::{Field, name_of};
 use super::fields::Fields;
 use super::value::{integer_of, shown, text_of};
-use crate::scheduler::Request;
+use crate::scheduler::{Diagnostics, Request};
 
 /// Fields of all generating routes. The sampling parameters are listed in the engine.
 pub const GENERATION_FIELDS: &[Field] = &[
@@ -36,12 +36,18 @@ pub const GENERATION_FIELDS: &[Field] = &[
         "reasoning_control",
         "Let `/v1/chat/completions/control` end the reasoning of this completion (false).",
     ),
-    Field::ignored("timings_per_token", "Ignored; the final event has timings."),
+    Field::flag(
+        "timings_per_token",
+        "Send the times so far in each event, not only in the last one; with `stream` (false).",
+    ),
     Field::flag(
         "return_progress",
         "Send events with the progress of the prompt; with `stream` (false).",
     ),
-    Field::ignored("verbose", "Ignored."),
+    Field::flag(
+        "verbose",
+        "Return the prompt, the settings and the unparsed output in `__verbose`; on `/v1/chat/completions` and `/v1/completions` (`-v`).",
+    ),
     Field::ignored(
         "sse_ping_interval",
         "Ignored; a stream sends a ping after 15 s of silence.",
@@ -82,6 +88,8 @@ pub struct Defaults {
     pub grammar: Option<Grammar>,
     /// Whether to reject requests with unknown fields that could change the output.
     pub strict_fields: bool,
+    /// Whether responses have the prompt, the settings and the unparsed output.
+    pub verbose: bool,
 }
 
 impl Defaults {
@@ -110,6 +118,10 @@ pub fn generating(fields: &mut Fields, defaults: &Defaults) -> ApiResult<Request
     request.ignore_eos = fields.flag("ignore_eos")?.unwrap_or(defaults.ignore_eos);
     request.reuse = fields.flag("cache_prompt")?.unwrap_or(true);
     request.progress = fields.flag("return_progress")?.unwrap_or(false);
+    request.diagnostics = Diagnostics {
+        timings_per_token: fields.flag("timings_per_token")?.unwrap_or(false),
+        verbose: fields.flag("verbose")?.unwrap_or(defaults.verbose),
+    };
     request.reasoning_control = fields.flag("reasoning_control")?.unwrap_or(false);
     let priority = fields.integer("priority")?.unwrap_or(0);
     request.priority = priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32;

@@ -32,5 +32,5 @@ pub mod tools;
 pub use conversation::Conversation;
 pub use event::{Call, OutputEvent};
 pub use format::{ChatFormat, ChatParams, Prompt, is_control};
-pub use output::{Choice, OutputDelta, OutputStream, StreamItem, Usage};
+pub use output::{Choice, OutputDelta, OutputStream, StreamItem, Trace, Usage};
 pub use parser::OutputParser;

@@ -1,8 +1,9 @@
 //! Merges the scheduler events of a request into a stream of output deltas with usage counts.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use engine::sample::Token;
 use engine::speculate::Drafted;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -25,8 +26,23 @@ pub struct OutputStream {
     n_open: usize,
     /// The request failed because its constraint exceeds a limit.
     is_refused: bool,
-    /// Token usage of the finished parts.
+    /// Time of the first token.
+    begun: Option<Instant>,
+    /// Time from the first to the last token of the slowest choice that has ended.
+    t_ended: Duration,
+    /// Prompt and unparsed output; recorded only if set.
+    pub trace: Option<Box<Trace>>,
+    /// Token usage so far.
     pub usage: Usage,
+}
+
+/// Prompt of a request, and its output before it was parsed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trace {
+    /// Prompt tokens.
+    pub prompt: Vec<Token>,
+    /// Output by choice.
+    pub outputs: Vec<String>,
 }
 
 struct PromptStream {
@@ -175,7 +191,19 @@ impl OutputStream {
             first: 0,
             n_open,
             is_refused: false,
+            begun: None,
+            t_ended: Duration::ZERO,
+            trace: None,
             usage: Usage::default(),
+        }
+    }
+
+    /// Records the prompt and the unparsed output.
+    pub fn traced(self, prompt: Vec<Token>) -> OutputStream {
+        let outputs = vec![String::new(); self.n_choices()];
+        OutputStream {
+            trace: Some(Box::new(Trace { prompt, outputs })),
+            ..self
         }
     }
 
@@ -270,6 +298,8 @@ impl OutputStream {
             } => {
                 self.n_reported[first + choice] += 1;
                 self.usage.n_generated += 1;
+                let begun = *self.begun.get_or_insert_with(Instant::now);
+                self.usage.t_generated = self.t_ended.max(begun.elapsed());
                 self.push_text(first + choice, &text, logprob, false);
             }
             Event::End {
@@ -286,7 +316,8 @@ impl OutputStream {
                 self.usage.n_generated -= std::mem::take(&mut self.n_reported[choice]);
                 self.usage.drafted.n_drafts += drafted.n_drafts;
                 self.usage.drafted.n_right += drafted.n_right;
-                self.usage.t_generated = self.usage.t_generated.max(t_generated);
+                self.t_ended = self.t_ended.max(t_generated);
+                self.usage.t_generated = self.t_ended;
                 let n_calls = self.n_calls[choice];
                 self.pieces.push_back(OutputDelta::End {
                     choice,
@@ -324,6 +355,9 @@ impl OutputStream {
     /// Parses output text into deltas; the first delta carries `logprob`. Reasoning followed by content in one
     /// parser result becomes a single delta.
     fn push_text(&mut self, choice: usize, text: &str, mut logprob: Option<TokenLogprob>, is_last: bool) {
+        if let Some(trace) = &mut self.trace {
+            trace.outputs[choice] += text;
+        }
         let events = self.parsers[choice].push(text, is_last);
         let is_reasoning = events.iter().any(|event| matches!(event, OutputEvent::Reasoning(_)));
         self.usage.n_reasoning += usize::from(is_reasoning && !is_last);

@@ -122,6 +122,8 @@ pub async fn serve(
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(params.t_idle)
+        // Some clients compare the names of llama-server's headers with their case.
+        .title_case_headers(true)
         .max_buf_size(MAX_HEAD);
     loop {
         let next = async {

@@ -11,6 +11,8 @@ pub struct ModelEntry {
     pub name: String,
     /// Additional names of the model.
     pub aliases: Vec<String>,
+    /// Labels of the model.
+    pub tags: Vec<String>,
     /// Path of the first file; empty until the model is downloaded.
     pub path: PathBuf,
     /// Total size of the files in bytes.

@@ -27,6 +27,7 @@ impl ModelPool {
         let named = |model_entry: &ModelEntry| {
             let mut entry = entry(model_entry);
             entry["aliases"] = model_entry.aliases.clone().into();
+            entry["tags"] = model_entry.tags.clone().into();
             entry
         };
         self.params.models.iter().map(named).collect()

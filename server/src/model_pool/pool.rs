@@ -15,7 +15,7 @@ use super::entry::ModelEntry;
 use super::headers::Headers;
 use crate::api::{ApiError, ApiResult};
 use crate::app::App;
-use crate::native::props_json;
+use crate::native::{Measured, props_json};
 use crate::router::model_routes;
 
 /// Loads a model, or returns an error message.
@@ -45,8 +45,8 @@ pub struct ModelPool {
     /// Locked during a load; models are loaded one at a time.
     load_lock: Arc<tokio::sync::Mutex<()>>,
     clock: AtomicU64,
-    /// Properties of models at the time when they were unloaded as idle.
-    slept: Mutex<HashMap<String, Json>>,
+    /// State of models at the time when they were unloaded as idle.
+    slept: Mutex<HashMap<String, Slept>>,
     watches_idle: AtomicBool,
     is_closed: AtomicBool,
     pub(super) headers: Headers,
@@ -62,6 +62,14 @@ pub(super) struct Loaded {
     pub used: u64,
     n_bytes: u64,
     pub activity: Arc<Activity>,
+}
+
+/// State of a model that was unloaded as idle.
+#[derive(Clone)]
+pub(super) struct Slept {
+    /// Properties, as in `/props`.
+    pub props: Json,
+    pub measured: Measured,
 }
 
 /// Time between checks for idle models.
@@ -240,6 +248,10 @@ impl ModelPool {
             n_bytes,
             activity,
         };
+        self.slept
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&made.name);
         let mut all = self.lock();
         if !self.is_open() {
             made.app.service.scheduler.close();
@@ -285,13 +297,27 @@ impl ModelPool {
         for loaded in &idle {
             let mut props = props_json(&loaded.app.service);
             props["is_sleeping"] = true.into();
-            slept.insert(loaded.name.clone(), props);
+            let measured = Measured::new(&loaded.app.service);
+            slept.insert(loaded.name.clone(), Slept { props, measured });
         }
         idle
     }
 
-    /// Returns the properties of a model that was unloaded as idle.
-    pub(super) fn slept(&self, name: &str) -> Option<Json> {
+    /// Returns the counters of all models that are loaded or were unloaded as idle.
+    pub(super) fn measured(&self) -> Vec<Measured> {
+        let all = self.all();
+        let slept = self.slept.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_loaded = |name: &String| all.iter().any(|loaded| loaded.name == *name);
+        let mut asleep: Vec<_> = slept.iter().filter(|(name, _)| !is_loaded(name)).collect();
+        asleep.sort_by_key(|(name, _)| *name);
+        let loaded = all.iter().map(|loaded| Measured::new(&loaded.app.service));
+        loaded
+            .chain(asleep.into_iter().map(|(_, slept)| slept.measured.clone()))
+            .collect()
+    }
+
+    /// Returns the state of a model that was unloaded as idle.
+    pub(super) fn slept(&self, name: &str) -> Option<Slept> {
         let name = &self.model_entry(name).ok()?.name;
         let slept = self.slept.lock().unwrap_or_else(PoisonError::into_inner);
         slept.get(name).cloned()

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::body::Body;
@@ -23,7 +23,7 @@ use crate::guard::{AccessPolicy, guarded};
 use crate::http::{Body as HttpBody, Bytes, Charge, Client, blocking, json};
 use crate::native::{check_health, exposition, metrics_of, readiness};
 use crate::ollama;
-use crate::openapi::{OPENAPI_ROUTES, OpenApi};
+use crate::openapi::{Document, OPENAPI_ROUTES, OpenApi};
 use crate::router::{with, with_page};
 use crate::routes::{ROUTES, Route};
 
@@ -169,14 +169,11 @@ async fn metrics(State(pool): State<Arc<ModelPool>>, request: Request) -> ApiRes
     if in_query(&request, "model").is_some() {
         return forward(State(pool), request).await;
     }
-    let all = pool.all();
-    if let ([only], 1) = (&all[..], pool.n_models()) {
-        return Ok(metrics_of(&only.app.service.scheduler, &only.name));
+    let all = pool.measured();
+    match &all[..] {
+        [only] if pool.n_models() == 1 => Ok(metrics_of(only)),
+        all => Ok(exposition(all)),
     }
-    let schedulers = all
-        .iter()
-        .map(|loaded| (&loaded.app.service.scheduler, loaded.name.as_str()));
-    Ok(exposition(&schedulers.collect::<Vec<_>>()))
 }
 
 async fn health(State(pool): State<Arc<ModelPool>>) -> ApiResult {
@@ -208,8 +205,12 @@ async fn show(State(pool): State<Arc<ModelPool>>, HttpBody(body): HttpBody) -> A
 }
 
 async fn openapi(State(pool): State<Arc<ModelPool>>) -> Response {
-    let document = OpenApi::default().with(ROUTES).with(OPENAPI_ROUTES).with(POOL_ROUTES);
-    json(&document.finish(&pool.params.build))
+    static DOCUMENT: OnceLock<Document> = OnceLock::new();
+    let document = || {
+        let document = OpenApi::default().with(ROUTES).with(OPENAPI_ROUTES).with(POOL_ROUTES);
+        document.finish(&pool.params.build)
+    };
+    DOCUMENT.get_or_init(|| Document::new(&document())).response()
 }
 
 /// Dispatches a request to the model that it names.
@@ -239,11 +240,13 @@ async fn forward(State(pool): State<Arc<ModelPool>>, request: Request) -> ApiRes
         pool.get(&name, may_load).await?
     } else {
         match pool.get_loaded(&name) {
-            // The properties of a sleeping model are known, and do not wake it.
-            Err(_) if parts.uri.path() == "/props" && pool.slept(&name).is_some() => {
-                return Ok(json(&pool.slept(&name).unwrap_or_default()));
-            }
-            found => found?,
+            // The state of a sleeping model is known, and does not wake it.
+            Err(error) => match pool.slept(&name) {
+                Some(slept) if parts.uri.path() == "/props" => return Ok(json(&slept.props)),
+                Some(slept) if parts.uri.path() == "/metrics" => return Ok(metrics_of(&slept.measured)),
+                _ => return Err(error),
+            },
+            Ok(found) => found,
         }
     };
     if let Some(keep_alive) = named.keep_alive.as_ref().and_then(KeepAlive::of_json) {

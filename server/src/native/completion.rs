@@ -5,6 +5,7 @@ use axum::extract::State;
 use engine::sample::Token;
 use serde_json::{Map, Value as Json, json};
 
+use super::answer::{Finished, stop};
 use super::indent::Indent;
 use super::infill::{INFILL_FIELDS, read_infill};
 use super::settings::settings_json;
@@ -81,6 +82,8 @@ struct ResponseMeta {
     /// Return the output tokens.
     tokens: bool,
     is_stream: bool,
+    /// Each event has the times so far.
+    timings_per_token: bool,
     n_indent: usize,
     /// Names of the response fields to return; `None` returns all.
     only: Option<Vec<String>>,
@@ -175,6 +178,7 @@ fn ask(
         probabilities,
         tokens,
         is_stream,
+        timings_per_token: request.diagnostics.timings_per_token,
         n_indent: n_indent.unwrap_or(0),
         only,
         ignored_fields,
@@ -259,13 +263,10 @@ impl Answer {
     }
 
     fn stop(&self) -> (&'static str, &str) {
-        match &self.finish {
-            _ if self.indent.is_over() => ("limit", ""),
-            None => ("none", ""),
-            Some(Finish::Model(_)) => ("eos", ""),
-            Some(Finish::Stop(word)) => ("word", word.as_str()),
-            Some(Finish::Limit | Finish::ContextFull) => ("limit", ""),
+        if self.indent.is_over() {
+            return ("limit", "");
         }
+        stop(self.finish.as_ref())
     }
 }
 
@@ -279,6 +280,9 @@ impl CompletionStream {
                 if self.meta.is_stream {
                     let mut part = self.part(content);
                     self.add(&mut part, logprob.as_slice(), true);
+                    if self.meta.timings_per_token {
+                        part["timings"] = timings_json(&usage.since(&self.answer.before));
+                    }
                     return Some(part);
                 }
                 self.answer.content += &content;
@@ -305,26 +309,18 @@ impl CompletionStream {
         let usage = usage.since(&self.answer.before);
         self.answer.content += &self.answer.indent.push("", true);
         let answer = &self.answer;
-        let (stop_type, word) = answer.stop();
-        let service = &self.app.service;
         let prompt = self.meta.prompts.tokens.get(answer.index).map(Vec::as_slice);
-        let mut last = json!({
-            "index": answer.index,
-            "content": answer.content,
-            "tokens": [],
-            "stop": true,
-            "model": service.params.name,
-            "prompt": service.vocab().detokenize(prompt.unwrap_or_default(), false, true),
-            "generation_settings": self.meta.settings,
-            "has_new_line": answer.has_new_line,
-            "tokens_predicted": usage.n_generated,
-            "tokens_evaluated": usage.n_prompt,
-            "tokens_cached": usage.n_cached,
-            "truncated": answer.finish == Some(Finish::ContextFull),
-            "stop_type": stop_type,
-            "stopping_word": word,
-            "timings": timings_json(&usage),
-        });
+        let finished = Finished {
+            index: answer.index,
+            content: &answer.content,
+            prompt: prompt.unwrap_or_default(),
+            settings: &self.meta.settings,
+            stop: answer.stop(),
+            is_truncated: answer.finish == Some(Finish::ContextFull),
+            has_new_line: answer.has_new_line,
+            usage: &usage,
+        };
+        let mut last = finished.json(&self.app.service);
         if !self.meta.is_stream {
             self.add(&mut last, &answer.logprobs, self.meta.tokens);
         }

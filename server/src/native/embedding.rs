@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use crate::api::{ApiError, ApiResult, Field, Fields};
 use crate::app::{App, Shared};
 use crate::http::{Body, json};
-use crate::openai::{MAX_TEXTS, prompts, with_embedder};
+use crate::openai::{self, MAX_TEXTS, prompts, with_embedder};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
@@ -29,6 +29,16 @@ const MAX_ORDER: i64 = 64;
 /// element per token.
 pub async fn embedding(State(app): State<Shared>, Body(body): Body) -> ApiResult {
     with_embedder(app, |app| &app.embedder, body, FIELDS, embed).await
+}
+
+/// Handles `POST /embeddings` in OpenAI's format. Without pooling, OpenAI's format has no place for the vectors of
+/// tokens, so the response has llama-server's format.
+pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResult {
+    if app.embedder.is_per_token() {
+        embedding(State(app), Body(body)).await
+    } else {
+        openai::embeddings(State(app), Body(body)).await
+    }
 }
 
 fn embed(app: &App, mut fields: Fields) -> ApiResult {

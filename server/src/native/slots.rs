@@ -1,17 +1,18 @@
 //! llama-server's `/slots` and `/lora-adapters`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use axum::Extension;
-use axum::extract::{Path, State};
-use axum::http::Uri;
+use axum::extract::{Path as InPath, State};
+use axum::http::{StatusCode, Uri};
 use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, text_of};
 use crate::app::{App, Shared};
-use crate::http::{AnyBody, Client, json};
+use crate::http::{AnyBody, Client, blocking, json};
 use crate::scheduler::Slot;
+use crate::service::ServiceParams;
 
 /// Fields of `/slots/{id}`.
 pub const SLOT_FIELDS: &[Field] = &[Field::text(
@@ -19,8 +20,12 @@ pub const SLOT_FIELDS: &[Field] = &[Field::text(
     "File name in the directory given by `--slot-save-path`; for `save` and `restore`.",
 )];
 
+/// Start of the names of directories with the files of one API key.
+const KEY_FOLDER: &str = "key-";
+
 /// Handles `GET /slots`.
 pub async fn slots(State(app): State<Shared>, Extension(client): Extension<Client>) -> ApiResult {
+    check_enabled(&app)?;
     let n_ctx = app.service.n_ctx();
     // Encoder models have no slots.
     let slots = app.service.scheduler.slots(client.0).await.unwrap_or_default();
@@ -29,14 +34,22 @@ pub async fn slots(State(app): State<Shared>, Extension(client): Extension<Clien
     Ok(json(&slots.into()))
 }
 
+fn check_enabled(app: &App) -> ApiResult<()> {
+    if app.service.params.has_slots {
+        return Ok(());
+    }
+    Err(ApiError::unsupported("/slots is disabled on this server (--no-slots)"))
+}
+
 /// Handles `POST /slots/{id}`.
 pub async fn slot(
     State(app): State<Shared>,
     Extension(client): Extension<Client>,
-    Path(id): Path<String>,
+    InPath(id): InPath<String>,
     uri: Uri,
     AnyBody(body): AnyBody,
 ) -> ApiResult {
+    check_enabled(&app)?;
     let id: usize = id
         .parse()
         .map_err(|_| ApiError::not_found("invalid slot id: expected an integer"))?;
@@ -50,8 +63,11 @@ pub async fn slot(
         }
         Some("save") => {
             let (name, path) = file(&app, client, body)?;
-            let n = scheduler.save_slot(id, client.0, path.clone()).await?;
-            let n_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+            // Names of requests do not start with a dot.
+            let part = path.with_file_name(format!(".{name}.part"));
+            let n = scheduler.save_slot(id, client.0, part.clone()).await?;
+            let params = app.clone();
+            let n_bytes = blocking(move || keep(&params.service.params, &part, &path)).await?;
             Ok(json(
                 &json!({ "id_slot": id, "filename": name, "n_saved": n, "n_written": n_bytes, "timings": { "save_ms": ms() } }),
             ))
@@ -88,13 +104,48 @@ fn file(app: &App, Client(client): Client, body: Json) -> ApiResult<(String, Pat
     let path = match app.service.scheduler.settings().cache_owner(client) {
         0 => folder.join(&name),
         owner => {
-            let own = folder.join(format!("key-{owner}"));
+            let own = folder.join(format!("{KEY_FOLDER}{owner}"));
             let failed = |e: std::io::Error| ApiError::unprocessable(format!("cannot create {}: {e}", own.display()));
             std::fs::create_dir_all(&own).map_err(failed)?;
             own.join(&name)
         }
     };
     Ok((name, path))
+}
+
+/// Renames a new slot file to `path`, or deletes the file if all files would exceed the limit. Returns its size.
+fn keep(params: &ServiceParams, part: &Path, path: &Path) -> ApiResult<u64> {
+    let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
+    let folder = params.slot_save_path.as_deref().unwrap_or(path);
+    // The new file is among the files; the file that it replaces does not count.
+    let n_bytes = bytes_in(folder).saturating_sub(size(path));
+    if n_bytes > params.slot_save_limit {
+        // The file counts until it is deleted.
+        let _ = std::fs::remove_file(part);
+        let [n, limit] = [n_bytes, params.slot_save_limit].map(|n| n >> 20);
+        return Err(ApiError {
+            status: StatusCode::INSUFFICIENT_STORAGE,
+            ..ApiError::invalid(format!(
+                "cannot save the slot: the files in --slot-save-path would need {n} MiB, and --slot-save-limit is {limit} MiB; delete some of them, or raise the limit"
+            ))
+        });
+    }
+    let refused = |e: std::io::Error| ApiError::unprocessable(format!("cannot write {}: {e}", path.display()));
+    std::fs::rename(part, path).map_err(refused)?;
+    Ok(size(path))
+}
+
+/// Returns the size of the files in a directory and in the directories of API keys in it.
+fn bytes_in(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let size = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(file) if file.is_file() => file.len(),
+        Ok(file) if file.is_dir() && entry.file_name().to_string_lossy().starts_with(KEY_FOLDER) => {
+            bytes_in(&entry.path())
+        }
+        _ => 0,
+    };
+    entries.map(size).sum()
 }
 
 /// Handles `GET /lora-adapters`.

@@ -1,6 +1,7 @@
 //! Server state: `/health`, `/ready`, `/props` and `/metrics`.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
@@ -11,7 +12,7 @@ use super::settings::{limit_json, sampler_json};
 use crate::api::{ApiError, ApiResult};
 use crate::app::Shared;
 use crate::http::json;
-use crate::metrics::{Counter, Gauges, Histogram, Metrics};
+use crate::metrics::{Counter, Gauges, Histogram, Metrics, Rates};
 use crate::scheduler::Scheduler;
 use crate::service::ModelService;
 
@@ -87,16 +88,35 @@ const START_TIME: HeaderName = HeaderName::from_static("process-start-time-unix"
 
 /// Handles `GET /metrics` for a single model.
 pub async fn metrics(State(app): State<Shared>) -> Response {
-    metrics_of(&app.service.scheduler, &app.service.params.name)
+    metrics_of(&Measured::new(&app.service))
+}
+
+/// Counters and state of a model.
+#[derive(Clone)]
+pub struct Measured {
+    name: String,
+    metrics: Arc<Metrics>,
+    gauges: Gauges,
+}
+
+impl Measured {
+    /// Returns the current state of a model.
+    pub fn new(service: &ModelService) -> Measured {
+        Measured {
+            name: service.params.name.clone(),
+            metrics: service.scheduler.metrics().clone(),
+            gauges: service.scheduler.gauges(),
+        }
+    }
 }
 
 /// Returns the metrics of the only model of a server.
-pub fn metrics_of(scheduler: &Scheduler, name: &str) -> Response {
-    page(&[(scheduler, name)], false)
+pub fn metrics_of(model: &Measured) -> Response {
+    page(std::slice::from_ref(model), false)
 }
 
 /// Returns the metrics of several models, with a `model` label on each line.
-pub fn exposition(models: &[(&Scheduler, &str)]) -> Response {
+pub fn exposition(models: &[Measured]) -> Response {
     page(models, true)
 }
 
@@ -106,6 +126,8 @@ struct Snapshot<'a> {
     labels: [String; 2],
     metrics: &'a Metrics,
     gauges: Gauges,
+    /// Rates since the last scrape.
+    rates: Rates,
 }
 
 impl Snapshot<'_> {
@@ -198,13 +220,15 @@ const LLAMACPP: &[Metric] = &[
         "Mean number of sequences per decode call.",
         |n| count(&n.metrics.n_decoded_sequences) / count(&n.metrics.n_decode).max(1.0),
     ),
-    gauge("llamacpp:prompt_tokens_seconds", "Prompt tokens per second.", |n| {
-        rate(&n.metrics.n_prompt, &n.metrics.t_prompt)
-    }),
+    gauge(
+        "llamacpp:prompt_tokens_seconds",
+        "Prompt tokens per second of prefill since the last scrape.",
+        |n| n.rates.prompt,
+    ),
     gauge(
         "llamacpp:predicted_tokens_seconds",
-        "Generated tokens per second.",
-        |n| rate(&n.metrics.n_generated, &n.metrics.t_decode),
+        "Generated tokens per second of decode since the last scrape.",
+        |n| n.rates.generated,
     ),
     gauge(
         "llamacpp:kv_cache_usage_ratio",
@@ -272,13 +296,6 @@ fn seconds(micros: &Counter) -> f64 {
     count(micros) / 1e6
 }
 
-fn rate(n: &Counter, micros: &Counter) -> f64 {
-    match micros.get() {
-        0 => 0.0,
-        _ => count(n) / seconds(micros),
-    }
-}
-
 /// Returns the labels of a model's metrics.
 fn labels(name: &str, is_named: bool) -> [String; 2] {
     let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -292,11 +309,12 @@ fn labels(name: &str, is_named: bool) -> [String; 2] {
     }
 }
 
-fn page(models: &[(&Scheduler, &str)], are_named: bool) -> Response {
-    let models = models.iter().map(|&(scheduler, name)| Snapshot {
-        labels: labels(name, are_named),
-        metrics: scheduler.metrics(),
-        gauges: scheduler.gauges(),
+fn page(models: &[Measured], are_named: bool) -> Response {
+    let models = models.iter().map(|model| Snapshot {
+        labels: labels(&model.name, are_named),
+        metrics: &model.metrics,
+        gauges: model.gauges,
+        rates: model.metrics.rates(),
     });
     let mut page = Exposition {
         text: String::new(),

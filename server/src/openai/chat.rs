@@ -18,8 +18,9 @@ use crate::api::{
 use crate::app::{App, Shared};
 use crate::chat::messages::{can_continue, continues, messages, omitted_parts};
 use crate::chat::tools::tools;
-use crate::chat::{Choice, Conversation, OutputDelta, Usage};
+use crate::chat::{Choice, Conversation, OutputDelta, Trace, Usage};
 use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
+use crate::native::{settings_json, verbose_json};
 use crate::scheduler::{Finish, MAX_CHOICES, PromptProgress, Request, TokenLogprob};
 
 /// Request fields.
@@ -135,6 +136,10 @@ struct ResponseMeta {
     usage: StreamUsage,
     logprobs: bool,
     n: usize,
+    /// Each event of a stream has the times so far.
+    timings_per_token: bool,
+    /// Settings of the request, if the response has them.
+    settings: Option<Json>,
 }
 
 /// Handles `POST /v1/chat/completions`.
@@ -151,9 +156,15 @@ pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client
     let (mut completion, read) = blocking(begin).await?;
     let meta = read.meta;
     if read.is_stream {
+        let trace = completion.trace.as_deref().map(|trace| Trace {
+            // The events have sent the output.
+            outputs: Vec::new(),
+            prompt: trace.prompt.clone(),
+        });
         let encoder = Stream {
             app,
             meta,
+            trace,
             usage: Json::Null,
         };
         return Ok(warned(stream(completion, encoder), &read.ignored_fields));
@@ -180,8 +191,16 @@ pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client
             "finish_reason": choice.finish.as_ref().map(|finish| reason(finish, n_calls)),
         })
     };
+    let verbose = completion.trace.as_deref().zip(meta.settings.as_ref());
+    let verbose = verbose.map(|(trace, settings)| {
+        let finish = choices.first().and_then(|choice| choice.finish.as_ref());
+        verbose_json(&app.service, trace, settings, finish, &completion.usage)
+    });
     let choices: Vec<Json> = choices.into_iter().enumerate().map(choice).collect();
     let mut body = head(&app, &meta, "chat.completion", choices);
+    if let Some(verbose) = verbose {
+        body["__verbose"] = verbose;
+    }
     body["usage"] = usage_json(&completion.usage);
     body["timings"] = timings_json(&completion.usage);
     Ok(warned(json(&body), &read.ignored_fields))
@@ -305,6 +324,11 @@ fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult
         usage,
         logprobs: request.logprobs.is_some(),
         n: request.n,
+        timings_per_token: request.diagnostics.timings_per_token,
+        settings: request
+            .diagnostics
+            .verbose
+            .then(|| settings_json(service, &request, is_stream)),
     };
     Ok(ParsedRequest {
         request,
@@ -340,42 +364,26 @@ fn warnings(fields: &mut Fields) -> ApiResult<Vec<String>> {
 struct Stream {
     app: Shared,
     meta: ResponseMeta,
+    /// Prompt of a verbose response.
+    trace: Option<Trace>,
     /// Value of `usage` in the next event.
     usage: Json,
 }
 
 impl Stream {
-    fn chunk(&self, choice: usize, delta: Json, logprobs: Json, finish: Option<&str>) -> String {
+    fn chunk(&self, choice: usize, delta: Json, logprobs: Json, finish: Option<&str>) -> Json {
         let choice = json!({ "index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish });
         let mut chunk = head(&self.app, &self.meta, "chat.completion.chunk", vec![choice]);
         if self.meta.usage.is_included {
             chunk["usage"] = self.usage.clone();
         }
-        event(&chunk)
-    }
-}
-
-impl EventEncoder for Stream {
-    fn progress(&mut self, choice: usize, progress: &PromptProgress) -> String {
-        let choice = json!({ "index": choice, "delta": {}, "logprobs": null, "finish_reason": null });
-        let mut chunk = head(&self.app, &self.meta, "chat.completion.chunk", vec![choice]);
-        chunk["prompt_progress"] = progress_json(progress);
-        chunk["timings"] = timings_json(&Usage::of_progress(progress));
-        event(&chunk)
+        chunk
     }
 
-    fn begin(&mut self) -> String {
-        let role = || json!({ "role": "assistant", "content": null });
-        let chunks = (0..self.meta.n).map(|choice| self.chunk(choice, role(), Json::Null, None));
-        chunks.collect()
-    }
-
-    fn piece(&mut self, piece: OutputDelta, usage: &Usage) -> String {
-        if self.meta.usage.is_continuous {
-            self.usage = usage_json(usage);
-        }
-        match piece {
-            OutputDelta::Prompt { .. } => String::new(),
+    /// Returns the chunk of a piece of the output; `None` if it has none.
+    fn chunk_of(&self, piece: OutputDelta, usage: &Usage) -> Option<Json> {
+        Some(match piece {
+            OutputDelta::Prompt { .. } | OutputDelta::Failed(_) => return None,
             OutputDelta::Text {
                 choice,
                 reasoning,
@@ -408,9 +416,46 @@ impl EventEncoder for Stream {
                 choice,
                 finish,
                 n_calls,
-            } => self.chunk(choice, json!({}), Json::Null, Some(reason(&finish, n_calls))),
-            OutputDelta::Failed(text) => failed(&text),
+            } => {
+                let mut chunk = self.chunk(choice, json!({}), Json::Null, Some(reason(&finish, n_calls)));
+                if let Some((trace, settings)) = self.trace.as_ref().zip(self.meta.settings.as_ref()) {
+                    chunk["__verbose"] = verbose_json(&self.app.service, trace, settings, Some(&finish), usage);
+                }
+                chunk
+            }
+        })
+    }
+}
+
+impl EventEncoder for Stream {
+    fn progress(&mut self, choice: usize, progress: &PromptProgress) -> String {
+        let choice = json!({ "index": choice, "delta": {}, "logprobs": null, "finish_reason": null });
+        let mut chunk = head(&self.app, &self.meta, "chat.completion.chunk", vec![choice]);
+        chunk["prompt_progress"] = progress_json(progress);
+        chunk["timings"] = timings_json(&Usage::of_progress(progress));
+        event(&chunk)
+    }
+
+    fn begin(&mut self) -> String {
+        let role = || json!({ "role": "assistant", "content": null });
+        let chunks = (0..self.meta.n).map(|choice| event(&self.chunk(choice, role(), Json::Null, None)));
+        chunks.collect()
+    }
+
+    fn piece(&mut self, piece: OutputDelta, usage: &Usage) -> String {
+        if self.meta.usage.is_continuous {
+            self.usage = usage_json(usage);
         }
+        if let OutputDelta::Failed(text) = piece {
+            return failed(&text);
+        }
+        let Some(mut chunk) = self.chunk_of(piece, usage) else {
+            return String::new();
+        };
+        if self.meta.timings_per_token {
+            chunk["timings"] = timings_json(usage);
+        }
+        event(&chunk)
     }
 
     fn end(&mut self, usage: &Usage) -> String {

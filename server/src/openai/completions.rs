@@ -16,6 +16,7 @@ use crate::app::{App, Shared};
 use crate::chat::{Choice, OutputDelta, OutputParser, OutputStream, Usage};
 use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
 use crate::infill::InfillPrompt;
+use crate::native::{settings_json, verbose_json};
 use crate::scheduler::{MAX_CHOICES, PromptDone, PromptProgress, Request, TokenLogprob};
 use crate::service::ModelService;
 
@@ -68,6 +69,10 @@ struct ResponseMeta {
     n: usize,
     /// Number of completions generated per prompt.
     n_made: usize,
+    /// Each event of a stream has the times so far.
+    timings_per_token: bool,
+    /// Settings of the request, if the response has them.
+    settings: Option<Json>,
 }
 
 /// Handles `POST /v1/completions`.
@@ -85,6 +90,7 @@ pub async fn completions(
             meta,
             n_chars: Vec::new(),
             usage: Json::Null,
+            timings: None,
         };
         return Ok(warned(stream(completion, encoder), &ignored_fields));
     }
@@ -106,8 +112,12 @@ pub async fn completions(
         let logprobs = if meta.logprobs { lists.json() } else { Json::Null };
         json!({ "index": index, "text": begin + &choice.content, "logprobs": logprobs, "finish_reason": finish })
     };
+    let finish = choices.first().and_then(|choice| choice.finish.clone());
     let choices: Vec<Json> = choices.iter().enumerate().map(choice).collect();
     let mut body = head(&app, &meta, choices);
+    if let Some((trace, settings)) = completion.trace.as_deref().zip(meta.settings.as_ref()) {
+        body["__verbose"] = verbose_json(&app.service, trace, settings, finish.as_ref(), &completion.usage);
+    }
     body["usage"] = usage_json(&completion.usage);
     body["timings"] = timings_json(&completion.usage);
     Ok(warned(json(&body), &ignored_fields))
@@ -211,6 +221,8 @@ fn ask(
         })
     };
     let submitted = prompts.iter().map(submitted).collect::<ApiResult<Vec<_>>>()?;
+    let is_verbose = request.diagnostics.verbose && !is_stream;
+    let first = prompts.first().filter(|_| is_verbose).cloned();
     let meta = ResponseMeta {
         id: unique("cmpl-"),
         created: service.now(),
@@ -220,8 +232,15 @@ fn ask(
         echo: if echo { Some(prompts) } else { None },
         n: n_told,
         n_made: request.n,
+        timings_per_token: request.diagnostics.timings_per_token,
+        settings: is_verbose.then(|| settings_json(service, &request, is_stream)),
     };
-    Ok((OutputStream::new(submitted, &OutputParser::none()), meta, is_stream))
+    let output = OutputStream::new(submitted, &OutputParser::none());
+    let output = match first {
+        Some(prompt) => output.traced(prompt),
+        None => output,
+    };
+    Ok((output, meta, is_stream))
 }
 
 /// Builds fill-in-the-middle prompts from prefixes and a suffix.
@@ -246,6 +265,8 @@ struct Stream {
     n_chars: Vec<usize>,
     /// Value of `usage` in the next event.
     usage: Json,
+    /// Times for the next event.
+    timings: Option<Json>,
 }
 
 impl Stream {
@@ -259,6 +280,9 @@ impl Stream {
         let mut chunk = head(&self.app, &self.meta, vec![choice]);
         if self.meta.usage.is_included {
             chunk["usage"] = self.usage.clone();
+        }
+        if let Some(timings) = &self.timings {
+            chunk["timings"] = timings.clone();
         }
         event(&chunk)
     }
@@ -281,6 +305,9 @@ impl EventEncoder for Stream {
     fn piece(&mut self, piece: OutputDelta, usage: &Usage) -> String {
         if self.meta.usage.is_continuous {
             self.usage = usage_json(usage);
+        }
+        if self.meta.timings_per_token {
+            self.timings = Some(timings_json(usage));
         }
         match piece {
             OutputDelta::Prompt { choice, done } => {

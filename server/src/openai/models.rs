@@ -33,6 +33,7 @@ pub fn model_json(service: &ModelService) -> Json {
     json!({
         "id": service.params.name,
         "aliases": service.params.aliases,
+        "tags": service.params.tags,
         "object": "model",
         "created": service.created,
         "owned_by": "llama",

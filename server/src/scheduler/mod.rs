@@ -45,7 +45,9 @@ use drafts::Drafts;
 pub use drafts::{Drafters, Speculation};
 use generation::{Generation, Limits};
 use queue::{Inbox, Job};
-pub use request::{Event, Finish, LogprobSource, PromptDone, PromptProgress, Request, SubmitError, TokenLogprob};
+pub use request::{
+    Diagnostics, Event, Finish, LogprobSource, PromptDone, PromptProgress, Request, SubmitError, TokenLogprob,
+};
 pub use settings::Settings;
 
 /// Maximum number of choices of a request.
@@ -267,7 +269,7 @@ impl Scheduler {
     }
 
     /// Returns the counters.
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 

@@ -36,6 +36,8 @@ pub struct Request {
     pub prompt_logprobs: bool,
     /// Report the progress of the prompt.
     pub progress: bool,
+    /// Additional data of the response.
+    pub diagnostics: Diagnostics,
     /// Biases of the tokens of texts; the service adds them to the sampling parameters.
     pub text_biases: Vec<(String, f32)>,
     /// Reuse cached prefixes.
@@ -73,6 +75,7 @@ impl Request {
             logprob_source: LogprobSource::Model,
             prompt_logprobs: false,
             progress: false,
+            diagnostics: Diagnostics::default(),
             text_biases: Vec::new(),
             reuse: true,
             client: 0,
@@ -84,6 +87,15 @@ impl Request {
             reasoning_control: false,
         }
     }
+}
+
+/// Additional data of a response. The scheduler ignores them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Diagnostics {
+    /// Each event of a stream has the times so far.
+    pub timings_per_token: bool,
+    /// The response has the prompt, the settings, and the output before it was parsed.
+    pub verbose: bool,
 }
 
 /// Source of the reported probabilities of tokens.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use server::service::ServiceParams;
 
 use crate::args::{LogArgs, ServingArgs};
 
@@ -70,9 +71,15 @@ pub struct ServeArgs {
     /// TLS certificate chain file in PEM format
     #[arg(long, value_name = "FILE", requires = "ssl_key_file", hide_short_help = true)]
     pub ssl_cert_file: Option<PathBuf>,
+    /// Disable /slots, which lists and changes the slots
+    #[arg(long, overrides_with = "slots", hide_short_help = true)]
+    pub no_slots: bool,
     /// Directory for saved slots (POST /slots/N?action=save) [default: disabled]
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub slot_save_path: Option<PathBuf>,
+    /// Maximum size of all saved slots in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 8192, hide_short_help = true)]
+    pub slot_save_limit: u64,
     /// Allowed CORS origins, comma-separated; '*': any [default: the server's own page]
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', hide_short_help = true)]
     pub cors_origins: Vec<String>,
@@ -99,7 +106,8 @@ pub struct ServeArgs {
     pub no_webui: bool,
     /// Log each request to stderr
     ///
-    /// The log has the id, path, status and duration of a request, but no content.
+    /// The log has the id, path, status and duration of a request, but no content. Responses contain the prompt and
+    /// the settings in `__verbose`.
     #[arg(short, long, alias = "log-verbose")]
     pub verbose: bool,
     #[command(flatten)]
@@ -116,6 +124,14 @@ impl ServeArgs {
     /// Returns true if requests choose between several models.
     pub fn serves_several(&self) -> bool {
         self.models_dir.is_some() || self.models_preset.is_some()
+    }
+
+    /// Sets the settings that belong to the server, not to the model.
+    pub fn applied_to(&self, params: &mut ServiceParams) {
+        params.has_slots = !self.no_slots;
+        params.slot_save_path = self.slot_save_path.clone();
+        params.slot_save_limit = self.slot_save_limit.saturating_mul(1 << 20);
+        params.defaults.verbose = self.verbose;
     }
 }
 
@@ -139,8 +155,8 @@ pub struct WithoutEffectArgs {
     /// Enable the /metrics endpoint; always on
     #[arg(long, hide = true)]
     pub metrics: bool,
-    /// Enable the /slots endpoint; always on
-    #[arg(long, alias = "no-slots", hide = true)]
+    /// Enable the /slots endpoint; the default
+    #[arg(long, overrides_with = "no_slots", hide = true)]
     pub slots: bool,
     /// Enable the /props endpoint; always on
     #[arg(long, hide = true)]
@@ -190,7 +206,7 @@ impl WithoutEffectArgs {
                 "all sequences always share the context",
             ),
             (self.metrics, "--metrics", "/metrics is always enabled"),
-            (self.slots, "--slots", "/slots is always enabled"),
+            (self.slots, "--slots", "/slots is enabled unless --no-slots is given"),
             (self.props, "--props", "/props is always enabled and read-only"),
             (self.embeddings, "--embeddings", "/v1/embeddings is always enabled"),
             (

@@ -3,11 +3,13 @@
 //! - [`args`][]: arguments
 //! - [`listen`]: listening sockets
 //! - [`model_pool`], [`preset`]: several models, with options in a file
+//! - [`vertex`]: settings of Vertex AI
 
 pub mod args;
 mod listen;
 mod model_pool;
 mod preset;
+mod vertex;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +36,8 @@ const N_BLOCKING: usize = 16;
 type Close = Box<dyn Fn() + Send + Sync>;
 
 /// Serves requests until a signal arrives.
-pub fn run(args: ServeArgs, program: Command) -> Outcome {
+pub fn run(mut args: ServeArgs, program: Command) -> Outcome {
+    let vertex = vertex::of_environment(&mut args.port)?;
     // Leaked, because models are loaded from it until the process exits.
     let args: &'static ServeArgs = Box::leak(Box::new(args));
     let start = Instant::now();
@@ -63,6 +66,7 @@ pub fn run(args: ServeArgs, program: Command) -> Outcome {
         prefix: args.api_prefix.clone(),
         origins: args.cors_origins.clone(),
         is_public: args.insecure,
+        vertex,
         logs_requests: args.verbose,
     };
     let (routes, close) = if args.serves_several() {
@@ -135,7 +139,7 @@ fn of_sleeper(
 fn of_model(args: &ServeArgs, gate: AccessPolicy, place: &str, start: Instant) -> Outcome<(Router, Close)> {
     let path = fetch::model_to_serve(args.first.as_deref().or(args.model.as_deref()), &args.serving.hub)?;
     let mut app = app(&args.serving, &path)?;
-    app.service.params.slot_save_path = args.slot_save_path.clone();
+    args.applied_to(&mut app.service.params);
     let (name, n_ctx) = (&app.service.params.name, app.service.n_ctx());
     info!(
         "serving {name} at {place}: {} of context, up to {}, ready in {:.2} s",

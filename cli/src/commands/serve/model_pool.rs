@@ -75,7 +75,8 @@ pub fn pool(args: &'static ServeArgs, program: Command) -> Outcome<(Arc<ModelPoo
         let params = &mut app.service.params;
         params.name = model_entry.name.clone();
         params.aliases = model_entry.aliases.clone();
-        params.slot_save_path = args.slot_save_path.clone();
+        params.tags = model_entry.tags.clone();
+        args.applied_to(params);
         Ok(app)
     };
     Ok((ModelPool::new(params, Box::new(load)), first))
@@ -90,6 +91,7 @@ pub fn sleeper(args: &'static ServeArgs, path: PathBuf) -> (Arc<ModelPool>, Stri
     let params = ModelPoolParams {
         models: vec![ModelEntry {
             aliases: names.filter(|name| !name.is_empty()).collect(),
+            tags: args.serving.labels(),
             ..model_entry(name.clone(), path)
         }],
         max_loaded: 1,
@@ -100,7 +102,7 @@ pub fn sleeper(args: &'static ServeArgs, path: PathBuf) -> (Arc<ModelPool>, Stri
     };
     let load = move |model_entry: &ModelEntry| {
         let mut app = app(&args.serving, &model_entry.path).map_err(sentence)?;
-        app.service.params.slot_save_path = args.slot_save_path.clone();
+        args.applied_to(&mut app.service.params);
         Ok(app)
     };
     (ModelPool::new(params, Box::new(load)), name)
@@ -144,7 +146,9 @@ fn add_preset(models: &mut Vec<ModelEntry>, preset: &Preset) -> Outcome {
     let model_entry = models.iter_mut().find(|model_entry| model_entry.name == preset.name);
     let none = || Failure::new("unknown model; set `model = FILE` or `hf-repo = NAME`");
     let aliases = args.serving.alias.iter().map(|alias| alias.trim().to_owned());
-    model_entry.ok_or_else(none)?.aliases = aliases.filter(|alias| !alias.is_empty()).collect();
+    let model_entry = model_entry.ok_or_else(none)?;
+    model_entry.aliases = aliases.filter(|alias| !alias.is_empty()).collect();
+    model_entry.tags = args.serving.labels();
     Ok(())
 }
 
@@ -166,6 +170,7 @@ fn model_entry(name: String, path: PathBuf) -> ModelEntry {
         n_bytes: n_bytes(&path),
         name,
         aliases: Vec::new(),
+        tags: Vec::new(),
         path,
         is_pinned: false,
         download: None,

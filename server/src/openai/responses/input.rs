@@ -79,6 +79,8 @@ pub struct ParsedRequest {
     pub is_stored: bool,
     /// Maximum number of completion tokens.
     pub max_tokens: Option<usize>,
+    /// Whether each event of a stream has the times so far.
+    pub timings_per_token: bool,
     /// Messages of the conversation, without instructions.
     pub history: Vec<Json>,
     /// Input items of the request, each with an id.
@@ -141,6 +143,7 @@ pub fn read(
         is_stream: fields.flag("stream")?.unwrap_or(false),
         is_stored: fields.flag("store")?.unwrap_or(true),
         max_tokens: None,
+        timings_per_token: false,
         echo,
         ignored_fields,
         kinds: read.kinds,

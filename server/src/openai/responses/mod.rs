@@ -18,9 +18,9 @@ use crate::api::{ApiError, ApiResult};
 use crate::app::{App, Shared};
 use crate::chat::{OutputDelta, OutputStream, Usage};
 use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
-use crate::openai::{chat_logprob_json, counted};
+use crate::openai::{chat_logprob_json, counted, progress_json, timings_json};
 use crate::response_store::StoredResponse;
-use crate::scheduler::Finish;
+use crate::scheduler::{Finish, PromptProgress};
 use input::ParsedRequest;
 use items::{Item, Items};
 
@@ -52,8 +52,9 @@ pub async fn responses(State(app): State<Shared>, Extension(client): Extension<C
             }
             encoder.piece(piece, &completion.usage);
         }
-        let response = encoder.done(&completion.usage);
-        encoder.finished(&response);
+        let mut response = encoder.done(&completion.usage);
+        response["timings"] = timings_json(&completion.usage);
+        encoder.finished(&response, &completion.usage);
         json(&response)
     };
     Ok(warned(response, &ignored_fields))
@@ -160,6 +161,7 @@ fn ask(app: &App, client: Client, id: Arc<str>, body: Map<String, Json>) -> ApiR
     request.client = client.0;
     request.id = Some(id);
     request_fields.max_tokens = request.max_tokens;
+    request_fields.timings_per_token = request.diagnostics.timings_per_token;
     let completion = app.service.start_chat(conversation, request, grammar.as_ref(), true)?;
     Ok((completion, request_fields))
 }
@@ -210,12 +212,12 @@ impl ResponseStream {
     }
 
     /// Returns the last event of a finished response, and stores the response.
-    fn finished(&mut self, response: &Json) -> String {
+    fn finished(&mut self, response: &Json, usage: &Usage) -> String {
         let kind = match self.finish {
             Some(Finish::Limit | Finish::ContextFull) => "response.incomplete",
             _ => "response.completed",
         };
-        let last = self.event(kind, json!({ "response": response }));
+        let last = self.event(kind, json!({ "response": response, "timings": timings_json(usage) }));
         if self.request_fields.is_stored {
             let mut history = self.request_fields.history.clone();
             history.extend(self.items.message());
@@ -253,8 +255,18 @@ impl EventEncoder for ResponseStream {
             + &self.event("response.in_progress", json!({ "response": response }))
     }
 
-    fn piece(&mut self, piece: OutputDelta, _: &Usage) -> String {
-        let events = match piece {
+    fn progress(&mut self, _: usize, progress: &PromptProgress) -> String {
+        let response = self.response("in_progress", Vec::new(), None);
+        let data = json!({
+            "response": response,
+            "prompt_progress": progress_json(progress),
+            "timings": timings_json(&Usage::of_progress(progress)),
+        });
+        self.event("response.in_progress", data)
+    }
+
+    fn piece(&mut self, piece: OutputDelta, usage: &Usage) -> String {
+        let mut events = match piece {
             OutputDelta::Prompt { .. } => Vec::new(),
             OutputDelta::Text {
                 reasoning,
@@ -285,6 +297,11 @@ impl EventEncoder for ResponseStream {
                 vec![("response.failed", json!({ "response": response }))]
             }
         };
+        if self.request_fields.timings_per_token {
+            events
+                .iter_mut()
+                .for_each(|(_, data)| data["timings"] = timings_json(usage));
+        }
         self.events(events)
     }
 
@@ -294,7 +311,7 @@ impl EventEncoder for ResponseStream {
             return String::new();
         }
         let response = self.done(usage);
-        self.finished(&response)
+        self.finished(&response, usage)
     }
 }
 
