@@ -591,6 +591,54 @@ pub fn reductions() -> Vec<Case> {
     all
 }
 
+/// Returns recurrences over many tokens: a new sequence, for longer than kernels look ahead, then two sequences that
+/// alternate.
+pub fn recurrences_of_many_tokens() -> Vec<Case> {
+    const T: usize = 150;
+    let to: Vec<i64> = (0..T).map(|t| if t < 135 || t % 2 == 0 { 0 } else { 3 }).collect();
+    let from = std::iter::once(-1).chain(to[1..].iter().copied());
+    let cells = [i32s(from), i32s(to.iter().copied())];
+    let recur = |r: Recurrence, row: usize, operands: &[Operand]| {
+        let mut all = vec![floats([row, 5, 1, 1])];
+        all.extend(cells.iter().chain(operands).cloned());
+        Case::new(Op::Recur(r), &all)
+    };
+    let x = floats([70, T, 1, 1]);
+    let mut all = vec![
+        recur(
+            Recurrence::ShortConv { dilation: 1 },
+            70 * 3,
+            &[x.clone(), floats([4, 70, 1, 1])],
+        ),
+        recur(Recurrence::TokenShift, 70, &[x]),
+    ];
+    // Head size, number of heads, state size, and number of groups; decays per head or per element.
+    for (p, h, n, g, n_a) in [
+        (1, 40, 16, 1, 16),
+        (20, 3, 128, 1, 1),
+        (2, 2, 200, 2, 1),
+        (1, 2, 300, 1, 300),
+    ] {
+        let operands = [
+            floats([p, h, T, 1]),
+            floats_in(0.0, 1.0, [h, T, 1, 1]),
+            floats_in(-1.0, 0.0, [n_a, h, 1, 1]),
+            floats([n, g, T, 1]),
+            floats([n, g, T, 1]),
+        ];
+        all.push(recur(Recurrence::SsmScan, n * p * h, &operands));
+    }
+    for (d, h) in [(64, 2), (20, 1)] {
+        let (x, decay) = (floats([d, h, T, 1]), floats_in(0.0, 1.0, [d, h, T, 1]));
+        let small = floats_in(-0.2, 0.2, [d, h, T, 1]);
+        let six = [x.clone(), x.clone(), x.clone(), decay.clone(), floats([d, h, 1, 1])];
+        all.push(recur(Recurrence::Wkv6, d * d * h, &six));
+        let seven = [x.clone(), decay, x.clone(), x, small.clone(), small];
+        all.push(recur(Recurrence::Wkv7, d * d * h, &seven));
+    }
+    all
+}
+
 /// Returns recurrences over two interleaved sequences, one of them new. The state of the other moves from
 /// cell 3 to cell 1, and is temporarily stored in cell 4.
 pub fn recurrences() -> Vec<Case> {

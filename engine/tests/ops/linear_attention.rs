@@ -74,6 +74,24 @@ pub fn linear_attention() -> Vec<Case> {
     all
 }
 
+/// Returns cases with more tokens than kernels prepare together, in one sequence or in two that alternate at the end.
+/// Keys of 200 and 300 elements are divided among more lanes of a GPU.
+pub fn linear_attention_of_many_tokens() -> Vec<Case> {
+    const T: usize = 150;
+    let to: Vec<i64> = (0..T).map(|t| if t < 135 || t % 2 == 0 { 0 } else { 3 }).collect();
+    let from: Vec<i64> = std::iter::once(-1).chain(to[1..].iter().copied()).collect();
+    let mut all = Vec::new();
+    for sizes in [[128, 1, 40, 2], [5, 1, 7, 3], [200, 1, 9, 1], [300, 1, 5, 1]] {
+        for gates in [(1, true), (sizes[0], true), (0, false)] {
+            let delta = gates.1;
+            let slope = if delta { 0.0 } else { 0.7 };
+            let p = LinearAttention { delta, slope, ..GATED };
+            all.push(attend(p, sizes, gates, 5, (&from, &to)));
+        }
+    }
+    all
+}
+
 pub fn linear_attention_over_cells() -> Vec<Case> {
     let walks: [Walk<'_>; 8] = [
         // A single token that reads its own cell, then a different cell.

@@ -218,6 +218,7 @@ suites! { cases:
     copies
     reductions
     recurrences
+    recurrences_of_many_tokens
 }
 
 suites! { attention:
@@ -232,6 +233,7 @@ suites! { attention:
 suites! { linear_attention:
     linear_attention
     linear_attention_over_cells
+    linear_attention_of_many_tokens
 }
 
 suites! { select:

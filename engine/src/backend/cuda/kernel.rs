@@ -67,6 +67,7 @@ sources! {
     ROPE = "rope.cu" false ["--fmad=false"];
     ROUND_COLUMNS = "round_columns.cu" false [];
     ROWS = "rows.cu" false [];
+    SCAN = "scan.cu" true [];
     SELECT = "select.cu" false [];
     TOP = "top.cu" false [];
 }
@@ -77,8 +78,8 @@ macro_rules! headers {
     };
 }
 
-const HEADERS: [Header<'static>; 13] = headers! {
-    "attention.cuh" "common.cuh" "blocks.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "matrices.cuh" "pieces.cuh" "rope.cuh" "select.cuh"
+const HEADERS: [Header<'static>; 14] = headers! {
+    "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "matrices.cuh" "pieces.cuh" "rope.cuh" "select.cuh"
     "unary.cuh" "visible.cuh"
 };
 

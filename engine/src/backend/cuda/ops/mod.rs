@@ -12,6 +12,7 @@ mod matmul;
 mod recur;
 mod rope;
 mod rows;
+mod scan;
 mod select;
 mod skinny;
 mod task;

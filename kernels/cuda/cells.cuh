@@ -1,0 +1,113 @@
+// The state cells that the tokens of a batch read and write.
+//
+// A state stays in registers from a token to the next token of the same sequence. It is stored only if the next token does
+// not replace it.
+//
+// SPREADS: true if blocks with a different `blockIdx.z` compute different sequences. Such a batch has at most 32
+// tokens, and the grid has a block for each token.
+#pragma once
+#include "common.cuh"
+
+struct States {
+    Tensor cells, from, to;
+    Fault *fault;
+    u32 node;
+    int n_tokens;
+};
+
+// Special values of `Turn::from`: a new state of zeros, and the state in registers.
+const int ZEROS = -1, KEPT = -2;
+// Special values of `Turn::to`: the next token replaces the state, and an index out of range.
+const int NOWHERE = -1, INVALID = -2;
+
+// A token, the cell that its state is read from, and the cell that its state is stored in.
+struct Turn {
+    int token, from, to;
+};
+
+// Number of turns that are prepared together.
+const int TURNS = 128;
+
+__shared__ Turn turns[TURNS];
+
+#if SPREADS
+// Tokens of the block in order.
+__shared__ int own_tokens[32];
+__shared__ int n_own_tokens;
+#endif
+
+DEVICE int int_at(const Tensor &list, int i) {
+    return *(const int *)(list.data + i * list.nb[0]);
+}
+
+// Finds the tokens of this block, and returns their number: those that depend on token `blockIdx.z`, if that token depends on no
+// earlier one. Two tokens depend on each other if one of them writes a cell of the other.
+DEVICE int count_tokens(const States &s) {
+#if SPREADS
+    int lane = threadIdx.x % 32;
+    if (threadIdx.x < 32) {
+        bool is_there = lane < s.n_tokens;
+        int from = is_there ? int_at(s.from, lane) : -1, to = is_there ? int_at(s.to, lane) : -2 - lane;
+        u32 tokens = 1u << lane;
+        for (int i = 0; i < s.n_tokens; i++) {
+            int other_from = __shfl_sync(ALL_LANES, from, i), other_to = __shfl_sync(ALL_LANES, to, i);
+            if (other_to == to || other_to == from || other_from == to) tokens |= 1u << i;
+        }
+        // Completes the relation by Warshall's algorithm.
+        for (int i = 0; i < s.n_tokens; i++) {
+            u32 others = __shfl_sync(ALL_LANES, tokens, i);
+            if (tokens >> i & 1) tokens |= others;
+        }
+        tokens = __shfl_sync(ALL_LANES, tokens, blockIdx.z);
+        bool is_first = !(tokens & ((1u << blockIdx.z) - 1));
+        if (tokens >> lane & 1) own_tokens[__popc(tokens & ((1u << lane) - 1))] = lane;
+        if (lane == 0) n_own_tokens = is_first ? __popc(tokens) : 0;
+    }
+    __syncthreads();
+    return n_own_tokens;
+#else
+    return s.n_tokens;
+#endif
+}
+
+// Returns the `i`th token of this block.
+DEVICE int token_at(int i) {
+#if SPREADS
+    return own_tokens[i];
+#else
+    return i;
+#endif
+}
+
+// Returns the cells of a token. Records an error if a cell is out of range.
+DEVICE Turn cells_of(const States &s, int token) {
+    int n = s.cells.ne[1];
+    Turn turn = {token, max(int_at(s.from, token), ZEROS), int_at(s.to, token)};
+    if (turn.from < n && (u32)turn.to < (u32)n) return turn;
+    report(s.fault, s.node, turn.from >= n ? turn.from : turn.to, n);
+    turn.to = INVALID;
+    return turn;
+}
+
+// Returns the turn of the `i`th of `n` tokens.
+DEVICE Turn turn_of(const States &s, int i, int n) {
+    Turn turn = cells_of(s, token_at(i));
+    if (turn.to == INVALID) return turn;
+    if (turn.from != ZEROS && i > 0 && int_at(s.to, token_at(i - 1)) == turn.from) turn.from = KEPT;
+    if (i + 1 < n) {
+        int next = token_at(i + 1);
+        if (int_at(s.from, next) == turn.to && int_at(s.to, next) == turn.to) turn.to = NOWHERE;
+    }
+    return turn;
+}
+
+// Prepares the turns of up to `TURNS` tokens, starting with the `first`th of `n`. The caller synchronizes the
+// block before and after.
+DEVICE void find_turns(const States &s, int first, int n) {
+    for (int i = threadIdx.x; i < min(TURNS, n - first); i += blockDim.x) turns[i] = turn_of(s, first + i, n);
+}
+
+// Returns the state of a cell, or the new state of a token.
+DEVICE float *cell_at(const States &s, int cell) {
+    return (float *)(s.cells.data + cell * s.cells.nb[1]);
+}
