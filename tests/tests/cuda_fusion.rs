@@ -24,7 +24,7 @@ pub(crate) struct Sketch {
     /// Memory contents that the graph starts with.
     contents: Vec<(TensorId, Vec<u8>)>,
     /// Results stored in the memory of another tensor, with an offset in bytes.
-    shared: HashMap<TensorId, (TensorId, usize)>,
+    pub(crate) shared: HashMap<TensorId, (TensorId, usize)>,
 }
 
 impl Sketch {
@@ -132,7 +132,7 @@ impl Sketch {
 
     /// Asserts that the nodes give bit-identical results together and separately, and whether fusion saves
     /// kernels.
-    fn check(mut self, results: &[TensorId], expects_fusion: bool, case: &str) {
+    pub(crate) fn check(mut self, results: &[TensorId], expects_fusion: bool, case: &str) {
         let [apart, together] = self.both(results);
         assert!(
             apart.0 == together.0,

@@ -10,6 +10,7 @@ mod cancel;
 mod compressed_keys;
 mod conformance;
 mod cuda;
+mod cuda_experts;
 mod cuda_fusion;
 mod cuda_kernels;
 mod cuda_multi_gpu;

@@ -7,6 +7,7 @@
 //! to scratch memory.
 
 mod accesses;
+mod experts;
 mod heads;
 mod matmul;
 mod pass;
@@ -17,7 +18,7 @@ use self::pass::FusionPass;
 pub(super) use self::pass::{ScratchOffsets, Steps};
 use super::ops::{self, MAX_ADDED, Normed, QuantizedAttention, Step};
 use crate::backend::{GraphView, MemoryMap};
-use crate::graph::{Op, TensorId};
+use crate::graph::{Op, TensorId, Unary};
 
 /// Finds the steps for a list of nodes, all of which passed `ops::check`.
 pub(super) fn steps(view: &GraphView<'_>, memory: &MemoryMap, precision: Precision) -> Steps {
@@ -39,7 +40,9 @@ impl FusionPass<'_> {
             Op::MulMat | Op::MulMatId if ops::has_few_columns(self.graph, node) => self.products(i),
             Op::Rope(_) => self.heads(i),
             Op::RmsNorm { .. } => self.heads(i).or_else(|| self.normed(i)),
-            Op::Add => self.normed(i),
+            Op::Add => self.normed(i).or_else(|| self.routed(i)),
+            Op::SoftMax { .. } | Op::Unary(Unary::Sigmoid | Unary::Softplus) | Op::TopK { .. } => self.routed(i),
+            Op::Mul => self.weighted_sum(i),
             Op::Attention(_) => self.attended(i),
             _ => None,
         };

@@ -66,6 +66,7 @@ sources! {
     RECUR = "recur.cu" false [];
     ROPE = "rope.cu" false ["--fmad=false"];
     ROUND_COLUMNS = "round_columns.cu" false [];
+    ROUTER = "router.cu" false [];
     ROWS = "rows.cu" false [];
     SCAN = "scan.cu" true [];
     SELECT = "select.cu" false [];

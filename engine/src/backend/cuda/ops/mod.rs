@@ -6,6 +6,7 @@ mod attention;
 mod copies;
 mod decoder;
 mod elementwise;
+mod experts;
 mod heads;
 mod integers;
 mod matmul;
@@ -24,6 +25,7 @@ use kernels::{GgmlType, Precision};
 
 pub(super) use self::arguments::TensorArg;
 pub(super) use self::attention::{QuantizedAttention, ROUNDED_TOGETHER};
+pub(super) use self::experts::{Gate, MAX_EXPERTS, MAX_USED, Routing, WeightedSum};
 pub(super) use self::heads::{Heads, MAX_HEAD, MAX_SECTIONS, Section};
 pub(super) use self::matmul::{has_few_columns, pays_to_bring_weights};
 pub(super) use self::rows::{MAX_ADDED, Normed};
@@ -195,6 +197,10 @@ pub(super) enum Step {
     Heads(Heads),
     /// Attention fused with quantization of its result.
     QuantizedAttention(QuantizedAttention),
+    /// Selection of experts with their weights.
+    Routing(Routing),
+    /// Weighted sum of the results of experts.
+    WeightedSum(WeightedSum),
 }
 
 impl Step {
@@ -206,6 +212,8 @@ impl Step {
             Step::Products(products) => products.parts[0].product,
             Step::Heads(heads) => heads.turned,
             Step::QuantizedAttention(attended) => attended.attention,
+            Step::Routing(routing) => routing.ids,
+            Step::WeightedSum(sum) => sum.product,
         }
     }
 }
@@ -225,5 +233,7 @@ pub(super) fn plan_step(graph: &Graph, step: &Step, target: &mut dyn Target) -> 
         Step::Products(products) => skinny::plan(&mut task, products),
         Step::Heads(heads) => heads::plan(&mut task, heads),
         Step::QuantizedAttention(attended) => attention::plan_attended(&mut task, attended),
+        Step::Routing(routing) => experts::route(&mut task, routing),
+        Step::WeightedSum(sum) => experts::weighted_sum(&mut task, sum),
     }
 }
