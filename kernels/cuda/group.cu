@@ -23,6 +23,28 @@ DEVICE int matrix_of(const Params &p, int pair) {
     return (u32)id < (u32)p.n_matrices ? id : -1;
 }
 
+// Numbers of columns and tiles.
+struct Totals {
+    int columns, tiles;
+};
+
+__shared__ Totals of_warps[THREADS / 32];
+
+// Returns the sums over all threads before this one.
+DEVICE Totals sums_before(const Totals &own) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    Totals sums = own;
+    for (int step = 1; step < 32; step *= 2) {
+        Totals before = {__shfl_up_sync(ALL_LANES, sums.columns, step), __shfl_up_sync(ALL_LANES, sums.tiles, step)};
+        if (lane >= step) sums.columns += before.columns, sums.tiles += before.tiles;
+    }
+    if (lane == 31) of_warps[warp] = sums;
+    __syncthreads();
+    sums.columns -= own.columns, sums.tiles -= own.tiles;
+    for (int i = 0; i < warp; i++) sums.columns += of_warps[i].columns, sums.tiles += of_warps[i].tiles;
+    return sums;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) group(const __grid_constant__ Params p) {
     int n_pairs = p.ids.ne[0] * p.ids.ne[1];
     for (int i = threadIdx.x; i < p.n_matrices; i += THREADS) counts[i] = 0;
@@ -38,18 +60,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) group(const __grid_constan
         }
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        int first = 0, n_tiles = 0;
-        for (int matrix = 0; matrix < p.n_matrices; matrix++) {
-            int end = first + counts[matrix];
-            counts[matrix] = first;
-            for (; first < end; first += p.tile, n_tiles++) {
-                p.tiles[3 * n_tiles] = matrix;
-                p.tiles[3 * n_tiles + 1] = first;
-                p.tiles[3 * n_tiles + 2] = end;
-            }
-            first = end;
-        }
+    // Each thread places the groups of consecutive matrices after those of the threads before it.
+    int per_thread = (p.n_matrices + THREADS - 1) / THREADS;
+    int begin = min((int)threadIdx.x * per_thread, p.n_matrices), end = min(begin + per_thread, p.n_matrices);
+    Totals sums = {0, 0};
+    for (int matrix = begin; matrix < end; matrix++) {
+        sums.columns += counts[matrix];
+        sums.tiles += (counts[matrix] + p.tile - 1) / p.tile;
+    }
+    Totals before = sums_before(sums);
+    int first = before.columns, *to = p.tiles + 3 * before.tiles;
+    for (int matrix = begin; matrix < end; matrix++) {
+        int last = first + counts[matrix];
+        counts[matrix] = first;
+        for (; first < last; first += p.tile, to += 3) to[0] = matrix, to[1] = first, to[2] = last;
+        first = last;
     }
     __syncthreads();
     // The order of columns within a group is arbitrary, since the result of a column does not depend on its

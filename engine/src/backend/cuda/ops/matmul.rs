@@ -49,9 +49,6 @@ const GROUP_THREADS: u32 = 256;
 /// Maximum number of matrices whose counters fit in the shared memory of a block.
 const MAX_GROUPS: usize = 8192;
 
-/// Alignment of columns in scratch memory, in bytes.
-const ALIGNMENT: usize = 256;
-
 pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let (w, x, y) = (task.source(0)?, task.source(1)?, task.result()?);
     let [m, n, n2, n3] = task.node.ne;
@@ -122,13 +119,7 @@ fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let tile = if on_tensor_cores { large.columns } else { TILE[1] };
     // One tile of each matrix may be partially filled.
     let n_tiles = n_pairs / tile as usize + n_matrices.min(n_pairs);
-    let list_bytes = (size_of::<i32>() * (3 * n_tiles + n_pairs)).next_multiple_of(ALIGNMENT);
-    let column_bytes = if on_tensor_cores {
-        tensor::column_bytes(task.operand(1))
-    } else {
-        0
-    };
-    let tiles = task.target.scratch(list_bytes + column_bytes)?;
+    let tiles = task.target.scratch(size_of::<i32>() * (3 * n_tiles + n_pairs))?;
     let order = tiles + (3 * size_of::<i32>() * n_tiles) as u64;
     let fault = task.fault();
     let groups = GroupParams {
@@ -150,7 +141,6 @@ fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Unplanned> {
             order,
             n_tiles,
             n_used,
-            columns: tiles + list_bytes as u64,
             tile: large,
         };
         return tensor::plan(task, [w, x, y], Some(groups));

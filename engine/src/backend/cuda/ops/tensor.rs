@@ -103,8 +103,6 @@ pub(super) struct Groups {
     pub(super) order: u64,
     pub(super) n_tiles: usize,
     pub(super) n_used: usize,
-    /// Address of scratch memory for the columns.
-    pub(super) columns: u64,
     pub(super) tile: Tile,
 }
 
@@ -120,7 +118,7 @@ fn stride(x: &Tensor) -> usize {
 }
 
 /// Returns the size of all columns in bytes.
-pub(super) fn column_bytes(x: &Tensor) -> usize {
+fn column_bytes(x: &Tensor) -> usize {
     stride(x) * x.nrows()
 }
 
@@ -134,13 +132,7 @@ fn alignment(w: &TensorArg) -> i64 {
 pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option<Groups>) -> Result<(), Unplanned> {
     let [w, x, y] = operands;
     let (weights, values) = (task.operand(0), task.operand(1));
-    let (columns, is_new) = match groups {
-        Some(groups) => (groups.columns, true),
-        None => {
-            let bytes = column_bytes(values);
-            task.target.columns(&x, ColumnForm::Bfloats, bytes)?
-        }
-    };
+    let (columns, is_new) = task.target.columns(&x, ColumnForm::Bfloats, column_bytes(values))?;
     let stride = size(stride(values))?;
     if is_new {
         let n = size(stride as usize / 4 * values.nrows())?;
