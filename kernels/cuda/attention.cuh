@@ -46,18 +46,30 @@ DEVICE void mark_selected(const Params &p, int token, int head_kv) {
 #endif
 }
 
-// Returns true if some query with a position in `low..=high` sees a listed cell at `k_pos`. With `low` and
-// `high` swapped, returns true if every such query sees the cell.
-DEVICE bool sees(const Params &p, int cell, int low, int high, int k_pos) {
+// The positions of keys that a window shows, and the last position of a causal query.
+struct Sight {
+    i64 first, last;
+    int latest;
+};
+
+// Returns the keys that some query with a position in `low..=high` sees. With `low` and `high` swapped, returns
+// the keys that every such query sees.
+DEVICE Sight sight_of(const Params &p, int low, int high) {
+    Sight sight;
+    sight.first = p.window == STANDARD    ? (i64)low - p.window_size + 1
+                  : p.window == CHUNKED   ? (i64)(low / p.window_size * p.window_size)
+                  : p.window == SYMMETRIC ? (i64)low - p.window_size / 2
+                                          : -1;
+    sight.last = p.window == SYMMETRIC ? (i64)high + p.window_size / 2 : 0x7fffffff;
+    sight.latest = p.causal ? high : 0x7fffffff;
+    return sight;
+}
+
+// Returns true if a listed cell at `k_pos` is seen. Without branches, since each lane tests a different cell.
+DEVICE bool sees(const Params &p, const Sight &sight, int cell, int k_pos) {
     bool compressed = p.compressed_from >= 0 && cell >= p.compressed_from;
-    // First and last position of the window. Without branches, since each lane tests a different cell.
-    i64 first = p.window == STANDARD    ? (i64)low - p.window_size + 1
-                : p.window == CHUNKED   ? (i64)(low / p.window_size * p.window_size)
-                : p.window == SYMMETRIC ? (i64)low - p.window_size / 2
-                                        : -1;
-    i64 last = p.window == SYMMETRIC ? (i64)high + p.window_size / 2 : 0x7fffffff;
-    bool in_window = compressed | ((k_pos >= first) & (k_pos <= last));
-    bool seen = in_window & !(p.causal && k_pos > high);
+    bool in_window = compressed | ((k_pos >= sight.first) & (k_pos <= sight.last));
+    bool seen = in_window & (k_pos <= sight.latest);
 #if SELECTS
     bool chosen_from = p.compressed_from < 0 | compressed;
     int entry = compressed ? cell - p.compressed_from : cell;
@@ -69,13 +81,70 @@ DEVICE bool sees(const Params &p, int cell, int low, int high, int k_pos) {
 // Returns a mask of the cells of a page that some query with a position in `low..=high` sees. Each lane of
 // the warp tests two cells.
 DEVICE u64 seen_of(const Params &p, const Page &page, int low, int high) {
+    Sight sight = sight_of(p, low, high);
     u32 halves[2];
     for (int half = 0; half < 2; half++) {
         int i = 32 * half + threadIdx.x % 32, k_pos = 0;
-        bool is_seen = lists(p.visible, page, i, k_pos) && sees(p, page.first + i, low, high, k_pos);
+        bool is_seen = lists(p.visible, page, i, k_pos) && sees(p, sight, page.first + i, k_pos);
         halves[half] = __ballot_sync(ALL_LANES, is_seen);
     }
     return halves[0] | (u64)halves[1] << 32;
+}
+
+// Page table entries that a block lists at a time.
+const int MAX_LISTED = 128;
+
+// Pages of a block in shared memory: the first cell, and a mask of the cells that the token sees.
+struct Listed {
+    u64 seen[MAX_LISTED];
+    int first[MAX_LISTED];
+};
+
+// Lists up to MAX_LISTED page table entries for all warps of the block.
+DEVICE void list_pages(const Params &p, Listed &listed, int first_entry, int n, int q_pos) {
+    // The loads of several pages do not wait for each other.
+    const int AT_ONCE = 4;
+    int lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        Page page = page_of(p.visible, first_entry + i);
+        listed.first[i] = page.first, listed.seen[i] = page.mask;
+    }
+    __syncthreads();
+    Sight sight = sight_of(p, q_pos, q_pos);
+    for (int i = threadIdx.x / 32; i < n; i += AT_ONCE * n_warps) {
+        int first[AT_ONCE], k_pos[AT_ONCE][2];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            int at = i + j * n_warps;
+            u64 mask = at < n ? listed.seen[at] : 0;
+            first[j] = at < n ? listed.first[at] : 0;
+            for (int half = 0; half < 2; half++) {
+                k_pos[j][half] = -1;
+                if (mask >> (32 * half + lane) & 1) k_pos[j][half] = p.visible.cell_pos[first[j] + 32 * half + lane];
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            u32 halves[2];
+            for (int half = 0; half < 2; half++) {
+                int pos = k_pos[j][half];
+                halves[half] = __ballot_sync(ALL_LANES, pos >= 0 && sees(p, sight, first[j] + 32 * half + lane, pos));
+            }
+            if (lane == 0 && i + j * n_warps < n) listed.seen[i + j * n_warps] = halves[0] | (u64)halves[1] << 32;
+        }
+    }
+    __syncthreads();
+}
+
+// Returns the page table entries of a block, which is one of `n_parts` blocks that share a token.
+DEVICE int2 share_of(const Params &p, int token, int part) {
+    int2 entries = entries_of(p.visible, token);
+    int share = (entries.y - entries.x + p.n_parts - 1) / p.n_parts;
+    entries.x = min(entries.x + part * share, entries.y);
+    entries.y = min(entries.x + share, entries.y);
+    return entries;
 }
 
 // Returns the ALiBi slope of a head. The slopes form a geometric series over the largest power of two of

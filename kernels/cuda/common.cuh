@@ -100,18 +100,18 @@ DEVICE float warp_sum(float x) {
 }
 
 // Reduces N values over the lanes of a warp: lane `l` gets the sum of value `l * N / 32`. N must be a power
-// of two. The results are bit-identical to `warp_sum`.
-template <int N> DEVICE float warp_sums(float (&x)[N]) {
+// of two. The results are bit-identical to `warp_sum`. Each step leaves half of the LEFT values. The steps
+// are a recursion, because the compiler keeps the values in local memory if a loop over the steps remains.
+template <int N, int STEP = 16, int LEFT = N> DEVICE float warp_sums(float (&x)[N]) {
+    // Each lane sends half of its values to its partner and receives the other half.
+    bool is_upper = threadIdx.x & STEP;
+    const int HALF = (LEFT + 1) / 2;
 #pragma unroll
-    for (int step = 16, n = N; step > 0; step /= 2, n = (n + 1) / 2) {
-        // Each lane sends half of its values to its partner and receives the other half.
-        bool is_upper = threadIdx.x & step;
-#pragma unroll
-        for (int i = 0; i < (n + 1) / 2; i++) {
-            float mine = n > 1 && is_upper ? x[(i + n / 2) % N] : x[i], other = n > 1 && !is_upper ? x[(i + n / 2) % N] : x[i];
-            x[i] = mine + __shfl_xor_sync(ALL_LANES, other, step);
-        }
+    for (int i = 0; i < HALF; i++) {
+        float mine = LEFT > 1 && is_upper ? x[(i + LEFT / 2) % N] : x[i], other = LEFT > 1 && !is_upper ? x[(i + LEFT / 2) % N] : x[i];
+        x[i] = mine + __shfl_xor_sync(ALL_LANES, other, STEP);
     }
+    if constexpr (STEP > 1) return warp_sums<N, STEP / 2, HALF>(x);
     return x[0];
 }
 

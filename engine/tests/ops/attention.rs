@@ -272,6 +272,67 @@ pub fn attention_of_many_cells() -> Vec<Case> {
     all
 }
 
+/// Returns cases with few tokens that GPUs compute on tensor cores unless `Precision::Exact` is required: all
+/// caches, head sizes, groups, and score variants.
+pub fn attention_of_few_tokens() -> Vec<Case> {
+    let mut all = Vec::new();
+    let mut both = |p: Attention, ty: GgmlType, d: [usize; 2], heads: [usize; 2], n_tokens: usize| {
+        let n_kv = 150;
+        let [q, k, v] = qkv(ty, d, heads, n_tokens, n_kv);
+        let table = (p.buckets != PLAIN.buckets).then(|| floats_in(-2.0, 2.0, [heads[0], 7, 1, 1]));
+        let mut case = attend(p, q.clone(), k.clone(), v.clone(), one_sequence(n_kv, n_tokens));
+        case.operands.extend(table.clone());
+        all.push(case);
+        let sinks = floats_in(-2.0, 2.0, [heads[0], 1, 1, 1]);
+        let mut scene = crowd(n_kv, n_tokens);
+        // The first query sees at least the cell at its own position.
+        scene.query_pos[0] = scene.cell_pos.iter().copied().max().unwrap();
+        all.push(attend_with_sinks(
+            p,
+            [q, k, v],
+            scene,
+            table.into_iter().collect(),
+            sinks,
+        ));
+    };
+    for ty in [F16, BF16, Q8_0, Q4_0] {
+        for (d, heads) in [([64, 64], [3, 1]), ([128, 128], [8, 2]), ([256, 256], [2, 1])] {
+            both(PLAIN, ty, d, heads, 2);
+        }
+    }
+    both(PLAIN, F16, [576, 512], [16, 1], 1);
+    both(PLAIN, Q8_0, [576, 512], [4, 1], 1);
+    for (d, heads) in [
+        ([80, 80], [7, 1]),
+        ([16, 48], [40, 1]),
+        ([192, 128], [9, 1]),
+        ([64, 512], [1, 1]),
+    ] {
+        both(PLAIN, F16, d, heads, 1);
+    }
+    let windows = [Window::Sliding(20), Window::Chunked(16), Window::Symmetric(9)];
+    for p in windows.map(|window| Attention { window, ..PLAIN }) {
+        both(p, F16, [64, 64], [4, 2], 3);
+    }
+    for p in [
+        Attention { softcap: 0.7, ..PLAIN },
+        Attention { max_bias: 8.0, ..PLAIN },
+        Attention {
+            compressed_from: Some(70),
+            window: Window::Sliding(5),
+            ..PLAIN
+        },
+        Attention {
+            buckets: Buckets::Past,
+            ..PLAIN
+        },
+        Attention { causal: false, ..PLAIN },
+    ] {
+        both(p, F16, [64, 64], [6, 3], 8);
+    }
+    all
+}
+
 /// Returns prompts that GPUs compute with tile kernels under `Precision::Fast`: all score variants, with
 /// tokens of one sequence and of several interleaved ones.
 pub fn attention_of_prompts() -> Vec<Case> {

@@ -188,6 +188,39 @@ fn attention_of_prompts_by_tiles() {
     }
 }
 
+/// Maximum error of attention whose keys and values are rounded to f16, and of 16-bit caches, whose queries and
+/// weights are two numbers of 16 bits.
+const ROUNDED_KEYS: f64 = 1e-6;
+const STORED_KEYS: f64 = 1e-9;
+
+#[test]
+fn attention_of_few_tokens_on_tensor_cores_is_near_reference() {
+    let reference = engine::backend::device("reference").unwrap();
+    for device in devices_under_test().iter().filter(|d| d.kind() != DeviceKind::Cpu) {
+        for case in attention::attention_of_few_tokens() {
+            let compute = |device: &Arc<dyn Device>, precision| {
+                let params = BackendParams {
+                    precision,
+                    ..BackendParams::new(1)
+                };
+                Prepared::new(&case, device.clone(), false)
+                    .compute_with(&params)
+                    .unwrap()
+            };
+            let want = compute(&reference, Precision::Exact);
+            let (exact, fast) = (compute(device, Precision::Exact), compute(device, Precision::Fast));
+            assert!(exact != fast, "not computed on tensor cores: {case:?}");
+            let limit = if case.operands[1].ty.is_quantized() {
+                ROUNDED_KEYS
+            } else {
+                STORED_KEYS
+            };
+            let error = nmse(&want, &fast);
+            assert!(error <= limit, "nmse {error:.3e} of {case:?}");
+        }
+    }
+}
+
 macro_rules! suites {
     ($module:ident: $( $name:ident )*) => { $(
         #[test]
@@ -228,6 +261,7 @@ suites! { attention:
     attention_by_relative_position
     compressed_attention
     attention_of_many_cells
+    attention_of_few_tokens
 }
 
 suites! { linear_attention:

@@ -49,6 +49,8 @@ macro_rules! sources {
 // Sources: file name, whether the kernels are hot, and additional options.
 sources! {
     ATTENTION = "attention.cu" true [];
+    ATTENTION_MERGE = "attention_merge.cu" true [];
+    ATTENTION_PAGES = "attention_pages.cu" true [];
     ATTENTION_TILES = "attention_tiles.cu" true [];
     COPIES = "copies.cu" false [];
     ELEMENTWISE = "elementwise.cu" false [];
@@ -79,9 +81,9 @@ macro_rules! headers {
     };
 }
 
-const HEADERS: [Header<'static>; 14] = headers! {
-    "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "matrices.cuh" "pieces.cuh" "rope.cuh" "select.cuh"
-    "unary.cuh" "visible.cuh"
+const HEADERS: [Header<'static>; 16] = headers! {
+    "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "halves.cuh" "matrices.cuh" "partials.cuh"
+    "pieces.cuh" "rope.cuh" "select.cuh" "unary.cuh" "visible.cuh"
 };
 
 /// Value of a preprocessor definition.
@@ -94,7 +96,7 @@ pub(super) enum Value {
 }
 
 /// Maximum number of definitions per kernel.
-const MAX_DEFINES: usize = 10;
+const MAX_DEFINES: usize = 12;
 
 /// A kernel with its specialization.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,13 +1,16 @@
 //! Attention over page tables.
 
+mod pages;
 mod params;
 mod tiles;
 
 use kernels::GgmlType;
 
+use self::pages::Pages;
 use self::params::{NearBiases, Params};
 use self::tiles::Tiles;
-use super::super::kernel::{ATTENTION, Kernel, Value};
+use super::super::context::LaunchShape;
+use super::super::kernel::{ATTENTION, ATTENTION_MERGE, Kernel, Value};
 use super::arguments::TensorArg;
 use super::integers;
 use super::task::Task;
@@ -23,8 +26,16 @@ const WARPS: usize = 4;
 const MAX_HEADS: usize = 8;
 const MAX_FLOATS: usize = 80;
 
-/// Shared memory per block that is available without opting in, in bytes.
+/// Maximum number of cells per turn, maximum number of scores, and maximum number of floats of keys and values
+/// in a lane's registers.
+const MAX_CELLS: usize = 8;
+const MAX_SCORES: usize = 32;
+const MAX_LOADED: usize = 72;
+
+/// Shared memory per block that is available without opting in, in bytes, and shared memory for the listed
+/// pages.
 const SHARED: usize = 48 << 10;
+const STATIC_SHARED: usize = 128 * 12;
 
 /// Attention whose results are also quantized for integer matmuls.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -37,13 +48,27 @@ pub(in super::super) struct QuantizedAttention {
 /// Values per quantization scale. The head size must be a multiple.
 pub(in super::super) const ROUNDED_TOGETHER: usize = integers::GROUP;
 
-/// Number of blocks that occupy a GPU, and minimum number of pages per block.
-const BUSY: usize = 264;
-const PAGES_OF_BLOCK: usize = 2 * WARPS;
+/// Multiprocessors, and shared memory per block in bytes, of GPUs.
+const MULTIPROCESSORS: usize = 132;
+const MAX_SHARED: usize = 99 << 10;
+
+/// Blocks that run at a time on a multiprocessor.
+const BLOCKS_AT_A_TIME: usize = 2;
+
+/// Maximum number of blocks per multiprocessor and place, and minimum number of pages per block from the second
+/// on. More blocks distribute the work more evenly.
+const MAX_ROUNDS: usize = 3;
+const PAGES_OF_BLOCK: usize = 8;
+
+/// Maximum number of blocks that share a token, as in `attention_merge.cu`.
+const MAX_PARTS: usize = 512;
 
 /// Returns the number of blocks that share a token's pages, given the number of blocks without sharing.
-fn n_parts(n_blocks: usize, n_pages: usize) -> usize {
-    (BUSY / n_blocks.max(1)).min(n_pages.div_ceil(PAGES_OF_BLOCK)).max(1)
+fn n_parts(multiprocessors: usize, n_blocks: usize, n_pages: usize) -> usize {
+    let once = BLOCKS_AT_A_TIME * multiprocessors / n_blocks.max(1);
+    let several = BLOCKS_AT_A_TIME * MAX_ROUNDS * multiprocessors / n_blocks.max(1);
+    let most = once.max(several.min(n_pages / PAGES_OF_BLOCK));
+    most.min(n_pages).clamp(1, MAX_PARTS)
 }
 
 /// Returns kind and size of the window, encoded as in `attention.cu`.
@@ -78,6 +103,20 @@ fn heads_of_block(group: usize, dk: usize, dv: usize) -> usize {
     let floats = (dk.div_ceil(32) + dv.div_ceil(32)).max(1);
     let fits = |&heads: &usize| heads == 1 || (heads <= group && heads * floats <= MAX_FLOATS);
     [MAX_HEADS, 4, 2, 1].into_iter().find(fits).unwrap_or(1)
+}
+
+/// Returns the number of floats of a row that a lane holds.
+fn floats_of_lane(t: &Tensor) -> usize {
+    // Chunks of the decoders have two floats of 16 bits, or at least eight quantized values.
+    let chunk = if t.ty.is_quantized() { 8 } else { 2 };
+    t.ne[0].div_ceil(32 * chunk) * chunk
+}
+
+/// Returns the number of cells per turn, given the number of heads per block and the floats of keys and values
+/// that a lane holds.
+fn cells_of_turn(heads: usize, floats: usize) -> usize {
+    let fits = |&cells: &usize| cells * heads <= MAX_SCORES && cells * floats <= MAX_LOADED;
+    [MAX_CELLS, 4, 2].into_iter().find(fits).unwrap_or(1)
 }
 
 /// Returns the first row for keys after the query (0 if they share the rows), and the row for each distance.
@@ -117,20 +156,31 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention, rounds: Option<TensorId>)
     let (window, window_size) = window(p.window);
     let n_buckets = at.biases.map_or(0, |i| task.operand(i).ne[1]);
     let (side, near) = buckets(p.buckets, n_buckets);
-    let group = n_head / n_head_kv;
-    let heads = heads_of_block(group, dk, dv);
-    let y_blocks = n_head_kv * group.div_ceil(heads);
-    let n_parts = match tiles {
-        Some(_) => 1,
-        None => n_parts(n_tokens * y_blocks, visible.n_pages()),
+    let heads = heads_of_block(n_head / n_head_kv, dk, dv);
+    let y_blocks = n_head_kv * (n_head / n_head_kv).div_ceil(heads);
+    let queries = task.source(at.q)?;
+    let pages = match tiles {
+        Some(_) => None,
+        None => Pages::of(task, p, [&queries, &k_arg, &v_arg], MAX_SHARED),
     };
-    let parts = match n_parts {
+    // Tokens may all belong to different sequences.
+    let n_pages = visible.n_pages().div_ceil(visible.n_tables().min(n_tokens).max(1));
+    let parts_of = |y_blocks: usize| n_parts(MULTIPROCESSORS, n_tokens * y_blocks, n_pages);
+    let n_parts = match (tiles, pages) {
+        (Some(_), _) => 1,
+        (None, Some(pages)) => parts_of(n_head_kv * pages.blocks_of_head()),
+        (None, None) => parts_of(y_blocks),
+    };
+    // Whether the kernel on tensor cores can be used depends on addresses, which are not known yet when scratch
+    // memory is reserved.
+    let most = n_parts.max(if tiles.is_none() { parts_of(y_blocks) } else { 1 });
+    let parts = match most {
         1 => 0,
-        _ => (task.target).scratch(size_of::<f32>() * n_tokens * n_head * n_parts * (dv + 2))?,
+        _ => (task.target).scratch(size_of::<f32>() * n_tokens * n_head * most * (dv + 2))?,
     };
     let rounds = if tiles.is_none() { rounds } else { None };
     let params = Params {
-        q: task.source(at.q)?,
+        q: queries,
         k: k_arg,
         v: v_arg,
         y,
@@ -152,9 +202,10 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention, rounds: Option<TensorId>)
         n_parts: size(n_parts)? as i32,
         padding: 0,
     };
-    match tiles {
-        Some(tiles) => tiles.plan(task, p, &params),
-        None => plan_pages(task, p, &params, heads),
+    match (tiles, pages) {
+        (Some(tiles), _) => tiles.plan(task, p, &params),
+        (None, Some(pages)) => plan_on_tensor_cores(task, p, &params, &pages),
+        (None, None) => plan_pages(task, p, &params, heads),
     }
 }
 
@@ -165,48 +216,77 @@ fn rounded(task: &mut Task<'_>, rows: TensorId) -> Result<u64, Unplanned> {
     integers::written_columns(task, &rows)
 }
 
-/// Plans the page kernel: one or several blocks per token, with `heads` query heads each.
+/// Plans the page kernel for f32 arithmetic: one or several blocks per token, with `heads` query heads each.
 fn plan_pages(task: &mut Task<'_>, p: &Attention, params: &Params, heads: usize) -> Result<(), Unplanned> {
     let at = p.operands();
     let (q, k, v) = (task.operand(at.q), task.operand(at.k), task.operand(at.v));
     let [dk, n_head, n_tokens, _] = q.ne;
-    let (dv, n_head_kv, n_parts) = (v.ne[0], k.ne[1], params.n_parts as u32);
+    let (dv, n_head_kv) = (v.ne[0], k.ne[1]);
     let y_blocks = n_head_kv * (n_head / n_head_kv).div_ceil(heads);
     let selected = if p.selects {
         4 * params.visible.n_cells().div_ceil(32)
     } else {
         0
     };
-    if selected + 4 * WARPS * heads * (dv + dv / 32 + 2) > SHARED {
+    if selected + STATIC_SHARED + 4 * WARPS * heads * (dv + dv / 32 + 2) > SHARED {
         return Err("accumulators and selection exceed the shared memory".into());
     }
+    let cells = cells_of_turn(heads, floats_of_lane(k) + floats_of_lane(v));
     let (k_decoder, v_decoder) = (decoder(k, &params.k)?, decoder(v, &params.v)?);
-    // Only the last kernel of the attention quantizes the result.
-    let rounds = |is_last: bool| (is_last && params.rounded != 0).into();
-    let kernel = |name, is_last| {
-        Kernel::new(&ATTENTION, name)
-            .with("K", k_decoder)
-            .with("V", v_decoder)
-            .with_int("DK", dk as i64)
-            .with_int("DV", dv as i64)
-            .with_int("HEADS", heads as i64)
-            .with_int("SELECTS", p.selects.into())
-            .with_int("BIASES", at.biases.is_some().into())
-            .with_int("SINKS", p.sinks.into())
-            .with_int("SPLIT", (n_parts > 1).into())
-            .with_int("ROUNDS", rounds(is_last))
-    };
-    let (threads, grid) = (32 * WARPS as u32, [size(n_tokens)?, size(y_blocks)?, n_parts]);
-    task.launch_with(
-        kernel("attention", n_parts == 1),
+    let kernel = Kernel::new(&ATTENTION, "attention")
+        .with("K", k_decoder)
+        .with("V", v_decoder)
+        .with_int("DK", dk as i64)
+        .with_int("DV", dv as i64)
+        .with_int("HEADS", heads as i64)
+        .with_int("CELLS", cells as i64)
+        .with_int("SELECTS", p.selects.into());
+    let grid = [size(n_tokens)?, size(y_blocks)?, params.n_parts as u32];
+    let shape = LaunchShape {
         grid,
-        threads,
-        size(selected)?,
-        params,
-    )?;
-    if n_parts > 1 {
-        let grid = [size(n_tokens)?, size(n_head)?, 1];
-        task.launch(kernel("merge", true), grid, threads, params)?;
+        block: 32 * WARPS as u32,
+        shared: size(selected)?,
+    };
+    plan_parts(task, p, params, kernel, shape)
+}
+
+/// Plans the page kernel on tensor cores.
+fn plan_on_tensor_cores(task: &mut Task<'_>, p: &Attention, params: &Params, pages: &Pages) -> Result<(), Unplanned> {
+    let at = p.operands();
+    let n_tokens = task.operand(at.q).ne[2];
+    let y_blocks = task.operand(at.k).ne[1] * pages.blocks_of_head();
+    let shape = LaunchShape {
+        grid: [size(n_tokens)?, size(y_blocks)?, params.n_parts as u32],
+        block: size(pages.threads())?,
+        shared: size(pages.shared())?,
+    };
+    plan_parts(task, p, params, pages.kernel(), shape)
+}
+
+/// Launches a page kernel, and the kernel that adds the results of blocks that share a token. The last of them
+/// quantizes the results.
+fn plan_parts(
+    task: &mut Task<'_>,
+    p: &Attention,
+    params: &Params,
+    kernel: Kernel,
+    shape: LaunchShape,
+) -> Result<(), Unplanned> {
+    let at = p.operands();
+    let (rounds, is_split) = (params.rounded != 0, params.n_parts > 1);
+    let kernel = kernel
+        .with_int("BIASES", at.biases.is_some().into())
+        .with_int("SINKS", p.sinks.into())
+        .with_int("SPLIT", is_split.into())
+        .with_int("ROUNDS", (rounds && !is_split).into());
+    task.launch_with(kernel, shape.grid, shape.block, shape.shared, params)?;
+    if is_split {
+        let [_, n_head, n_tokens, _] = task.operand(at.q).ne;
+        let merge = Kernel::new(&ATTENTION_MERGE, "merge")
+            .with_int("DV", task.operand(at.v).ne[0] as i64)
+            .with_int("SINKS", p.sinks.into())
+            .with_int("ROUNDS", rounds.into());
+        task.launch(merge, [size(n_tokens)?, size(n_head)?, 1], 32 * WARPS as u32, params)?;
     }
     Ok(())
 }
@@ -230,10 +310,18 @@ mod tests {
     }
 
     #[test]
+    fn turns_have_cells_that_fit_in_registers() {
+        let found = [(1, 4), (4, 8), (8, 8), (4, 16), (2, 34), (8, 2), (1, 80)];
+        let cells = found.map(|(heads, floats)| cells_of_turn(heads, floats));
+        assert_eq!(cells, [8, 8, 4, 4, 2, 4, 1]);
+    }
+
+    #[test]
     fn blocks_share_token_if_few_tokens_and_long_context() {
-        let found =
-            [(8, 1), (8, 64), (8, 1024), (300, 1024), (1, 1 << 20)].map(|(blocks, pages)| n_parts(blocks, pages));
-        assert_eq!(found, [1, 8, 33, 1, 264]);
+        let found = [(8, 1), (8, 16), (8, 128), (8, 512), (300, 1024), (1, 1 << 20)];
+        let parts = found.map(|(blocks, pages)| n_parts(132, blocks, pages));
+        assert_eq!(parts, [1, 16, 33, 64, 2, 512]);
+        assert_eq!(n_parts(16, 8, 128), 12);
     }
 
     #[test]
