@@ -1,13 +1,13 @@
 // Attention of many tokens on tensor cores: tiles of 64 queries by the 64 cells of a page, with online
 // softmax.
 //
-// A block has 64 rows: tokens times HEADS query heads of one KV head, 16 rows per warp. With long keys, a
-// block has 32 rows, and long values are divided into PARTS, one block each. Keys and values are 16-bit
-// floats in shared memory: bf16 if the cache is bf16, otherwise f16. Each query is split into two such
-// floats, so that scores have the precision of the stored keys. Weights are one f16 value, or two bf16
-// values. The sums of a row are added in the order of its page table.
+// A block has 64 rows: tokens times HEADS query heads of one KV head, 16 rows per warp. With long bf16 keys, a
+// block has 32 rows, and long values are divided into PARTS, one block each. Long keys are loaded in KEY_PARTS. Keys and values are 16-bit
+// floats in shared memory: bf16 if the cache is bf16, otherwise f16. Queries and weights are one f16 value, or
+// two bf16 values. The sums of a row are added in the order of its page table.
 //
-// K, V: types of keys and values. DK, DV: their sizes. HEADS: query heads per block. PARTS: parts of values.
+// K, V: types of keys and values. DK, DV: their sizes. HEADS: query heads per block. PARTS, KEY_PARTS: parts of values
+// and keys.
 // BIASES, SINKS: true if the corresponding operand exists.
 #define SELECTS 0
 #include "attention.cuh"
@@ -17,14 +17,11 @@
 using Keys = types::K;
 using Values = types::V;
 
-// Long queries do not fit in registers along with the sums.
-const bool KEEPS_QUERIES = DK <= 128;
-const int WARPS = KEEPS_QUERIES ? 4 : 2, THREADS = 32 * WARPS, ROWS = 16 * WARPS, TOKENS = ROWS / HEADS;
-// Value elements per part.
-const int N_VALUES = DV / PARTS;
-const int KEY_STRIDE = DK + 8, VALUE_STRIDE = N_VALUES + 8;
-// Steps of 16 along the key, the cells, and the results.
-const int K_STEPS = DK / 16, CELL_STEPS = PAGE / 16, V_STEPS = N_VALUES / 16;
+// Elements per part of keys and values.
+const int N_KEYS = DK / KEY_PARTS, N_VALUES = DV / PARTS;
+const int QUERY_STRIDE = DK + 8, KEY_STRIDE = N_KEYS + 8, VALUE_STRIDE = N_VALUES + 8;
+// Steps of 16 along the query, a part of the key, the cells, and the results.
+const int Q_STEPS = DK / 16, K_STEPS = N_KEYS / 16, CELL_STEPS = PAGE / 16, V_STEPS = N_VALUES / 16;
 
 // Conversion of pairs of 16-bit floats in a word.
 template <bool IS_BFLOAT> struct Halves {
@@ -61,15 +58,22 @@ template <> struct Stored<types::bf16x8> {
 using KeyHalves = Halves<Stored<Keys>::IS_BFLOAT>;
 using ValueHalves = Halves<Stored<Values>::IS_BFLOAT>;
 
+// True if a query is the sum of two numbers, and a weight is.
+const bool SPLITS_QUERIES = Stored<Keys>::IS_BFLOAT, SPLITS_WEIGHTS = Stored<Values>::IS_BFLOAT;
+// Long queries do not fit in registers along with the sums.
+const bool KEEPS_QUERIES = DK <= (SPLITS_QUERIES ? 128 : 192);
+const int WARPS = KEEPS_QUERIES || !SPLITS_QUERIES && DK <= 256 ? 4 : 2, THREADS = 32 * WARPS, ROWS = 16 * WARPS, TOKENS = ROWS / HEADS;
+
 extern __shared__ __align__(16) u16 shared[];
 __shared__ u64 masks[TOKENS];
 __shared__ int cell_pos[PAGE];
 
-// A page that some tokens of a block see, with masks of the cells that some and every token sees.
+// A page that some tokens of a block see, and a mask of the cells that some token sees.
 struct Seen {
-    int entry;
     Page page;
-    u64 some, every;
+    u64 some;
+    // True if every token sees every cell of the page.
+    bool is_whole;
 };
 
 // Tokens of a block with the same page table: `first..end` within the block, and the range of their
@@ -119,34 +123,98 @@ DEVICE Run run_from(const Params &p, const Tile &tile, int first) {
     return run;
 }
 
-// Returns the next page at or after `entry` that some token of a run sees. All warps compute the same result.
-DEVICE Seen next_page(const Params &p, const Run &run, int entry, int end) {
-    Seen seen = {entry};
-    for (; seen.entry < end; seen.entry++) {
-        seen.page = page_of(p.visible, seen.entry);
-        seen.some = seen_of(p, seen.page, run.low, run.high);
-        if (seen.some) break;
+// Pages that the warps of a block looked at: two batches of one page for each warp.
+__shared__ Seen looked_at[2][WARPS];
+
+// Cells of a page that a lane tests.
+struct TwoCells {
+    int cell[2], pos[2];
+    bool is_listed[2];
+
+    DEVICE TwoCells(const Params &p, const Page &page) {
+        for (int half = 0; half < 2; half++) {
+            int i = 32 * half + threadIdx.x % 32;
+            pos[half] = 0;
+            cell[half] = page.first + i;
+            is_listed[half] = lists(p.visible, page, i, pos[half]);
+        }
     }
-    seen.every = seen.entry < end ? seen_of(p, seen.page, run.high, run.low) : 0;
-    return seen;
-}
+
+    // Returns a mask of the cells that some query with a position in `low..=high` sees. See `sees`.
+    DEVICE u64 seen(const Params &p, int low, int high) const {
+        u32 halves[2];
+        for (int half = 0; half < 2; half++) {
+            halves[half] = __ballot_sync(ALL_LANES, is_listed[half] && sees(p, cell[half], low, high, pos[half]));
+        }
+        return halves[0] | (u64)halves[1] << 32;
+    }
+};
+
+// The pages of a run that some token sees, in order. All warps get the same pages.
+struct Pages {
+    int start, end, entry, n_batches = 0;
+
+    DEVICE Pages(int2 entries) : start(entries.x), end(entries.y), entry(entries.x - 1) {}
+
+    // Looks at the next batch of pages, one for each warp.
+    DEVICE void look(const Params &p, const Run &run) {
+        int warp = threadIdx.x / 32, mine = start + n_batches * WARPS + warp;
+        if (mine < end) {
+            Page page = page_of(p.visible, mine);
+            TwoCells cells(p, page);
+            Seen seen = {page, cells.seen(p, run.low, run.high), cells.seen(p, run.high, run.low) == ~0ull};
+            if (threadIdx.x % 32 == 0) looked_at[n_batches % 2][warp] = seen;
+        }
+        n_batches++;
+    }
+
+    // Looks at the batch of pages after that of the current page, unless some warp did. Must follow a barrier that follows the
+    // choice of the current page.
+    DEVICE void look_ahead(const Params &p, const Run &run) {
+        if ((entry - start) / WARPS + 1 < n_batches || start + n_batches * WARPS >= end) return;
+        look(p, run);
+        __syncthreads();
+    }
+
+    // Returns the next page, or null at the end. It is valid until `look_ahead` for the page after it.
+    DEVICE const Seen *next(const Params &p, const Run &run) {
+        for (entry++; entry < end; entry++) {
+            int i = entry - start;
+            if (i / WARPS == n_batches) {
+                __syncthreads();
+                look(p, run);
+                __syncthreads();
+            }
+            const Seen *seen = &looked_at[i / WARPS % 2][i % WARPS];
+            if (seen->some) return seen;
+        }
+        return nullptr;
+    }
+};
 
 // Returns true if the rows of the tile see different cells of a page, or the page has missing cells.
 DEVICE bool is_partial(const Tile &tile, const Run &run, const Seen &seen) {
-    return seen.every != ~0ull || run.first > 0 || run.end < tile.n_tokens;
+    return !seen.is_whole || run.first > 0 || run.end < tile.n_tokens;
 }
 
-// Stores a mask of the cells that each token sees.
+// Stores a mask of the cells that each token sees, and the positions of the cells.
 DEVICE void note_masks(const Params &p, const Tile &tile, const Run &run, const Seen &seen) {
+    TwoCells cells(p, seen.page);
     for (int token = threadIdx.x / 32; token < tile.n_tokens; token += WARPS) {
         u64 mask = 0;
         if (token >= run.first && token < run.end) {
             int pos = p.visible.pos[tile.first_token + token];
-            mask = seen_of(p, seen.page, pos, pos);
+            mask = cells.seen(p, pos, pos);
         }
         if (threadIdx.x % 32 == 0) masks[token] = mask;
     }
-    for (int i = threadIdx.x; i < PAGE; i += THREADS) cell_pos[i] = seen.some >> i & 1 ? p.visible.cell_pos[seen.page.first + i] : 0;
+    if (threadIdx.x >= 32) return;
+    for (int half = 0; half < 2; half++) cell_pos[32 * half + threadIdx.x] = cells.pos[half];
+}
+
+// Largest power of two that divides `n`.
+__device__ constexpr int power_in(int n) {
+    return n & -n;
 }
 
 // Starts loading SIZE values of each row of a page's keys or values to shared memory. Cells that no token
@@ -155,13 +223,18 @@ template <class T, int SIZE> DEVICE void load_rows(const Tensor &t, int head, in
     const char *from = t.data + head * t.nb[1] + part * (SIZE / T::QK * T::BYTES);
     const int STRIDE = SIZE + 8;
     if (Stored<T>::AS_IS) {
-        const int UNITS = SIZE / 8;
-#pragma unroll 4
-        for (int i = threadIdx.x; i < PAGE * UNITS; i += THREADS) {
-            int cell = i / UNITS, unit = i % UNITS;
-            bool is_there = seen.some >> cell & 1;
-            const char *row = from + (is_there ? (seen.page.first + cell) * t.nb[2] + 16 * unit : 0);
-            copy_ahead(to + cell * STRIDE + 8 * unit, row, is_there);
+        // Each thread copies the same units of 16 bytes of every ROWS_AT_ONCEth row.
+        const int UNITS = SIZE / 8, WIDTH = power_in(UNITS) < 32 ? power_in(UNITS) : 32, ROWS_AT_ONCE = THREADS / WIDTH;
+        int cell = threadIdx.x / WIDTH, unit = threadIdx.x % WIDTH;
+        const char *row = from + (seen.page.first + cell) * t.nb[2] + 16 * unit;
+        i64 stride = ROWS_AT_ONCE * t.nb[2];
+        to += cell * STRIDE + 8 * unit;
+        u64 some = seen.some >> cell;
+#pragma unroll
+        for (int i = 0; i < PAGE / ROWS_AT_ONCE; i++, row += stride) {
+            bool is_there = some >> i * ROWS_AT_ONCE & 1;
+#pragma unroll
+            for (int j = 0; j < UNITS; j += WIDTH) copy_ahead(to + i * ROWS_AT_ONCE * STRIDE + 8 * j, is_there ? row + 16 * j : from, is_there);
         }
         return;
     }
@@ -177,7 +250,7 @@ template <class T, int SIZE> DEVICE void load_rows(const Tensor &t, int head, in
 
 // A lane's part of its warp's queries, in registers or, for long queries, in shared memory.
 struct Queries {
-    u32 high[KEEPS_QUERIES ? K_STEPS : 1][4], low[KEEPS_QUERIES ? K_STEPS : 1][4];
+    u32 high[KEEPS_QUERIES ? Q_STEPS : 1][4], low[KEEPS_QUERIES && SPLITS_QUERIES ? Q_STEPS : 1][4];
     u16 *stored;
     // Scale factors of the lane's two rows. Queries are stored with a magnitude of at most 2.
     float factors[2];
@@ -197,19 +270,20 @@ struct Queries {
             factors[r] = __uint_as_float(exponent << 23);
             inverse[r] = __uint_as_float((254 - exponent) << 23);
         }
-#pragma unroll KEEPS_QUERIES ? K_STEPS : 1
-        for (int i = 0; i < K_STEPS; i++) {
+#pragma unroll KEEPS_QUERIES ? Q_STEPS : 1
+        for (int i = 0; i < Q_STEPS; i++) {
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 int r = n % 2, at = 16 * i + n / 2 * 8 + lane % 4 * 2;
                 float x = *(const float *)(rows[r] + at * p.q.nb[0]) * inverse[r], y = *(const float *)(rows[r] + (at + 1) * p.q.nb[0]) * inverse[r];
                 u32 rounded = KeyHalves::pair(x, y), rest = KeyHalves::rest(rounded, x, y);
                 if (KEEPS_QUERIES) {
-                    high[i % K_STEPS][n] = rounded, low[i % K_STEPS][n] = rest;
+                    high[i % Q_STEPS][n] = rounded;
+                    if (SPLITS_QUERIES) low[i % Q_STEPS][n] = rest;
                 } else {
-                    u16 *to = stored + (warp_row + lane / 4 + 8 * r) * KEY_STRIDE + at;
+                    u16 *to = stored + (warp_row + lane / 4 + 8 * r) * QUERY_STRIDE + at;
                     *(u32 *)to = rounded;
-                    *(u32 *)(to + ROWS * KEY_STRIDE) = rest;
+                    if (SPLITS_QUERIES) *(u32 *)(to + ROWS * QUERY_STRIDE) = rest;
                 }
             }
         }
@@ -218,30 +292,33 @@ struct Queries {
     // Returns the queries for a step along the key.
     DEVICE void of_step(int i, u32 (&rounded)[4], u32 (&rest)[4]) const {
         if (KEEPS_QUERIES) {
-            for (int n = 0; n < 4; n++) rounded[n] = high[i % K_STEPS][n], rest[n] = low[i % K_STEPS][n];
+            for (int n = 0; n < 4; n++) {
+                rounded[n] = high[i % Q_STEPS][n];
+                if (SPLITS_QUERIES) rest[n] = low[i % Q_STEPS][n];
+            }
             return;
         }
         int lane = threadIdx.x % 32;
-        const u16 *row = stored + (threadIdx.x / 32 * 16 + lane % 16) * KEY_STRIDE + 16 * i + lane / 16 * 8;
+        const u16 *row = stored + (threadIdx.x / 32 * 16 + lane % 16) * QUERY_STRIDE + 16 * i + lane / 16 * 8;
         load_matrices(rounded, row);
-        load_matrices(rest, row + ROWS * KEY_STRIDE);
+        if (SPLITS_QUERIES) load_matrices(rest, row + ROWS * QUERY_STRIDE);
     }
 };
 
-// Multiplies a warp's queries with the keys of a page. A lane gets rows `l / 4` and `l / 4 + 8`, and columns
+// Adds the products of a warp's queries with a part of the keys of a page. A lane gets rows `l / 4` and `l / 4 + 8`, and columns
 // `8 n + l % 4 * 2` and the next.
-DEVICE void multiply_keys(const Queries &queries, const u16 *keys, float (&products)[PAGE / 8][4]) {
+DEVICE void multiply_keys(const Queries &queries, int part, const u16 *keys, float (&products)[PAGE / 8][4]) {
     int lane = threadIdx.x % 32;
 #pragma unroll KEEPS_QUERIES ? K_STEPS : 1
     for (int i = 0; i < K_STEPS; i++) {
         u32 rounded[4], rest[4];
-        queries.of_step(i, rounded, rest);
+        queries.of_step(part * K_STEPS + i, rounded, rest);
 #pragma unroll
         for (int n = 0; n < PAGE / 16; n++) {
             u32 b[4];
             load_matrices(b, keys + (16 * n + lane / 16 * 8 + lane % 8) * KEY_STRIDE + 16 * i + lane / 8 % 2 * 8);
             for (int half = 0; half < 2; half++) {
-                KeyHalves::multiply(products[2 * n + half], rest, b[2 * half], b[2 * half + 1]);
+                if (SPLITS_QUERIES) KeyHalves::multiply(products[2 * n + half], rest, b[2 * half], b[2 * half + 1]);
                 KeyHalves::multiply(products[2 * n + half], rounded, b[2 * half], b[2 * half + 1]);
             }
         }
@@ -249,6 +326,8 @@ DEVICE void multiply_keys(const Queries &queries, const u16 *keys, float (&produ
 }
 
 const float LOG2_E = 1.4426950408889634f;
+// Smallest normal float.
+const float LEAST = 1.17549435e-38f;
 
 DEVICE float power_of_2(float x) {
     float y;
@@ -262,26 +341,32 @@ struct Rows {
     float largest[2] = {-INF, -INF}, weights[2] = {0.0f, 0.0f};
     float sums[2 * V_STEPS][4] = {};
 
-    // Converts scores (base 2) to weights.
-    DEVICE void take(float (&scores)[PAGE / 8][4]) {
-        float largest_of_page[2] = {-INF, -INF}, shift[2];
+    // Converts scores to weights. The scores (base 2) are the products of `scores` and the factors of the rows, which
+    // are positive.
+    DEVICE void take(float (&scores)[PAGE / 8][4], const float (&factors)[2]) {
+        float largest_of_page[2] = {-INF, -INF}, shift[2], fade[2];
 #pragma unroll
         for (int i = 0; i < PAGE / 2; i++) largest_of_page[i / 2 % 2] = fmaxf(largest_of_page[i / 2 % 2], scores[i / 4][i % 4]);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             for (int step = 1; step < 4; step *= 2) largest_of_page[r] = fmaxf(largest_of_page[r], __shfl_xor_sync(ALL_LANES, largest_of_page[r], step));
             float before = largest[r];
-            largest[r] = fmaxf(before, largest_of_page[r]);
+            largest[r] = fmaxf(before, largest_of_page[r] * factors[r]);
             // While a row has seen no cell, all of its weights are 0.
             shift[r] = largest[r] == -INF ? 0.0f : largest[r];
-            float factor = power_of_2(before - shift[r]);
-            weights[r] *= factor;
-            for (int i = 0; i < 2 * V_STEPS; i++) sums[i][2 * r] *= factor, sums[i][2 * r + 1] *= factor;
+            fade[r] = power_of_2(before - shift[r]);
+            weights[r] *= fade[r];
+        }
+        if (__any_sync(ALL_LANES, fade[0] != 1.0f || fade[1] != 1.0f)) {
+#pragma unroll
+            for (int i = 0; i < 2 * V_STEPS; i++) {
+                for (int n = 0; n < 4; n++) sums[i][n] *= fade[n / 2];
+            }
         }
 #pragma unroll
         for (int i = 0; i < PAGE / 2; i++) {
             float &score = scores[i / 4][i % 4];
-            score = power_of_2(score - shift[i / 2 % 2]);
+            score = power_of_2(fmaf(score, factors[i / 2 % 2], -shift[i / 2 % 2]));
             weights[i / 2 % 2] += score;
         }
     }
@@ -302,7 +387,7 @@ struct Rows {
                 u32 b[4];
                 load_transposed(b, values + (16 * i + lane / 8 % 2 * 8 + lane % 8) * VALUE_STRIDE + 16 * n + lane / 16 * 8);
                 for (int half = 0; half < 2; half++) {
-                    if (Stored<Values>::IS_BFLOAT) ValueHalves::multiply(sums[2 * n + half], rest, b[2 * half], b[2 * half + 1]);
+                    if (SPLITS_WEIGHTS) ValueHalves::multiply(sums[2 * n + half], rest, b[2 * half], b[2 * half + 1]);
                     ValueHalves::multiply(sums[2 * n + half], a, b[2 * half], b[2 * half + 1]);
                 }
             }
@@ -310,25 +395,29 @@ struct Rows {
     }
 };
 
-// Converts dot products to scores (base 2), and masked cells to minus infinity.
-DEVICE void score(const Params &p, const Tile &tile, const Queries &queries, bool is_partial, float (&products)[PAGE / 8][4]) {
+// Returns true if scores are multiples of the dot products.
+DEVICE bool is_plain(const Params &p) {
+    return !BIASES && p.softcap == 0.0f && p.max_bias == 0.0f && p.scale > 0.0f;
+}
+
+// Converts dot products to scores, except for the factors of the rows (see `Rows::take`), and masked cells to minus
+// infinity.
+DEVICE void score(const Params &p, const Tile &tile, const Queries &queries, bool is_partial, float (&products)[PAGE / 8][4], float (&factors)[2]) {
     int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16;
-    bool is_plain = !BIASES && p.softcap == 0.0f && p.max_bias == 0.0f;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int row = warp_row + lane / 4 + 8 * r, token = tile.token_of(row);
-        float factor = queries.factors[r];
-        if (is_plain) {
-            factor *= p.scale * LOG2_E;
-#pragma unroll
-            for (int i = 0; i < PAGE / 4; i++) products[i / 2][2 * r + i % 2] *= factor;
+        if (is_plain(p)) {
+            // The product with minus infinity is not a number if the factor is 0.
+            factors[r] = fmaxf(queries.factors[r] * (p.scale * LOG2_E), LEAST);
         } else {
+            factors[r] = 1.0f;
             int head = tile.head_of(row), pos = p.visible.pos[tile.first_token + token];
             float slope = slope_of(p, head);
 #pragma unroll
             for (int i = 0; i < PAGE / 4; i++) {
                 float &x = products[i / 2][2 * r + i % 2];
-                x = LOG2_E * score_of(p, x * factor, head, slope, cell_pos[i / 2 * 8 + lane % 4 * 2 + i % 2] - pos);
+                x = LOG2_E * score_of(p, x * queries.factors[r], head, slope, cell_pos[i / 2 * 8 + lane % 4 * 2 + i % 2] - pos);
             }
         }
         if (is_partial) {
@@ -369,27 +458,36 @@ DEVICE void store(const Params &p, const Tile &tile, Rows &rows) {
 // values.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_constant__ Params p) {
     Tile tile(p);
-    u16 *keys = shared, *values = keys + PAGE * KEY_STRIDE;
+    // Parts of keys alternate between two places.
+    u16 *keys = shared, *values = keys + min(KEY_PARTS, 2) * PAGE * KEY_STRIDE;
     Queries queries(p, tile, values + PAGE * VALUE_STRIDE);
     Rows rows;
     for (int first = 0; first < tile.n_tokens;) {
         Run run = run_from(p, tile, first);
         int2 entries = entries_of(p.visible, tile.first_token + first);
-        Seen seen = next_page(p, run, entries.x, entries.y);
-        if (seen.entry < entries.y) load_rows<Keys, DK>(p.k, tile.head_kv, 0, seen, keys);
-        while (seen.entry < entries.y) {
-            note_masks(p, tile, run, seen);
+        Pages pages(entries);
+        const Seen *seen = pages.next(p, run);
+        if (seen) load_rows<Keys, N_KEYS>(p.k, tile.head_kv, 0, *seen, keys);
+        while (seen) {
+            bool has_masks = is_partial(tile, run, *seen);
+            if (has_masks || !is_plain(p)) note_masks(p, tile, run, *seen);
+            float scores[PAGE / 8][4] = {}, factors[2];
+#pragma unroll 1
+            for (int part = 0; part < KEY_PARTS; part++) {
+                wait_for_copies();
+                __syncthreads();
+                u16 *next_keys = keys + (part + 1) % 2 * PAGE * KEY_STRIDE;
+                if (part + 1 < KEY_PARTS) load_rows<Keys, N_KEYS>(p.k, tile.head_kv, part + 1, *seen, next_keys);
+                if (part + 1 == KEY_PARTS) load_rows<Values, N_VALUES>(p.v, tile.head_kv, blockIdx.z, *seen, values);
+                multiply_keys(queries, part, keys + part % 2 * PAGE * KEY_STRIDE, scores);
+            }
+            score(p, tile, queries, has_masks, scores, factors);
+            rows.take(scores, factors);
+            pages.look_ahead(p, run);
+            const Seen *next = pages.next(p, run);
             wait_for_copies();
             __syncthreads();
-            load_rows<Values, N_VALUES>(p.v, tile.head_kv, blockIdx.z, seen, values);
-            float scores[PAGE / 8][4] = {};
-            multiply_keys(queries, keys, scores);
-            score(p, tile, queries, is_partial(tile, run, seen), scores);
-            rows.take(scores);
-            Seen next = next_page(p, run, seen.entry + 1, entries.y);
-            wait_for_copies();
-            __syncthreads();
-            if (next.entry < entries.y) load_rows<Keys, DK>(p.k, tile.head_kv, 0, next, keys);
+            if (next) load_rows<Keys, N_KEYS>(p.k, tile.head_kv, 0, *next, keys);
             rows.add(values, scores);
             seen = next;
         }

@@ -333,6 +333,17 @@ pub fn attention_of_few_tokens() -> Vec<Case> {
     all
 }
 
+/// Sizes of keys and values. The last two are loaded in parts.
+const SIZES_OF_TILES: [[usize; 2]; 7] = [
+    [16, 48],
+    [80, 80],
+    [128, 128],
+    [192, 128],
+    [64, 512],
+    [512, 512],
+    [576, 512],
+];
+
 /// Returns prompts that GPUs compute with tile kernels under `Precision::Fast`: all score variants, with
 /// tokens of one sequence and of several interleaved ones.
 pub fn attention_of_prompts() -> Vec<Case> {
@@ -367,9 +378,10 @@ pub fn attention_of_prompts() -> Vec<Case> {
     for heads in [[1, 1], [7, 1], [9, 3], [40, 1]] {
         both(PLAIN, F16, [32, 32], heads);
     }
-    for d in [[16, 48], [80, 80], [128, 128], [192, 128], [64, 512]] {
+    for d in SIZES_OF_TILES {
         both(PLAIN, F16, d, [4, 1]);
     }
+    both(PLAIN, Q8_0, [576, 512], [20, 1]);
     let windows = [
         Window::Sliding(20),
         Window::Sliding(usize::MAX),

@@ -173,7 +173,7 @@ fn expert_matmuls_with_quantized_activations_match_reference() {
     compare_quantized(&in_tiles, in_tiles.len());
 }
 
-/// On tensor cores, scores of prompts have the precision of the keys, and weights have 11 bits.
+/// On tensor cores, queries and weights of prompts have 11 bits.
 #[test]
 fn attention_of_prompts_by_tiles() {
     let cases = attention::attention_of_prompts();

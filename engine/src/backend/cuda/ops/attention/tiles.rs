@@ -24,13 +24,21 @@ const STEP: usize = 16;
 /// Maximum number of query heads per block.
 const MAX_HEADS: usize = 16;
 
-/// Maximum key size, and maximum key size for which queries stay in registers, which permits more rows per
-/// block.
-const MAX_KEY: usize = 256;
-const SHORT_KEY: usize = 128;
+/// Maximum key size, and maximum size of keys that are loaded at once. Longer keys are loaded in parts.
+const MAX_KEY: usize = 576;
+const MAX_WHOLE_KEY: usize = 256;
+const MAX_KEY_PART: usize = 144;
+
+/// Maximum size of keys whose queries stay in registers. Queries for bf16 keys are the sum of two numbers, and other
+/// queries one number.
+const SHORT_KEY: usize = 192;
+const SHORT_BF16_KEY: usize = 128;
 
 /// Maximum number of values of a result that a block computes.
 const MAX_VALUES: usize = 128;
+
+/// Decoder of bf16 values.
+const BFLOATS: &str = "bf16x8";
 
 /// Configuration of the tile kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,19 +50,31 @@ pub(super) struct Tiles {
     /// Query heads per block, and blocks per KV head.
     heads: usize,
     blocks_of_group: usize,
-    /// Number of parts that a result is divided into.
+    /// Number of parts that a result is divided into, and number of parts of a key.
     parts: usize,
+    key_parts: usize,
 }
 
 /// Returns the decoder type for keys or values that are read in parts of `n` elements.
 fn decoder(t: &Tensor, arg: &TensorArg, n: usize) -> Option<Value> {
     match t.ty {
         GgmlType::F16 if arg.has_vectors(2, 16) => Some(Value::Word("f16x8")),
-        GgmlType::BF16 if arg.has_vectors(2, 16) => Some(Value::Word("bf16x8")),
+        GgmlType::BF16 if arg.has_vectors(2, 16) => Some(Value::Word(BFLOATS)),
         ty if ty.is_quantized() && n.is_multiple_of(ty.block_size()) && t.has_dense_rows() => Some(Value::Type(ty)),
         // f32 caches require exact results.
         _ => None,
     }
+}
+
+/// Returns the number of parts of a key of `n` elements, which are loaded one after the other. Queries for long bf16 keys
+/// do not fit in shared memory.
+fn key_parts(n: usize, ty: GgmlType) -> Option<usize> {
+    if n <= MAX_WHOLE_KEY {
+        return Some(1);
+    }
+    let divides = |parts: &usize| n.is_multiple_of(parts * STEP.max(ty.block_size()));
+    let parts = (n.div_ceil(MAX_KEY_PART)..=n / STEP).find(divides);
+    parts.filter(|_| ty != GgmlType::BF16)
 }
 
 impl Tiles {
@@ -72,30 +92,50 @@ impl Tiles {
         if !dk.is_multiple_of(STEP) || dk > MAX_KEY || dv == 0 || !dv.is_multiple_of(STEP * parts) {
             return None;
         }
+        let key_parts = key_parts(dk, keys.ty)?;
         let heads = group.min(MAX_HEADS);
         Some(Tiles {
-            k: decoder(keys, k, dk)?,
+            k: decoder(keys, k, dk / key_parts)?,
             v: decoder(values, v, dv / parts)?,
             dk,
             dv,
             heads,
             blocks_of_group: group.div_ceil(heads),
             parts,
+            key_parts,
         })
+    }
+
+    fn splits_queries(&self) -> bool {
+        self.k == Value::Word(BFLOATS)
+    }
+
+    fn keeps_queries(&self) -> bool {
+        self.dk
+            <= if self.splits_queries() {
+                SHORT_BF16_KEY
+            } else {
+                SHORT_KEY
+            }
     }
 
     /// Returns the number of rows per block, 16 per warp.
     fn rows(&self) -> usize {
-        if self.dk <= SHORT_KEY { 64 } else { 32 }
+        let is_short = !self.splits_queries() && self.dk <= MAX_WHOLE_KEY;
+        if self.keeps_queries() || is_short { 64 } else { 32 }
     }
 
     /// Returns the shared memory in bytes: keys and values of a page, and long queries in two parts, each
     /// with padding.
     fn shared(&self) -> usize {
         const PADDING: usize = 8;
-        let (key, value) = (self.dk + PADDING, self.dv / self.parts + PADDING);
-        let queries = if self.dk > SHORT_KEY { 2 * self.rows() * key } else { 0 };
-        size_of::<u16>() * (PAGE * (key + value) + queries)
+        let (query, key) = (self.dk + PADDING, self.dk / self.key_parts + PADDING);
+        let value = self.dv / self.parts + PADDING;
+        let queries = match (self.keeps_queries(), self.splits_queries()) {
+            (true, _) => 0,
+            (false, is_split) => (1 + usize::from(is_split)) * self.rows() * query,
+        };
+        size_of::<u16>() * (PAGE * (self.key_parts.min(2) * key + value) + queries)
     }
 
     pub(super) fn plan(&self, task: &mut Task<'_>, p: &Attention, params: &Params) -> Result<(), Unplanned> {
@@ -107,6 +147,7 @@ impl Tiles {
             .with_int("DV", self.dv as i64)
             .with_int("HEADS", self.heads as i64)
             .with_int("PARTS", self.parts as i64)
+            .with_int("KEY_PARTS", self.key_parts as i64)
             .with_int("BIASES", at.biases.is_some().into())
             .with_int("SINKS", p.sinks.into());
         let [_, _, n_tokens, _] = task.operand(at.q).ne;
@@ -123,15 +164,35 @@ mod tests {
 
     #[test]
     fn tiles_fit_in_shared_memory_of_small_gpus() {
-        for (dk, dv) in [(64, 64), (128, 128), (192, 128), (256, 256), (256, 512)] {
+        let types = [
+            (GgmlType::F16, "f16x8"),
+            (GgmlType::BF16, BFLOATS),
+            (GgmlType::Q8_0, "q8_0"),
+        ];
+        let sizes = [
+            (64, 64),
+            (128, 128),
+            (192, 128),
+            (256, 256),
+            (256, 512),
+            (320, 256),
+            (512, 512),
+            (MAX_KEY, 512),
+        ];
+        for ((dk, dv), (ty, k)) in sizes.into_iter().flat_map(|size| types.map(|k| (size, k))) {
+            let Some(key_parts) = key_parts(dk, ty) else {
+                assert!(dk > MAX_WHOLE_KEY && ty == GgmlType::BF16, "{dk}, {ty}");
+                continue;
+            };
             let tiles = Tiles {
-                k: Value::Word("f16x8"),
+                k: Value::Word(k),
                 v: Value::Word("f16x8"),
                 dk,
                 dv,
                 heads: 1,
                 blocks_of_group: 1,
                 parts: dv.div_ceil(MAX_VALUES),
+                key_parts,
             };
             assert!(tiles.shared() + 1024 <= 99 << 10, "{tiles:?}: {}", tiles.shared());
         }
