@@ -212,6 +212,12 @@ DEVICE void note_masks(const Params &p, const Tile &tile, const Run &run, const 
     for (int half = 0; half < 2; half++) cell_pos[32 * half + threadIdx.x] = cells.pos[half];
 }
 
+// Starts an asynchronous copy of 16 bytes to shared memory. If `bytes` is 0, stores zeros and does not access the source.
+DEVICE void copy_or_clear(u16 *to, const char *from, u32 bytes) {
+    u32 address = (u32)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+}
+
 // Largest power of two that divides `n`.
 __device__ constexpr int power_in(int n) {
     return n & -n;
@@ -230,11 +236,13 @@ template <class T, int SIZE> DEVICE void load_rows(const Tensor &t, int head, in
         i64 stride = ROWS_AT_ONCE * t.nb[2];
         to += cell * STRIDE + 8 * unit;
         u64 some = seen.some >> cell;
+        u32 halves[2] = {(u32)some, (u32)(some >> 32)};
 #pragma unroll
         for (int i = 0; i < PAGE / ROWS_AT_ONCE; i++, row += stride) {
-            bool is_there = some >> i * ROWS_AT_ONCE & 1;
+            // 16 if some token sees the row, else 0.
+            u32 bytes = (halves[i * ROWS_AT_ONCE / 32] >> i * ROWS_AT_ONCE % 32 & 1) * 16;
 #pragma unroll
-            for (int j = 0; j < UNITS; j += WIDTH) copy_ahead(to + i * ROWS_AT_ONCE * STRIDE + 8 * j, is_there ? row + 16 * j : from, is_there);
+            for (int j = 0; j < UNITS; j += WIDTH) copy_or_clear(to + i * ROWS_AT_ONCE * STRIDE + 8 * j, row + 16 * j, bytes);
         }
         return;
     }

@@ -84,9 +84,10 @@ impl FusionPass<'_> {
             matches!(t.op, Op::TopK { .. }) && t.src[0] == Some(by) && !self.taken[at]
         };
         // Without a gate, the step begins with the selection or the bias.
-        let candidates = match members.is_empty() {
-            true => vec![i],
-            false => self.readers_of(gates)?,
+        let candidates = if members.is_empty() {
+            vec![i]
+        } else {
+            self.readers_of(gates)?
         };
         if let Some(&at) = candidates.iter().find(|&&at| selects(at, gates)) {
             members.push(at);
@@ -135,7 +136,7 @@ impl FusionPass<'_> {
         found
     }
 
-    /// Returns the bounds of the sum by which weights are divided, and the positions of sum, clamp and division.
+    /// Returns the bounds of the sum that divides weights, and the positions of sum, clamp and division.
     fn normalized(&self, weights: TensorId) -> Option<([f32; 2], [usize; 3])> {
         let readers = self.readers_of(weights)?;
         let is_free = |at: &&usize| !self.taken[**at];

@@ -36,7 +36,7 @@ pub(in super::super) struct Routing {
     pub(in super::super) ids: TensorId,
     /// Factor of a softmax over the selected experts.
     pub(in super::super) softmax: Option<f32>,
-    /// Bounds of the sum by which the weights are divided.
+    /// Bounds of the sum that divides the weights.
     pub(in super::super) sum: Option<[f32; 2]>,
     /// Factor and offset of the weights.
     pub(in super::super) scale: [f32; 2],
