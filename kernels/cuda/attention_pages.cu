@@ -71,8 +71,9 @@ struct Queries {
     // Scale of the lane's head. Queries are stored with a magnitude of at most 2.
     float scale;
 
-    // `pairs` are those of the lane: every fourth of the head's.
-    template <class Pairs> DEVICE Queries(const Pairs &pairs, uint4 *stored) : stored(stored) {
+    // `pairs` are those of the lane: every fourth of the head's. One of the warps with the same heads stores long
+    // queries, which can be used after the next barrier of the block.
+    template <class Pairs> DEVICE Queries(const Pairs &pairs, uint4 *stored, bool stores) : stored(stored) {
         int lane = threadIdx.x % 32;
         float largest = 0.0f;
 #pragma unroll
@@ -94,11 +95,10 @@ struct Queries {
             }
             if (KEEPS_QUERIES) {
                 for (int n = 0; n < 4; n++) kept[i % K_STEPS][n] = x[n];
-            } else {
+            } else if (stores) {
                 stored[i * 32 + lane] = make_uint4(x[0], x[1], x[2], x[3]);
             }
         }
-        if (!KEEPS_QUERIES) __syncwarp();
     }
 
     DEVICE void of_step(int i, u32 (&x)[4]) const {
@@ -316,8 +316,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_pages(const _
     Choice<KEEPS_QUERIES, LoadedPairs, Pairs>::Type pairs(row);
     int q_pos = p.visible.pos[block.token];
     int2 entries = share_of(p, block.token, blockIdx.z);
-    // Warps with the same heads store the same queries.
-    Queries queries(pairs, (uint4 *)(stages + STAGES * STAGE) + threadIdx.x / 32 * (KEEPS_QUERIES ? 0 : 32 * K_STEPS));
+    Queries queries(pairs, (uint4 *)(stages + STAGES * STAGE) + group * 32 * K_STEPS, threadIdx.x / 32 % SHARES == 0);
     float slope = slope_of(p, head);
     Sums sums;
     for (int first = entries.x; first < entries.y; first += MAX_LISTED) {

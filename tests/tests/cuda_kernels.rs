@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use engine::backend::cuda::{Specialization, compiler_error, loaded, specializations};
-use engine::graph::{Graph, Layout, TensorId};
+use engine::graph::{Attention, AttentionOperands, Graph, Layout, PAGE, TensorId, VisibleCells};
 use engine::sched::Observer;
 use kernels::{GgmlType, Precision};
 use rayon::prelude::*;
@@ -20,6 +20,9 @@ use crate::cuda_fusion::quantized;
 
 /// Compute capabilities of Ampere, Hopper, and Blackwell.
 const CAPABILITIES: [i32; 3] = [80, 90, 120];
+
+/// Compute capabilities for which attention kernels are checked.
+const ATTENTION_CAPABILITIES: [i32; 5] = [80, 86, 89, 90, 120];
 
 type Found = Arc<Mutex<BTreeMap<String, Specialization>>>;
 
@@ -179,6 +182,59 @@ fn integer_matmuls_of_all_types_compile_without_spills() {
             let used = text.lines().find(|line| line.contains("registers")).unwrap_or_default();
             eprintln!("{}: {used}", kernel.describe());
         }
+    });
+}
+
+/// Attention kernels of common head sizes and groups, for f32 arithmetic and for tensor cores, with and without
+/// blocks that share a token. A stack frame would keep values in memory although nothing spills.
+#[test]
+fn decode_attention_compiles_without_spills_or_stack() {
+    let name = "cuda_kernels::decode_attention_compiles_without_spills_or_stack";
+    with_device(name, || {
+        let kernels = |(ty, [dk, dv], [n_head, n_head_kv], n_kv): (GgmlType, [usize; 2], [usize; 2], usize)| {
+            let mut graph = Graph::new();
+            let q = graph.input(GgmlType::F32, [dk, n_head, 1, 1], "q");
+            let k = graph.input(ty, [dk, n_head_kv, n_kv, 1], "k");
+            let v = graph.input(ty, [dv, n_head_kv, n_kv, 1], "v");
+            let list = |graph: &mut Graph, ty, n| graph.input(ty, [n, 1, 1, 1], "cells");
+            let cells = VisibleCells {
+                cell_pos: list(&mut graph, GgmlType::I32, n_kv),
+                pos: list(&mut graph, GgmlType::I32, 1),
+                table: list(&mut graph, GgmlType::I32, 1),
+                starts: list(&mut graph, GgmlType::I32, 2),
+                pages: list(&mut graph, GgmlType::I32, n_kv / PAGE),
+                masks: list(&mut graph, GgmlType::I64, n_kv / PAGE),
+            };
+            let operands = AttentionOperands::new([q, k, v], cells);
+            let node = graph
+                .attention(Attention::causal(0.1), operands)
+                .expect("the shapes match");
+            [Precision::Exact, Precision::Fast].map(|precision| specializations(&graph, node, precision))
+        };
+        let shapes = [
+            (GgmlType::F16, [128, 128], [32, 8], 64),
+            (GgmlType::F16, [128, 128], [64, 8], 4096),
+            (GgmlType::F16, [64, 64], [16, 1], 4096),
+            (GgmlType::BF16, [256, 256], [8, 4], 4096),
+            (GgmlType::Q8_0, [128, 128], [32, 8], 4096),
+            (GgmlType::F16, [576, 512], [128, 1], 4096),
+        ];
+        let all: BTreeMap<_, _> = (shapes.into_iter().flat_map(kernels).flatten())
+            .map(|kernel| (kernel.describe(), kernel))
+            .collect();
+        let count = |name: &str| all.keys().filter(|title| title.starts_with(name)).count();
+        assert_eq!((count("attention ("), count("attention_pages (")), (6, 6));
+        let kernels: Vec<_> = all.into_values().collect();
+        let every: Vec<_> = kernels
+            .iter()
+            .flat_map(|k| ATTENTION_CAPABILITIES.map(|c| (k, c)))
+            .collect();
+        every.par_iter().for_each(|&(kernel, capability)| {
+            let text = assembled(&kernel.ptx(capability).expect("the kernel compiles"), capability);
+            let is_clean = |line: &str| line.contains("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads");
+            let mut frames = text.lines().filter(|line| line.contains("stack frame"));
+            assert!(frames.all(is_clean), "{}, sm_{capability}: {text}", kernel.describe());
+        });
     });
 }
 

@@ -63,12 +63,38 @@ const PAGES_OF_BLOCK: usize = 8;
 /// Maximum number of blocks that share a token, as in `attention_merge.cu`.
 const MAX_PARTS: usize = 512;
 
+/// Minimum number of pages of a token that several blocks share. By the emulator's latencies, adding the blocks'
+/// results takes as long as seven pages on tensor cores, and as two pages in f32.
+const MIN_PAGES_ON_TENSOR_CORES: usize = 8;
+const MIN_PAGES: usize = 3;
+
 /// Returns the number of blocks that share a token's pages, given the number of blocks without sharing.
-fn n_parts(multiprocessors: usize, n_blocks: usize, n_pages: usize) -> usize {
+fn n_parts(multiprocessors: usize, n_blocks: usize, n_pages: usize, min_pages: usize) -> usize {
+    if n_pages < min_pages {
+        return 1;
+    }
     let once = BLOCKS_AT_A_TIME * multiprocessors / n_blocks.max(1);
     let several = BLOCKS_AT_A_TIME * MAX_ROUNDS * multiprocessors / n_blocks.max(1);
     let most = once.max(several.min(n_pages / PAGES_OF_BLOCK));
     most.min(n_pages).clamp(1, MAX_PARTS)
+}
+
+/// Number of blocks without sharing, in f32 arithmetic and on tensor cores.
+struct Blocks {
+    in_f32: usize,
+    on_tensor_cores: Option<usize>,
+}
+
+impl Blocks {
+    /// Returns the number of blocks that share a token's pages, and the number for which scratch memory is
+    /// reserved. Whether tensor cores can be used depends on addresses, which are not known yet at that time.
+    fn parts(&self, n_pages: usize) -> (usize, usize) {
+        let in_f32 = n_parts(MULTIPROCESSORS, self.in_f32, n_pages, MIN_PAGES);
+        let parts = self.on_tensor_cores.map_or(in_f32, |blocks| {
+            n_parts(MULTIPROCESSORS, blocks, n_pages, MIN_PAGES_ON_TENSOR_CORES)
+        });
+        (parts, parts.max(in_f32))
+    }
 }
 
 /// Returns kind and size of the window, encoded as in `attention.cu`.
@@ -163,17 +189,15 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention, rounds: Option<TensorId>)
         Some(_) => None,
         None => Pages::of(task, p, [&queries, &k_arg, &v_arg], MAX_SHARED),
     };
-    // Tokens may all belong to different sequences.
-    let n_pages = visible.n_pages().div_ceil(visible.n_tables().min(n_tokens).max(1));
-    let parts_of = |y_blocks: usize| n_parts(MULTIPROCESSORS, n_tokens * y_blocks, n_pages);
-    let n_parts = match (tiles, pages) {
-        (Some(_), _) => 1,
-        (None, Some(pages)) => parts_of(n_head_kv * pages.blocks_of_head()),
-        (None, None) => parts_of(y_blocks),
+    let blocks = Blocks {
+        in_f32: n_tokens * y_blocks,
+        on_tensor_cores: pages.map(|pages| n_tokens * n_head_kv * pages.blocks_of_head()),
     };
-    // Whether the kernel on tensor cores can be used depends on addresses, which are not known yet when scratch
-    // memory is reserved.
-    let most = n_parts.max(if tiles.is_none() { parts_of(y_blocks) } else { 1 });
+    let (n_parts, most) = match tiles {
+        Some(_) => (1, 1),
+        // Tokens may all belong to different sequences.
+        None => blocks.parts(visible.n_pages().div_ceil(visible.n_tables().min(n_tokens).max(1))),
+    };
     let parts = match most {
         1 => 0,
         _ => (task.target).scratch(size_of::<f32>() * n_tokens * n_head * most * (dv + 2))?,
@@ -319,9 +343,10 @@ mod tests {
     #[test]
     fn blocks_share_token_if_few_tokens_and_long_context() {
         let found = [(8, 1), (8, 16), (8, 128), (8, 512), (300, 1024), (1, 1 << 20)];
-        let parts = found.map(|(blocks, pages)| n_parts(132, blocks, pages));
+        let parts = found.map(|(blocks, pages)| n_parts(132, blocks, pages, 8));
         assert_eq!(parts, [1, 16, 33, 64, 2, 512]);
-        assert_eq!(n_parts(16, 8, 128), 12);
+        assert_eq!(n_parts(16, 8, 128, 8), 12);
+        assert_eq!([8, 3].map(|min_pages| n_parts(132, 8, 7, min_pages)), [1, 7]);
     }
 
     #[test]

@@ -133,12 +133,12 @@ impl Pages {
 
     /// Returns the dynamic shared memory in bytes: tiles and long queries, or the warps' sums.
     pub(super) fn shared(&self) -> usize {
+        let (n, (groups, shares)) = (self.dv / self.parts, self.warps());
         let queries = if self.dk > SHORT_KEY {
-            self.threads() / 32 * (self.dk / STEP) * 32 * size_of::<[u32; 4]>()
+            groups * (self.dk / STEP) * 32 * size_of::<[u32; 4]>()
         } else {
             0
         };
-        let (n, (_, shares)) = (self.dv / self.parts, self.warps());
         let sums = size_of::<f32>() * shares * self.heads * (n + n / 32 + 2);
         (self.stages() * self.stage() + queries).max(sums)
     }
