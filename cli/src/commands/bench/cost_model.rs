@@ -12,6 +12,9 @@
 //! - shared memory: one clock per access of up to 128 bytes, and one per additional bank-conflict way,
 //!   including `ldmatrix` and async copies
 //! - matrix multiplication: the GPU's `mma.sync` rate, counting multiply and add separately
+//! - latency: the chain of dependent instructions of the slowest block, or of all blocks if more of them than
+//!   fit on the GPU at a time run one after the other. The emulated driver documents the clocks of each
+//!   instruction (`tests/cuda-driver/src/exec/latency.rs`).
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -33,6 +36,9 @@ struct GpuSpec {
     clock: f64,
     /// Memory bandwidth in bytes per second.
     memory: f64,
+    /// Maximum number of threads, and shared memory in bytes, of a multiprocessor.
+    threads: u64,
+    shared: u64,
     /// `mma.sync` rate for bf16 with f32 accumulation, in operations per second; a multiply-add counts as
     /// two. On Hopper it is two thirds of the `wgmma` rate.
     matrix: f64,
@@ -44,6 +50,8 @@ const GPUS: [GpuSpec; 3] = [
         multiprocessors: 128.0,
         clock: 2.52e9,
         memory: 1.008e12,
+        threads: 1536,
+        shared: 100 << 10,
         matrix: 165e12,
     },
     GpuSpec {
@@ -51,6 +59,8 @@ const GPUS: [GpuSpec; 3] = [
         multiprocessors: 132.0,
         clock: 1.83e9,
         memory: 3.35e12,
+        threads: 2048,
+        shared: 228 << 10,
         matrix: 660e12,
     },
     GpuSpec {
@@ -58,6 +68,8 @@ const GPUS: [GpuSpec; 3] = [
         multiprocessors: 132.0,
         clock: 1.83e9,
         memory: 4.8e12,
+        threads: 2048,
+        shared: 228 << 10,
         matrix: 660e12,
     },
 ];
@@ -75,6 +87,11 @@ const START: f64 = 1.5e-6;
 const ISSUES: f64 = 4.0;
 /// Issue rates per clock of instruction classes with fewer lanes.
 const RATES: [(&str, f64); 4] = [("integer", 2.0), ("convert", 0.5), ("special", 0.5), ("global", 1.0)];
+/// Registers of a multiprocessor, and of a thread if `ptxas` is not installed.
+const REGISTERS: u64 = 64 << 10;
+const REGISTERS_OF_THREAD: u64 = 128;
+/// Shared memory that the driver reserves for each block, in bytes.
+const RESERVED_SHARED: u64 = 1 << 10;
 /// Compute capability of the reported register and spill counts.
 const CAPABILITY: i32 = 90;
 
@@ -99,6 +116,11 @@ struct Instructions {
 struct Counted {
     launches: u64,
     blocks: u64,
+    threads: u64,
+    /// Largest shared memory of a block in bytes.
+    shared: u64,
+    /// Clocks of the slowest block of each launch, and of all blocks, added over launches.
+    latency: [u64; 2],
     /// Matrix multiply-adds.
     matrix_operations: u64,
     loads: Traffic,
@@ -119,6 +141,19 @@ impl Counted {
         self.instructions.get(class).copied().unwrap_or_default()
     }
 
+    /// Returns the seconds that chains of dependent instructions take on a GPU, without launch latency.
+    fn latency(&self, gpu: &GpuSpec, registers: u64) -> f64 {
+        let threads = (self.threads / self.blocks.max(1)).max(1);
+        let fit = [
+            gpu.threads / threads,
+            gpu.shared / (self.shared + RESERVED_SHARED),
+            REGISTERS / (registers.max(1) * threads),
+        ];
+        let at_a_time = fit.into_iter().fold(u64::MAX, u64::min).max(1) as f64 * gpu.multiprocessors;
+        let [slowest, all] = self.latency.map(|clocks| clocks as f64);
+        slowest.max(all / at_a_time) / gpu.clock
+    }
+
     /// Returns the shared-memory accesses, including `ldmatrix`.
     fn shared(&self) -> Instructions {
         let (shared, matrix) = (self.of("shared"), self.of("matrix"));
@@ -133,8 +168,14 @@ impl Counted {
         self.instructions.values().map(|i| i.warps).sum()
     }
 
-    /// Returns the estimated seconds of all launches on a GPU.
-    fn seconds(&self, gpu: &GpuSpec) -> f64 {
+    /// Returns the estimated seconds of all launches on a GPU, without and with latency.
+    fn seconds(&self, gpu: &GpuSpec, registers: u64) -> [f64; 2] {
+        let work = self.work(gpu);
+        [work, work.max(self.latency(gpu, registers))].map(|seconds| seconds + START * self.launches.max(1) as f64)
+    }
+
+    /// Returns the seconds of a GPU whose warps never wait for a result, without launch latency.
+    fn work(&self, gpu: &GpuSpec) -> f64 {
         let launches = self.launches.max(1) as f64;
         // A launch with fewer blocks than multiprocessors leaves some of them idle.
         let busy = (self.blocks as f64 / launches).min(gpu.multiprocessors) * gpu.clock;
@@ -151,7 +192,7 @@ impl Counted {
             ((shared.waves + shared.moved) as f64 + copied) / busy,
             2.0 * self.matrix_operations as f64 / gpu.matrix,
         ];
-        needs.into_iter().chain(kinds).fold(0.0, f64::max) + START * launches
+        needs.into_iter().chain(kinds).fold(0.0, f64::max)
     }
 }
 
@@ -178,8 +219,12 @@ struct Kernel {
     /// Fraction of shared-memory cycles caused by bank conflicts.
     conflicts: f64,
     assembled: Option<Assembled>,
+    /// Clocks of the slowest block per launch.
+    clocks: u64,
     /// Estimated time on each GPU in microseconds.
     estimated_us: Vec<f64>,
+    /// Estimated time without latency.
+    without_latency_us: Vec<f64>,
 }
 
 /// Estimated cost of a benchmark test.
@@ -191,6 +236,8 @@ struct Cost {
     estimated_tokens_per_s: Vec<f64>,
     /// Achieved fraction of the memory bandwidth.
     estimated_share_of_bandwidth: Vec<f64>,
+    /// Estimated time without latency.
+    without_latency_ms: Vec<f64>,
     kernels: Vec<Kernel>,
 }
 
@@ -212,6 +259,7 @@ impl<'a> CostModel<'a> {
             let text = "estimates on the emulated device require -o table, -o md or -o json";
             return Err(Failure::new(text));
         }
+        counters.measure_latency();
         Ok(Some(CostModel {
             counters,
             out,
@@ -250,7 +298,11 @@ impl<'a> CostModel<'a> {
 
 impl Kernel {
     fn new(name: &str, counted: &Counted, source: Option<&Specialization>) -> Kernel {
-        let shared = counted.shared();
+        let (shared, assembled) = (counted.shared(), source.and_then(assemble));
+        let registers = assembled.map_or(REGISTERS_OF_THREAD, |a| a.registers);
+        let us = GPUS
+            .each_ref()
+            .map(|gpu| counted.seconds(gpu, registers).map(|s| 1e6 * s));
         Kernel {
             name: name.to_owned(),
             launches: counted.launches,
@@ -259,8 +311,10 @@ impl Kernel {
             bytes_touched: counted.footprint.iter().sum(),
             instructions: counted.n_instructions(),
             conflicts: shared.moved as f64 / (shared.waves + shared.moved).max(1) as f64,
-            assembled: source.and_then(assemble),
-            estimated_us: GPUS.iter().map(|gpu| 1e6 * counted.seconds(gpu)).collect(),
+            assembled,
+            clocks: counted.latency[0] / counted.launches.max(1),
+            estimated_us: us.iter().map(|us| us[1]).collect(),
+            without_latency_us: us.iter().map(|us| us[0]).collect(),
         }
     }
 }
@@ -276,6 +330,7 @@ impl Cost {
             estimated_ms: of_each(&|i| 1e3 * seconds(i)),
             estimated_tokens_per_s: of_each(&|i| case.test().n_tokens() as f64 / seconds(i)),
             estimated_share_of_bandwidth: of_each(&|i| touched as f64 / seconds(i) / GPUS[i].memory),
+            without_latency_ms: of_each(&|i| kernels.iter().map(|k| k.without_latency_us[i]).sum::<f64>() / 1e3),
             kernels,
         }
     }
@@ -290,9 +345,9 @@ impl Cost {
         let gpus = self.gpus.join(" us | ");
         writeln!(
             out,
-            "| kernel | launches | MB requested | MB moved | MB touched | k instructions | conflicts | registers | spills | {gpus} us |"
+            "| kernel | launches | MB requested | MB moved | MB touched | k instructions | conflicts | registers | spills | clocks | {gpus} us |"
         )?;
-        writeln!(out, "|---|{}", "---:|".repeat(8 + self.gpus.len()))?;
+        writeln!(out, "|---|{}", "---:|".repeat(9 + self.gpus.len()))?;
         for k in &self.kernels {
             let megabytes = [k.bytes_asked, k.bytes_moved, k.bytes_touched].map(|n| format!("{:.3}", n as f64 / 1e6));
             let (registers, spills) = k.assembled.map_or(("-".into(), "-".into()), |a| {
@@ -301,12 +356,13 @@ impl Cost {
             let times: Vec<String> = k.estimated_us.iter().map(|us| format!("{us:.1}")).collect();
             writeln!(
                 out,
-                "| {} | {} | {} | {:.1} | {:.1} % | {registers} | {spills} | {} |",
+                "| {} | {} | {} | {:.1} | {:.1} % | {registers} | {spills} | {} | {} |",
                 k.name,
                 k.launches,
                 megabytes.join(" | "),
                 k.instructions as f64 / 1e3,
                 100.0 * k.conflicts,
+                k.clocks,
                 times.join(" | ")
             )?;
         }
@@ -314,8 +370,9 @@ impl Cost {
         for (i, gpu) in self.gpus.iter().enumerate() {
             writeln!(
                 out,
-                "{gpu}, estimated: {:.3} ms, {:.0} tokens/s, {:.0} % of its bandwidth",
+                "{gpu}, estimated: {:.3} ms ({:.3} without latency), {:.0} tokens/s, {:.0} % of its bandwidth",
                 self.estimated_ms[i],
+                self.without_latency_ms[i],
                 self.estimated_tokens_per_s[i],
                 100.0 * self.estimated_share_of_bandwidth[i]
             )?;
@@ -364,6 +421,9 @@ mod tests {
         Counted {
             launches: 1,
             blocks,
+            threads: 128 * blocks,
+            shared: 0,
+            latency: [0; 2],
             matrix_operations: 0,
             loads: Traffic::default(),
             stores: Traffic::default(),
@@ -377,13 +437,34 @@ mod tests {
     fn kernel_time_is_maximum_of_costs() {
         let gpu = &GPUS[2];
         let near = |x: f64, y: f64| (x / y - 1.0).abs() < 1e-9;
-        let read = counted(920_000_000, 1000, 132).seconds(gpu);
+        let seconds = |counted: Counted| counted.seconds(gpu, 64)[1];
+        let read = seconds(counted(920_000_000, 1000, 132));
         assert!(near(read, 1e9 / 4.8e12 + START), "{read}");
         // Two integer instructions per clock in each multiprocessor.
-        let computed = counted(1000, 264 * 1830, 132).seconds(gpu);
+        let computed = seconds(counted(1000, 264 * 1830, 132));
         assert!(near(computed, 1e-6 + START), "{computed}");
-        let on_one = counted(1000, 264 * 1830, 1).seconds(gpu);
+        let on_one = seconds(counted(1000, 264 * 1830, 1));
         assert!(near(on_one, 132e-6 + START), "{on_one}");
+    }
+
+    #[test]
+    fn latency_adds_up_over_blocks_that_do_not_fit() {
+        let gpu = &GPUS[2];
+        let seconds = |blocks: u64, shared: u64, registers: u64| {
+            let kernel = Counted {
+                shared,
+                latency: [1830, 1830 * blocks],
+                ..counted(1000, 0, blocks)
+            };
+            let [without, with] = kernel.seconds(gpu, registers);
+            assert!(without < 1.01 * START, "{without}");
+            (1e9 * (with - START)).round() / 1e3
+        };
+        assert_eq!(seconds(1, 0, 64), 1.0);
+        // By threads, 16 blocks fit on a multiprocessor; by shared memory three; by registers two.
+        assert_eq!(seconds(2 * 16 * 132, 0, 32), 2.0);
+        assert_eq!(seconds(6 * 132, 70 << 10, 32), 2.0);
+        assert_eq!(seconds(6 * 132, 70 << 10, 255), 3.0);
     }
 
     #[test]

@@ -9,14 +9,16 @@ type TitleFn = unsafe extern "C" fn(*mut c_void, *const c_char) -> u32;
 /// Signature of the function that formats the counters into a buffer if they fit. Returns the length without
 /// the terminating zero.
 type ReportFn = unsafe extern "C" fn(*mut c_char, usize) -> usize;
-type ResetFn = unsafe extern "C" fn();
+/// Signature of functions that change the state of all counters.
+type CommandFn = unsafe extern "C" fn();
 
 /// The counters of an emulated driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
     title: TitleFn,
     report: ReportFn,
-    reset: ResetFn,
+    reset: CommandFn,
+    measure_latency: CommandFn,
 }
 
 impl Counters {
@@ -29,6 +31,7 @@ impl Counters {
         let address = |name| Some(raw::driver_function(driver, name)).filter(|&address| address != 0);
         let (title, report) = (address(c"llamaEmuTitle")?, address(c"llamaEmuReport")?);
         let reset = address(c"llamaEmuResetCounters")?;
+        let measure_latency = address(c"llamaEmuMeasureLatency")?;
         // SAFETY: these are the signatures of the emulated driver's functions, and no other driver exports
         // these names.
         unsafe {
@@ -36,6 +39,7 @@ impl Counters {
                 title: raw::at(title),
                 report: raw::at(report),
                 reset: raw::at(reset),
+                measure_latency: raw::at(measure_latency),
             })
         }
     }
@@ -54,6 +58,12 @@ impl Counters {
     pub fn reset(&self) {
         // SAFETY: the function takes no pointers.
         unsafe { (self.reset)() };
+    }
+
+    /// Makes later launches count the latency of their blocks, which slows them down.
+    pub fn measure_latency(&self) {
+        // SAFETY: the function takes no pointers.
+        unsafe { (self.measure_latency)() };
     }
 
     /// Returns the counters as JSON: launches, instructions, and memory traffic by kernel and specialization.

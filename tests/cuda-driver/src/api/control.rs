@@ -85,6 +85,15 @@ pub extern "C" fn llamaEmuResetCounters() {
     });
 }
 
+/// Makes later launches count the latency of their blocks, which slows them down.
+#[unsafe(no_mangle)]
+pub extern "C" fn llamaEmuMeasureLatency() {
+    enter(|driver| {
+        driver.measures_latency = true;
+        Ok(())
+    });
+}
+
 /// Sets the name under which the launches of a kernel are counted. Returns an error number, or 0.
 ///
 /// # Safety

@@ -87,7 +87,7 @@ fn kernel(counts: &KernelCounts) -> String {
         )
     };
     format!(
-        "{{\"launches\": {}, \"blocks\": {}, \"threads\": {}, \"shared\": {}, \"matrix_operations\": {}, \"loads\": {}, \"stores\": {}, \"copies\": {}, \"footprint\": [{}, {}], \"instructions\": {{{}}}}}",
+        "{{\"launches\": {}, \"blocks\": {}, \"threads\": {}, \"shared\": {}, \"matrix_operations\": {}, \"loads\": {}, \"stores\": {}, \"copies\": {}, \"footprint\": [{}, {}], \"latency\": [{}, {}], \"instructions\": {{{}}}}}",
         counts.launches,
         counts.blocks,
         counts.threads,
@@ -98,6 +98,8 @@ fn kernel(counts: &KernelCounts) -> String {
         traffic(&counts.copies),
         counts.footprint[0],
         counts.footprint[1],
+        counts.latency[0],
+        counts.latency[1],
         classes.collect::<Vec<_>>().join(", ")
     )
 }

@@ -65,6 +65,7 @@ impl Driver {
             },
             detect_races: self.config.races,
             record_ranges: self.is_order_checked(),
+            measure_latency: self.measures_latency,
             max_branches: self.config.branches,
         };
         match grid::run(&launch, &mut self.workers) {
@@ -72,7 +73,7 @@ impl Driver {
                 let name = &work.kernel.name;
                 self.check_order(stream, work.device, &done.ranges, &format!("kernel `{name}`"));
                 let counts = self.counts.kernels.entry(work.title.to_string()).or_default();
-                counts.add(work, &done.counts, &done.ranges);
+                counts.add(work, &done);
                 self.workers[0].recycle(done.counts);
             }
             Err(fault) => {

@@ -58,6 +58,8 @@ pub struct Driver {
     pub pools: HashMap<u64, u32>,
     pub workers: Vec<Worker>,
     pub counts: Counts,
+    /// True if launches count the latency of their blocks.
+    pub measures_latency: bool,
     pub allocations: u64,
     pub launches: u64,
     pub copies: u64,
@@ -185,6 +187,7 @@ impl Driver {
             pools: HashMap::new(),
             workers,
             counts: Counts::default(),
+            measures_latency: false,
             allocations: 0,
             launches: 0,
             copies: 0,

@@ -2,6 +2,7 @@
 
 use crate::device::order::Range;
 use crate::exec::env::Count;
+use crate::exec::grid::LaunchResult;
 use crate::exec::inst::{Action, Class, Kernel, Matrix};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,19 +68,24 @@ pub struct KernelCounts {
     pub matrix_operations: u64,
     /// Largest shared memory of a block in bytes.
     pub shared_max: u32,
+    /// Clocks of the slowest block of each launch, and of all blocks, added over launches. Counted after
+    /// `llamaEmuMeasureLatency`.
+    pub latency: [u64; 2],
 }
 
 impl KernelCounts {
-    pub fn add(&mut self, launch: &LaunchWork, counts: &[Count], accessed: &[Range]) {
+    pub fn add(&mut self, launch: &LaunchWork, done: &LaunchResult) {
         self.launches += 1;
+        self.latency[0] += done.latency.longest;
+        self.latency[1] += done.latency.total;
         let product = |sizes: [u32; 3]| sizes.iter().map(|s| u64::from(*s)).product::<u64>();
         self.blocks += product(launch.blocks);
         self.threads += product(launch.blocks) * product(launch.threads);
         for (sum, writes) in self.footprint.iter_mut().zip([false, true]) {
-            *sum += footprint(accessed, writes);
+            *sum += footprint(&done.ranges, writes);
         }
         self.shared_max = self.shared_max.max(launch.kernel.shared_bytes + launch.dynamic_shared);
-        for (inst, count) in launch.kernel.code.iter().zip(counts).filter(|(_, c)| c.warps > 0) {
+        for (inst, count) in launch.kernel.code.iter().zip(&done.counts).filter(|(_, c)| c.warps > 0) {
             self.classes.entry(inst.class).or_default().add(count);
             match &inst.action {
                 Action::Load(_) if inst.class == Class::Global => self.loads.add(count),

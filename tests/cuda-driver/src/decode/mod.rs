@@ -11,6 +11,7 @@ mod warp;
 
 use crate::exec::inst::{Action, Class, Inst, Kernel, Special};
 use crate::exec::lanes::{self, AluFn, Args, FIRST, SINK, Slot, TRUE};
+use crate::exec::latency::Timing;
 use crate::exec::scalar::Scalar;
 use crate::ptx::{Function, Item, Module, Operand, PtxError, Space, Statement, Variable};
 use opcode::Opcode;
@@ -119,6 +120,7 @@ impl<'a> Decoder<'a> {
         constants.sort_unstable();
         Kernel {
             name: function.name.clone(),
+            timings: self.code.iter().map(Timing::new).collect(),
             code: self.code,
             file_bytes: self.file_bytes.next_multiple_of(64) + 256,
             constants,

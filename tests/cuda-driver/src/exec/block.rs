@@ -16,10 +16,12 @@ struct BarrierState {
     /// Number of lanes with a true predicate, and of all arrived lanes (`bar.red`).
     is_true: u32,
     lanes: u32,
+    /// Clock of the last warp that arrived.
+    last: u64,
 }
 
-/// Executes a block. `warps` must have one warp for every 32 threads.
-pub fn run(warps: &mut [Warp], env: &mut Env, block: [u32; 3]) -> Result<(), Box<Fault>> {
+/// Executes a block and returns the clocks of its slowest warp. `warps` must have one warp for every 32 threads.
+pub fn run(warps: &mut [Warp], env: &mut Env, block: [u32; 3]) -> Result<u64, Box<Fault>> {
     for warp in warps.iter_mut() {
         warp.begin(env.threads, env.kernel.local_bytes);
         set_block(warp, env.kernel, block);
@@ -40,7 +42,7 @@ pub fn run(warps: &mut [Warp], env: &mut Env, block: [u32; 3]) -> Result<(), Box
         }
     }
     if ended.iter().all(|e| *e) {
-        Ok(())
+        Ok(warps.iter().map(Warp::now).max().unwrap_or(0))
     } else {
         Err(with_block(deadlock_fault(warps, &ended, &barrier_states, env), block))
     }
@@ -78,6 +80,7 @@ fn arrive(
         ));
     }
     barrier_state.arrived += LANES as u32;
+    barrier_state.last = barrier_state.last.max(warps[i].now());
     if let Some((_, predicate, negate, _)) = barrier.reduce {
         let live = warps[i].live();
         barrier_state.is_true += ((warps[i].predicate(predicate) ^ negate) & live).count_ones();
@@ -94,8 +97,12 @@ fn arrive(
     }
     let barrier_state = std::mem::take(barrier_state);
     env.barriers += 1;
+    let last = barrier_state.last;
     for (warp, barrier) in &barrier_state.waiting {
         write_reduction(&mut warps[*warp], barrier, &barrier_state);
+        if let Some(chain) = &mut warps[*warp].chain {
+            chain.wait_until(last);
+        }
         released.push(*warp);
     }
     Ok(released)

@@ -37,6 +37,8 @@ pub struct Launch<'a> {
     pub detect_races: bool,
     /// True to record the accessed byte ranges.
     pub record_ranges: bool,
+    /// True to measure the latency of blocks.
+    pub measure_latency: bool,
     /// Maximum number of branches of a warp before it is reported as hanging.
     pub max_branches: u64,
 }
@@ -50,6 +52,23 @@ pub struct Worker {
     accessed: AccessedRanges,
     cursors: Cursors,
     barriers: u32,
+    latency: Latency,
+}
+
+/// The latency of blocks in clocks; 0 if not measured.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Latency {
+    /// Clocks of the slowest block.
+    pub longest: u64,
+    /// Clocks of all blocks, added.
+    pub total: u64,
+}
+
+impl Latency {
+    fn add(&mut self, other: Latency) {
+        self.longest = self.longest.max(other.longest);
+        self.total += other.total;
+    }
 }
 
 /// The last region that each instruction of the running kernel accessed.
@@ -67,6 +86,7 @@ pub struct LaunchResult {
     pub counts: Vec<Count>,
     /// Accessed byte ranges, if recorded.
     pub ranges: Vec<Range>,
+    pub latency: Latency,
 }
 
 /// Executes a grid on the threads of `workers`.
@@ -106,9 +126,15 @@ pub fn run(launch: &Launch, workers: &mut [Worker]) -> Result<LaunchResult, Box<
             .for_each(|(sum, count)| sum.add(count));
     }
     let ranges = workers.iter_mut().flat_map(|worker| worker.accessed.take()).collect();
+    let mut latency = Latency::default();
+    workers.iter().for_each(|worker| latency.add(worker.latency));
     match state.fault.into_inner().unwrap_or_else(|e| e.into_inner()) {
         Some((_, fault)) => Err(fault),
-        None => Ok(LaunchResult { counts, ranges }),
+        None => Ok(LaunchResult {
+            counts,
+            ranges,
+            latency,
+        }),
     }
 }
 
@@ -169,7 +195,9 @@ impl Worker {
                 None => self.warps.push(Warp::new(kernel.file_bytes, index)),
             }
         }
+        self.latency = Latency::default();
         for warp in &mut self.warps {
+            warp.chain = launch.measure_latency.then(Box::default);
             block::set_specials(warp, kernel, launch.threads, launch.blocks, launch.dynamic_shared);
             let file = warp.file_mut();
             for (slot, bits, bytes) in &kernel.constants {
@@ -212,6 +240,11 @@ impl Worker {
         };
         let result = block::run(&mut self.warps, &mut env, index);
         self.barriers = env.barriers;
-        result
+        let clocks = result?;
+        self.latency.add(Latency {
+            longest: clocks,
+            total: clocks,
+        });
+        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Decoded instructions and kernels.
 
 use super::lanes::{AluFn, Args, Slot};
+use super::latency::Timing;
 use super::scalar::Scalar;
 use crate::ptx::Space;
 
@@ -245,6 +246,8 @@ pub struct Kernel {
     pub name: String,
     /// Instructions of the kernel; the last is an exit.
     pub code: Vec<Inst>,
+    /// Registers and latency of each instruction.
+    pub timings: Vec<Timing>,
     /// Size of a warp's register file in bytes.
     pub file_bytes: u32,
     /// Constants with their slot, bits, and size in bytes.

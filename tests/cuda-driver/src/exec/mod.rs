@@ -13,6 +13,7 @@ pub mod half;
 pub mod inst;
 pub mod int;
 pub mod lanes;
+pub mod latency;
 pub mod matrix;
 pub mod scalar;
 pub mod shared;

@@ -5,6 +5,7 @@ use super::env::Env;
 use super::fault::{Fault, Kind};
 use super::inst::{Action, Barrier, Inst};
 use super::lanes::{ALL, LANES, Slot, bits, read, set_bits};
+use super::latency::Chain;
 
 /// The lanes that are at the same instruction.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +66,8 @@ pub struct Warp {
     pub copies: Vec<Copy>,
     /// Number of committed copy groups, by lane.
     pub committed: [u32; LANES],
+    /// The clock of the warp; `None` if latencies are not measured.
+    pub chain: Option<Box<Chain>>,
     branches: u64,
 }
 
@@ -86,6 +89,7 @@ impl Warp {
             time: 0,
             copies,
             committed: [0; LANES],
+            chain: None,
             branches: 0,
         }
     }
@@ -112,6 +116,15 @@ impl Warp {
         self.local.resize(local_bytes as usize * LANES, 0);
         self.copies.clear();
         (self.time, self.committed, self.branches) = (0, [0; LANES], 0);
+        let file_bytes = self.file.len() as u32 * 64;
+        if let Some(chain) = &mut self.chain {
+            chain.begin(file_bytes);
+        }
+    }
+
+    /// Returns the clock of the warp, or 0 if latencies are not measured.
+    pub fn now(&self) -> u64 {
+        self.chain.as_ref().map_or(0, |chain| chain.now())
     }
 
     /// Returns a pointer to the register file.
@@ -170,6 +183,11 @@ impl Warp {
             count.warps += u64::from(on != 0);
             count.lanes += u64::from(on.count_ones());
             self.pc = pc;
+            if on != 0
+                && let Some(chain) = &mut self.chain
+            {
+                chain.issue(&env.kernel.timings[pc as usize]);
+            }
             match &inst.action {
                 Action::Alu(run, args) => {
                     if on != 0 {

@@ -3,6 +3,7 @@
 mod faults;
 mod floats;
 mod integers;
+mod latency;
 mod matrices;
 mod order;
 mod parsing;
@@ -116,6 +117,7 @@ impl Machine {
             },
             detect_races: true,
             record_ranges: false,
+            measure_latency: true,
             max_branches: 10_000,
         };
         let mut workers: Vec<_> = (0..self.workers).map(|_| Worker::default()).collect();
