@@ -11,6 +11,7 @@ mod compressed_keys;
 mod conformance;
 mod cuda;
 mod cuda_experts;
+mod cuda_captures;
 mod cuda_fusion;
 mod cuda_kernels;
 mod cuda_multi_gpu;

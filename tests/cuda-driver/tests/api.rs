@@ -415,6 +415,74 @@ fn thread_local_capture_allows_other_threads_to_allocate() {
     });
 }
 
+/// Captures on a stream with these flags, calls `disturb` on another thread if `elsewhere`, and returns
+/// whether `disturb` succeeded and whether the capture is valid.
+fn disturbed(context: &Arc<CudaContext>, flags: u32, elsewhere: bool, disturb: fn() -> sys::CUresult) -> [bool; 2] {
+    let (mut stream, mut graph) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    let call = || {
+        context.bind_to_thread().expect("the context exists");
+        disturb().result().is_ok()
+    };
+    // SAFETY: the out-parameters are valid, and the stream exists until it is destroyed.
+    unsafe {
+        sys::cuStreamCreate(&mut stream, flags)
+            .result()
+            .expect("the stream is created");
+        sys::cuStreamBeginCapture_v2(stream, mode)
+            .result()
+            .expect("no capture is active");
+        let succeeded = match elsewhere {
+            true => std::thread::scope(|scope| scope.spawn(call).join().expect("no panic")),
+            false => call(),
+        };
+        let is_valid = sys::cuStreamEndCapture(stream, &mut graph).result().is_ok();
+        sys::cuStreamDestroy_v2(stream).result().expect("the stream exists");
+        [succeeded, is_valid]
+    }
+}
+
+/// A wait for the context includes the captured stream, so the driver refuses the wait of any thread. Calls
+/// that may wait are refused in the capturing thread. The legacy stream waits for blocking streams only.
+#[test]
+fn calls_that_wait_for_captured_stream_break_the_capture() {
+    let test = "calls_that_wait_for_captured_stream_break_the_capture";
+    run_on_driver(test, "", &[], || {
+        let context = context();
+        let [blocking, non_blocking] = [0, 1];
+        // SAFETY: the function takes no pointers.
+        let wait = || unsafe { sys::cuCtxSynchronize() };
+        let allocate = || {
+            let mut address = 0;
+            // SAFETY: the out-parameter is valid, and the memory is never accessed.
+            unsafe { sys::cuMemAlloc_v2(&mut address, 16) }
+        };
+        let pin = || {
+            let mut address = std::ptr::null_mut();
+            // SAFETY: the out-parameter is valid, and the memory is never accessed.
+            unsafe { sys::cuMemHostAlloc(&mut address, 16, 0) }
+        };
+        let fill = || {
+            let mut address = 0;
+            // SAFETY: the out-parameter is valid, and the fill is within the allocation. A null stream is the
+            // legacy stream.
+            unsafe {
+                sys::cuMemAlloc_v2(&mut address, 16).result().expect("there is memory");
+                sys::cuMemsetD8Async(address, 0, 16, std::ptr::null_mut())
+            }
+        };
+        for flags in [blocking, non_blocking] {
+            for elsewhere in [false, true] {
+                assert_eq!(disturbed(&context, flags, elsewhere, wait), [false; 2]);
+                assert_eq!(disturbed(&context, flags, elsewhere, allocate), [elsewhere; 2]);
+                assert_eq!(disturbed(&context, flags, elsewhere, pin), [elsewhere; 2]);
+            }
+        }
+        assert_eq!(disturbed(&context, blocking, true, fill), [false; 2]);
+        assert_eq!(disturbed(&context, non_blocking, true, fill), [true; 2]);
+    });
+}
+
 #[test]
 fn injected_allocation_failure_is_returned() {
     run_on_driver(

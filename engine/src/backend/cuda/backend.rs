@@ -111,7 +111,13 @@ impl CudaBackend {
                 self.stream
                     .record(|| plan.launches.iter().try_for_each(|l| self.launch(plan, l)))
             };
-            plan.recording = Some(recording.map_err(failed)?);
+            match recording {
+                Ok(recording) => plan.recording = Some(recording),
+                // Calls of other libraries in this process can invalidate a capture. The kernels are then
+                // enqueued individually, and recorded after further runs. If the device has failed, the
+                // launches return the error.
+                Err(_) => plan.n_runs = 0,
+            }
         }
         if let Some(recording) = &plan.recording {
             // SAFETY: the recorded launches hold valid parameters and addresses, as for `launch` below.

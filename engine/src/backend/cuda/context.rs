@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use super::counters::Counters;
 use super::driver::{CudaError, Result};
@@ -16,6 +16,9 @@ pub(super) struct Context {
     driver: Driver,
     device: cu::CUdevice,
     handle: cu::CUcontext,
+    /// Held for reading during stream captures, and for writing during waits for all streams. The driver refuses
+    /// such a wait during a capture, and invalidates the capture.
+    captures: RwLock<()>,
 }
 
 // SAFETY: driver functions are thread-safe, and `bind` sets the context of the calling thread before each
@@ -28,7 +31,12 @@ impl Context {
     /// Retains the primary context of a device.
     pub(super) fn new(driver: Driver, device: cu::CUdevice) -> Result<Arc<Context>> {
         let handle = driver.retain_context(device)?;
-        Ok(Arc::new(Context { driver, device, handle }))
+        Ok(Arc::new(Context {
+            driver,
+            device,
+            handle,
+            captures: RwLock::default(),
+        }))
     }
 
     /// Makes this context current on the calling thread and returns the driver.
@@ -43,9 +51,14 @@ impl Context {
         self.bind()?.memory_info()
     }
 
-    /// Waits for all streams.
-    pub(super) fn synchronize(&self) -> Result<()> {
-        self.bind()?.synchronize_context()
+    /// Waits for all streams, then calls `release`. Must not be called by a thread that captures.
+    fn when_idle(&self, release: impl FnOnce(Driver) -> Result<()>) -> Result<()> {
+        let _no_captures = self.captures.write().unwrap_or_else(PoisonError::into_inner);
+        let driver = self.bind()?;
+        // A lost device computes nothing, so resources are released after a failed wait, too.
+        let waited = driver.synchronize_context();
+        release(driver)?;
+        waited
     }
 
     /// Enables direct access to the memory of another device, if the hardware supports it. Copies between the
@@ -209,6 +222,7 @@ impl Stream {
     /// The conditions of [`launch`](Stream::launch) hold for each captured kernel whenever the recording is
     /// replayed.
     pub(super) unsafe fn record(&self, queue: impl FnOnce() -> Result<()>) -> Result<Recording> {
+        let _no_waits = self.context.captures.read().unwrap_or_else(PoisonError::into_inner);
         let driver = self.context.bind()?;
         // SAFETY: the stream is alive. The graph is consumed by `instantiate` and used nowhere else.
         let handle = unsafe {
@@ -361,11 +375,8 @@ impl Drop for DeviceMemory {
             return;
         }
         // Enqueued work may still use the memory. A lost device accesses nothing, and its memory is gone.
-        let _ = self.context.synchronize();
-        if let Ok(driver) = self.context.bind() {
-            // SAFETY: the address comes from `allocate`, and the context is idle.
-            let _ = unsafe { driver.free(self.address) };
-        }
+        // SAFETY: the address comes from `allocate`, and the context is idle.
+        let _ = self.context.when_idle(|driver| unsafe { driver.free(self.address) });
     }
 }
 
@@ -498,11 +509,10 @@ impl Function {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        let _ = self.context.synchronize();
-        if let Ok(driver) = self.context.bind() {
-            // SAFETY: the handle is not used afterwards, and the context is idle.
-            let _ = unsafe { driver.unload_module(self.handle) };
-        }
+        // SAFETY: the handle is not used afterwards, and the context is idle.
+        let _ = self
+            .context
+            .when_idle(|driver| unsafe { driver.unload_module(self.handle) });
     }
 }
 

@@ -248,7 +248,7 @@ driver_functions! {
     /// Waits for all work of the current context.
     fn cuCtxSynchronize() |driver| {
         let device = driver.current()?;
-        driver.reject_during_capture(device)?;
+        driver.reject_context_wait(device)?;
         driver.host_waits_for_device(device);
         Ok(())
     }

@@ -39,6 +39,7 @@ impl Driver {
             stream.capture = None;
         }
         if !capture.is_valid {
+            self.counts.broken_captures += 1;
             return Err(Error::CAPTURE_INVALIDATED);
         }
         if !capture.unjoined.is_empty() {

@@ -43,7 +43,11 @@ impl Driver {
             return Ok(());
         }
         let device = crate::device::memory::Memory::device_of(address).ok_or(Error::INVALID_VALUE)?;
-        let state = self.devices.get_mut(device as usize).ok_or(Error::INVALID_VALUE)?;
+        if device as usize >= self.devices.len() {
+            return Err(Error::INVALID_VALUE);
+        }
+        self.reject_during_capture(device)?;
+        let state = &mut self.devices[device as usize];
         let was_allocated = state.memory.free(address);
         self.forget_accesses(address);
         self.check_not_failed(device)?;
@@ -154,14 +158,16 @@ driver_functions! {
 
     /// Allocates pinned host memory.
     fn cuMemHostAlloc(pointer: *mut *mut c_void, size: usize, flags: c_uint) |driver| {
-        driver.current()?;
+        let device = driver.current()?;
+        driver.reject_during_capture(device)?;
         let data = driver.allocate_host(size, flags)?;
         write_result(pointer, data.cast())
     }
 
     /// Allocates pinned host memory without flags.
     fn cuMemAllocHost_v2(pointer: *mut *mut c_void, size: usize) |driver| {
-        driver.current()?;
+        let device = driver.current()?;
+        driver.reject_during_capture(device)?;
         let data = driver.allocate_host(size, 0)?;
         write_result(pointer, data.cast())
     }

@@ -132,6 +132,8 @@ impl Driver {
     fn unload(&mut self, module: Handle) -> Outcome {
         self.check_initialized()?;
         let key = module as u64;
+        let device = self.modules.get(&key).ok_or(Error::INVALID_HANDLE)?.device;
+        self.reject_during_capture(device)?;
         let module = self.modules.remove(&key).ok_or(Error::INVALID_HANDLE)?;
         self.functions.retain(|_, f| f.module != key);
         self.free_variables(module.device, &module.variables);

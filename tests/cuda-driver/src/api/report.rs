@@ -51,8 +51,8 @@ impl Driver {
         );
         let _ = writeln!(
             json,
-            "  \"launches\": {}, \"graph_launches\": {},",
-            self.launches, self.counts.graph_launches
+            "  \"launches\": {}, \"graph_launches\": {}, \"broken_captures\": {},",
+            self.launches, self.counts.graph_launches, self.counts.broken_captures
         );
         let _ = writeln!(
             json,

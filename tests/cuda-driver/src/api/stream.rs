@@ -36,6 +36,7 @@ impl Driver {
         if let Some(capture) = self.streams.get(&stream).and_then(|s| s.capture) {
             return self.record(capture, stream, work);
         }
+        self.reject_implicit_dependency(stream, device)?;
         let before = self.implicit_dependencies(stream, device);
         self.order.begin(stream, &before);
         self.execute(stream, device, &work)
@@ -91,25 +92,41 @@ impl Driver {
     }
 
     /// Returns an error and invalidates the captures in progress on a device, if their mode covers the
-    /// calling thread.
+    /// calling thread. For calls that may synchronize, such as allocations.
     pub fn reject_during_capture(&mut self, device: u32) -> Outcome {
-        let captures: Vec<u64> = self
-            .streams
-            .values()
-            .filter(|s| s.device == device)
-            .filter_map(|s| s.capture)
-            .filter(|key| self.captures.get(key).is_some_and(Capture::covers_this_thread))
-            .collect();
-        for key in &captures {
-            if let Some(capture) = self.captures.get_mut(key) {
+        self.invalidate(device, Error::CAPTURE_UNSUPPORTED, |_, capture| {
+            capture.covers_this_thread()
+        })
+    }
+
+    /// Returns an error and invalidates the captures in progress on a device. Synchronizing a context or
+    /// device includes its captured streams, which no thread may wait for in any mode.
+    pub fn reject_context_wait(&mut self, device: u32) -> Outcome {
+        self.invalidate(device, Error::CAPTURE_UNSUPPORTED, |_, _| true)
+    }
+
+    /// Returns an error and invalidates the captures of blocking streams if `stream` is the legacy default
+    /// stream, which would wait for them.
+    fn reject_implicit_dependency(&mut self, stream: u64, device: u32) -> Outcome {
+        if stream != LEGACY | u64::from(device) << 40 {
+            return Ok(());
+        }
+        self.invalidate(device, Error::CAPTURE_IMPLICIT, |stream, _| {
+            stream.flags & NON_BLOCKING == 0
+        })
+    }
+
+    /// Invalidates the selected captures in progress on a device, and returns `error` if there are any.
+    fn invalidate(&mut self, device: u32, error: Error, selects: impl Fn(&Stream, &Capture) -> bool) -> Outcome {
+        let mut result = Ok(());
+        for stream in self.streams.values().filter(|s| s.device == device) {
+            let capture = stream.capture.and_then(|key| self.captures.get_mut(&key));
+            if let Some(capture) = capture.filter(|capture| selects(stream, capture)) {
                 capture.is_valid = false;
+                result = Err(error);
             }
         }
-        if captures.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::CAPTURE_UNSUPPORTED)
-        }
+        result
     }
 
     /// Returns an error and invalidates the capture if `stream` is being captured.
@@ -189,7 +206,11 @@ impl Driver {
             return Err(Error::CAPTURE_UNSUPPORTED);
         }
         stream.capture = Some(capture);
-        self.captures.insert(capture, Capture::new(key, stream.device, mode));
+        let mut begun = Capture::new(key, stream.device, mode);
+        self.begun_captures += 1;
+        // As if another library of the process had synchronized the context.
+        begun.is_valid = self.config.break_capture != Some(self.begun_captures);
+        self.captures.insert(capture, begun);
         Ok(())
     }
 
@@ -372,6 +393,7 @@ driver_functions! {
     /// Returns whether an event has completed, which is always the case.
     fn cuEventQuery(event: Handle) |driver| {
         let event = driver.usable_event(event)?;
+        driver.reject_during_capture(event.device)?;
         driver.host_waits(&event.clock);
         Ok(())
     }

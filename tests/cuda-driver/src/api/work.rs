@@ -45,6 +45,8 @@ pub struct Counts {
     /// Number of bytes copied to, from, and within devices.
     pub copied: [u64; 3],
     pub graph_launches: u64,
+    /// Captures that a call of some thread invalidated.
+    pub broken_captures: u64,
     pub faults: u64,
     pub leaks: u64,
 }

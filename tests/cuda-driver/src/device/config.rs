@@ -20,6 +20,7 @@
 //! | `fault_at=5` | | the 5th launch fails with `CUDA_ERROR_ILLEGAL_ADDRESS` |
 //! | `lost_at=9` | | the device is lost at the 9th launch: this call and all later ones fail |
 //! | `fail_copy=3` | | the 3rd copy fails |
+//! | `break_capture=1` | | the 1st stream capture is invalidated, as by a call of another thread |
 //!
 //! A graph launch counts as one launch for each kernel. Errors and leaks are printed to standard error and
 //! appended to the file in `LLAMA_CUDA_EMU_REPORT`. The counters are written as JSON to the file in
@@ -46,6 +47,7 @@ pub struct Config {
     pub fault_at: Option<u64>,
     pub lost_at: Option<u64>,
     pub fail_copy: Option<u64>,
+    pub break_capture: Option<u64>,
 }
 
 impl Default for Config {
@@ -67,6 +69,7 @@ impl Default for Config {
             fault_at: None,
             lost_at: None,
             fail_copy: None,
+            break_capture: None,
         }
     }
 }
@@ -102,6 +105,7 @@ impl Config {
                 "fault_at" => config.fault_at = Some(number),
                 "lost_at" => config.lost_at = Some(number),
                 "fail_copy" => config.fail_copy = Some(number),
+                "break_capture" => config.break_capture = Some(number),
                 _ => return Err(format!("unknown setting `{name}`")),
             }
         }
