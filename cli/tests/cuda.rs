@@ -79,7 +79,7 @@ fn unusable_gpu_error_gives_reason() {
         "logits", "--device", "cuda", "-m", model, "--tokens", "1,2,3", "-o", &out,
     ];
     for (settings, reason) in [
-        ("driver=11000", "it supports CUDA 11.0, but 11.2 or newer is required"),
+        ("driver=11000", "it supports CUDA 11.0, but 11.4 or newer is required"),
         ("devices=0", "cuInit"),
         ("sm=75", "compute capability 7.5"),
         ("busy=1", "CUDA_ERROR_DEVICE_UNAVAILABLE"),

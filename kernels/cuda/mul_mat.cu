@@ -47,8 +47,9 @@ __shared__ char *to[COLUMNS];
 DEVICE const char *find_columns(const Params &p) {
     int c = threadIdx.x;
 #if IDS
-    int matrix = p.tiles[3 * blockIdx.y], first = p.tiles[3 * blockIdx.y + 1], end = p.tiles[3 * blockIdx.y + 2];
+    int matrix = p.tiles[3 * blockIdx.y];
     if (matrix < 0) return nullptr;
+    int first = p.tiles[3 * blockIdx.y + 1], end = p.tiles[3 * blockIdx.y + 2];
     if (c < COLUMNS) {
         int pair = first + c < end ? p.order[first + c] : -1, place = pair % p.n_used, token = pair / p.n_used;
         from[c] = pair < 0 ? nullptr : p.x.data + place % p.x.ne[1] * p.x.nb[1] + token * p.x.nb[2];

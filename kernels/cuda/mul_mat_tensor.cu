@@ -32,8 +32,9 @@ struct Params {
 // Double buffer: weights and columns of two steps.
 extern __shared__ __align__(128) u16 shared[];
 #if IDS
-__shared__ const char *from[COLUMNS];
-__shared__ char *to[COLUMNS];
+// For each column of the tile: its number in `columns`, and its place in the lists of ids; -1 for missing
+// columns. Numbers instead of addresses leave room for the largest tile on GPUs with 99 KB.
+__shared__ int from[COLUMNS], pairs[COLUMNS];
 #endif
 
 // Rows and columns that a thread block computes.
@@ -48,12 +49,13 @@ struct Work {
 
 DEVICE Work find_work(const Params &p) {
 #if IDS
-    int c = threadIdx.x, matrix = p.tiles[3 * blockIdx.y], first = p.tiles[3 * blockIdx.y + 1], end = p.tiles[3 * blockIdx.y + 2];
+    int c = threadIdx.x, matrix = p.tiles[3 * blockIdx.y];
     if (matrix < 0) return {};
+    int first = p.tiles[3 * blockIdx.y + 1], end = p.tiles[3 * blockIdx.y + 2];
     if (c < COLUMNS) {
         int pair = first + c < end ? p.order[first + c] : -1, place = pair % p.n_used, token = pair / p.n_used;
-        from[c] = pair < 0 ? nullptr : p.columns + ((i64)token * p.x.ne[1] + place % p.x.ne[1]) * p.stride;
-        to[c] = pair < 0 ? nullptr : p.y.data + place * p.y.nb[1] + token * p.y.nb[2];
+        from[c] = pair < 0 ? -1 : token * p.x.ne[1] + place % p.x.ne[1];
+        pairs[c] = pair;
     }
     __syncthreads();
     return {p.w.data + matrix * p.w.nb[2], p.columns, p.y.data, 0};
@@ -86,13 +88,13 @@ DEVICE void load_columns(const Params &p, const Work &work, u16 *step, int k) {
     for (int i = 0; i < COPIES; i++) {
         int column = threadIdx.x / (STEP / 8) + i * (THREADS / (STEP / 8));
 #if IDS
-        const char *start = from[column];
-        bool is_there = start && at < p.stride;
-        start = start ? start : work.columns;
+        int number = from[column];
+        bool is_there = number >= 0 && at < p.stride;
 #else
+        int number = column;
         bool is_there = column < work.n_columns && at < p.stride;
-        const char *start = work.columns + (i64)column * p.stride;
 #endif
+        const char *start = work.columns + (i64)number * p.stride;
         copy_ahead(place_of_columns(step, column, unit), is_there ? start + at : work.columns, is_there);
     }
 }
@@ -164,14 +166,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) mul_mat_tensor(const __
         u16 *done = step;
         step = next, next = done;
     }
+    // One column after the other: the addresses of all columns at once would need more registers than there are.
+    int first = first_row + row + lane / 4;
 #pragma unroll
-    for (int i = 0; i < M * N * 4; i++) {
-        int m = i / (4 * N), n = i / 4 % N, r = first_row + row + 16 * m + lane / 4 + i % 4 / 2 * 8, c = column + 8 * n + lane % 4 * 2 + i % 2;
+    for (int i = 0; i < 2 * N; i++) {
+        int c = column + i / 2 * 8 + lane % 4 * 2 + i % 2;
 #if IDS
-        char *at = to[c];
+        int pair = pairs[c];
+        if (pair < 0) continue;
+        char *at = work.y + pair % p.n_used * p.y.nb[1] + pair / p.n_used * p.y.nb[2];
 #else
-        char *at = c < work.n_columns ? work.y + c * p.y.nb[1] : nullptr;
+        if (c >= work.n_columns) continue;
+        char *at = work.y + c * p.y.nb[1];
 #endif
-        if (r < p.w.ne[1] && at) *(float *)(at + r * p.y.nb[0]) = sums[m][n][i % 4];
+#pragma unroll
+        for (int m = 0; m < 2 * M; m++) {
+            int r = first + 8 * m;
+            if (r < p.w.ne[1]) *(float *)(at + r * p.y.nb[0]) = sums[m / 2][i / 2][m % 2 * 2 + i % 2];
+        }
     }
 }

@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) mul_vec(const __grid_co
 #ifdef GLU
     float others[COLS] = {};
     dot(part.w, p.parts[1].w.data + at, p.x, columns, others);
-    for (int c = 0; c < COLS; c++) sums[c] = GLU(sums[c]) * others[c];
+    for (int c = 0; c < COLS; c++) sums[c] = __fmul_rn(GLU(sums[c]), others[c]);
 #endif
     for (int c = 0; c < COLS; c++) {
         if (threadIdx.x % 32 == c && first + c < n) Output(part, first + c, i2, i3).store(row, sums[c]);

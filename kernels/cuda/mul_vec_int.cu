@@ -300,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS_AT_ONCE) mul_vec
         float sum = warp_sums((float (&)[SUMS])sums);
 #ifdef GLU
         float other = __shfl_xor_sync(ALL_LANES, sum, 16);
-        sum = GLU(sum) * other;
+        sum = __fmul_rn(GLU(sum), other);
 #endif
         // Recomputed for each result, since no register is free to keep it.
         asm volatile("" : "+r"(i2));

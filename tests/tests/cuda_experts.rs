@@ -1,165 +1,81 @@
-//! Compares the fused selection of experts, and the fused weighted sum of their results, with the same nodes computed
-//! one by one.
+//! Prompts of mixtures of experts on GPUs with different limits.
 
-use engine::graph::{TensorId, Unary};
+use engine::backend::cuda::loaded;
 use kernels::{GgmlType, Precision};
-use tests::emulator::with_device;
-use tests::nmse;
+use tests::emulator::with_settings;
 
 use crate::cuda_fusion::Sketch;
 
-const F32: GgmlType = GgmlType::F32;
+/// Sizes that select the largest tile: 210 columns of each expert, and enough rows for all multiprocessors.
+const EXPERTS: usize = 4;
+const USED: usize = 2;
+const TOKENS: usize = 420;
+const ROWS: usize = 4096;
+const WIDTH: usize = 64;
 
-/// Functions of all logits, and of the selected weights.
-#[derive(Clone, Copy, Debug)]
-enum Gating {
-    Softmax,
-    Sigmoid,
-    SqrtSoftplus,
-    SoftmaxOfUsed,
-}
-
-/// Options of a selection.
-#[derive(Clone, Copy, Debug)]
-struct Options {
-    gating: Gating,
-    bias: bool,
-    normalizes: bool,
-    scale: Option<f32>,
-    /// True if the weights are stored over the logits, and read by another node.
-    over_logits: bool,
-}
-
-const PLAIN: Options = Options {
-    gating: Gating::Softmax,
-    bias: false,
-    normalizes: false,
-    scale: None,
-    over_logits: false,
-};
-
-/// Builds a selection. Returns the ids and the weights.
-fn select(s: &mut Sketch, options: Options, [n, n_used, n_tokens]: [usize; 3]) -> [TensorId; 2] {
-    let (logits, bias) = (s.values(F32, [n, n_tokens, 1, 1]), s.values(F32, [n, 1, 1, 1]));
-    let g = &mut s.graph;
-    let gates = match options.gating {
-        Gating::Softmax => g.soft_max(logits, 1.0),
-        Gating::Sigmoid => g.unary(Unary::Sigmoid, logits),
-        Gating::SqrtSoftplus => {
-            let x = g.unary(Unary::Softplus, logits).expect("the shapes match");
-            g.unary(Unary::Sqrt, x)
-        }
-        Gating::SoftmaxOfUsed => Ok(logits),
-    };
-    let gates = gates.expect("the shapes match");
-    let by = if options.bias {
-        g.add(gates, bias).expect("the shapes match")
-    } else {
-        gates
-    };
-    let ids = g.top_k(by, n_used).expect("the shapes match");
-    g.expand(ids);
-    let table = g.reshape(gates, [1, n, n_tokens, 1]).expect("the shapes match");
-    let weights = g.get_rows(table, ids).expect("the shapes match");
-    let mut weights = g.reshape(weights, [n_used, n_tokens, 1, 1]).expect("the shapes match");
-    if matches!(options.gating, Gating::SoftmaxOfUsed) {
-        weights = g.soft_max(weights, 1.0).expect("the shapes match");
+/// Multiplies the columns of a prompt by the matrices of their experts, and compares some results with sums
+/// in double precision.
+fn products_match_double_precision() {
+    let mut s = Sketch::new(Precision::Fast);
+    let w = s.values(GgmlType::Q8_0, [WIDTH, ROWS, EXPERTS, 1]);
+    let x = s.values(GgmlType::F32, [WIDTH, 1, TOKENS, 1]);
+    let expert = |token: usize, slot: usize| (token + slot * (1 + token / EXPERTS % 3)) % EXPERTS;
+    let ids: Vec<i32> = (0..TOKENS * USED).map(|i| expert(i / USED, i % USED) as i32).collect();
+    let ids = s.ints(&ids, [USED, TOKENS, 1, 1]);
+    let product = s.graph.mul_mat_id(w, x, ids).expect("the shapes match");
+    s.graph.expand(product);
+    let row_bytes = GgmlType::Q8_0.row_bytes(WIDTH).expect("whole blocks");
+    let (weights, columns) = (s.contents(w).to_vec(), floats(s.contents(x)));
+    let [_, (results, _)] = s.both(&[product]);
+    let results = floats(&results[0]);
+    let (mut error, mut total) = (0.0, 0.0);
+    for i in (0..results.len()).step_by(97) {
+        let (row, pair) = (i % ROWS, i / ROWS);
+        let (token, slot) = (pair / USED, pair % USED);
+        let mut values = [0.0; WIDTH];
+        let at = (expert(token, slot) * ROWS + row) * row_bytes;
+        kernels::dequantize_row(GgmlType::Q8_0, &weights[at..at + row_bytes], &mut values);
+        let products = values.iter().zip(&columns[token * WIDTH..]);
+        let want: f64 = products.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+        error += (f64::from(results[i]) - want).powi(2);
+        total += want * want;
     }
-    if options.normalizes {
-        let sum = g.sum_rows(weights).expect("the shapes match");
-        let sum = g.clamp(sum, 1e-4, f32::INFINITY).expect("the shapes match");
-        weights = g.div(weights, sum).expect("the shapes match");
-    }
-    if let Some(scale) = options.scale {
-        weights = g.scale(weights, scale, 0.0).expect("the shapes match");
-    }
-    if options.over_logits {
-        s.shared.insert(weights, (logits, 0));
-        weights = s.graph.unary(Unary::Neg, weights).expect("the shapes match");
-    }
-    s.graph.expand(weights);
-    [ids, weights]
-}
-
-#[test]
-fn fused_selection_of_experts_matches_separate_nodes() {
-    let name = "cuda_experts::fused_selection_of_experts_matches_separate_nodes";
-    with_device(name, || {
-        let mut all = vec![PLAIN];
-        for gating in [
-            Gating::Softmax,
-            Gating::Sigmoid,
-            Gating::SqrtSoftplus,
-            Gating::SoftmaxOfUsed,
-        ] {
-            for (bias, normalizes, scale) in [(false, true, None), (true, true, Some(2.5)), (true, false, Some(0.5))] {
-                for over_logits in [false, true] {
-                    all.push(Options {
-                        gating,
-                        bias,
-                        normalizes,
-                        scale,
-                        over_logits,
-                    });
-                }
-            }
-        }
-        for (options, size) in all
-            .iter()
-            .flat_map(|options| [[8, 2, 5], [130, 8, 3], [1024, 32, 1], [3, 3, 1]].map(|size| (*options, size)))
-        {
-            let mut s = Sketch::new(Precision::Exact);
-            let results = select(&mut s, options, size);
-            let [apart, together] = s.both(&results);
-            let case = format!("{options:?}, {size:?}");
-            assert_eq!(apart.0[0], together.0[0], "{case}: experts");
-            let [want, got] = [&apart, &together].map(|run| floats(&run.0[1]));
-            let error = nmse(&want, &got);
-            assert!(error <= 1e-13, "{case}: weights differ by {error:.1e}");
-            if let (Some(_), Some(n)) = (apart.1, together.1) {
-                assert_eq!(n, 1 + usize::from(options.over_logits), "{case}: kernels");
-            }
-        }
-    });
+    // Both operands are rounded to bf16, each by up to 2^-9 relative to its size.
+    assert!(error / total < 2f64.powi(-16), "NMSE {:.3e}", error / total);
+    let used: Vec<String> = loaded().iter().map(|kernel| kernel.describe()).collect();
+    let is_largest = |name: &String| name.contains("COLUMNS=256") && name.contains("IDS=1");
+    assert!(used.iter().any(is_largest), "{used:?}");
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
-    let words = bytes.chunks_exact(4);
-    words
-        .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
-        .collect()
+    let (values, _) = bytes.as_chunks::<4>();
+    values.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
 }
 
+/// 99 KB of shared memory per block, as GeForce RTX 30, A10, and A40.
 #[test]
-fn fused_weighted_sum_is_bit_identical() {
-    with_device("cuda_experts::fused_weighted_sum_is_bit_identical", || {
-        for [n, n_used, n_tokens] in [[96, 2, 1], [70, 8, 5], [33, 13, 2]] {
-            for over_results in [false, true] {
-                let mut s = Sketch::new(Precision::Exact);
-                let x = s.values(F32, [n, n_used, n_tokens, 1]);
-                let weights = s.values(F32, [1, n_used, n_tokens, 1]);
-                let product = s.graph.mul(x, weights).expect("the shapes match");
-                let nb = s.graph.tensor(product).nb;
-                let mut sum = None;
-                for i in 0..n_used {
-                    let part = s
-                        .graph
-                        .view(product, [n, n_tokens, 1, 1], [nb[0], nb[2], nb[3], nb[3]], i * nb[1])
-                        .expect("the part exists");
-                    sum = Some(match sum {
-                        None => part,
-                        Some(sum) => s.graph.add(sum, part).expect("the shapes match"),
-                    });
-                }
-                let mut result = sum.expect("there are experts");
-                if over_results {
-                    // The sum is relocated, since its memory contains results of other tokens.
-                    s.shared.insert(result, (x, 0));
-                    result = s.graph.unary(Unary::Neg, result).expect("the shapes match");
-                }
-                s.graph.expand(result);
-                s.check(&[result], true, &format!("{n}, {n_used}, {n_tokens}, {over_results}"));
-            }
-        }
-    });
+fn largest_tiles_of_experts_fit_on_sm_86() {
+    let name = "cuda_experts::largest_tiles_of_experts_fit_on_sm_86";
+    with_settings(name, "sm=86,races=0", products_match_double_precision);
+}
+
+/// 99 KB of shared memory per block, as GeForce RTX 40, L4, and L40.
+#[test]
+fn largest_tiles_of_experts_fit_on_sm_89() {
+    let name = "cuda_experts::largest_tiles_of_experts_fit_on_sm_89";
+    with_settings(name, "sm=89,races=0", products_match_double_precision);
+}
+
+/// 227 KB of shared memory per block, as H100.
+#[test]
+fn largest_tiles_of_experts_fit_on_sm_90() {
+    let name = "cuda_experts::largest_tiles_of_experts_fit_on_sm_90";
+    with_settings(name, "sm=90", products_match_double_precision);
+}
+
+/// 99 KB of shared memory per block, as GeForce RTX 50.
+#[test]
+fn largest_tiles_of_experts_fit_on_sm_120() {
+    let name = "cuda_experts::largest_tiles_of_experts_fit_on_sm_120";
+    with_settings(name, "sm=120,races=0", products_match_double_precision);
 }

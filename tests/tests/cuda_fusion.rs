@@ -44,6 +44,12 @@ impl Sketch {
         id
     }
 
+    /// Returns the bytes of a leaf.
+    pub(crate) fn contents(&self, leaf: TensorId) -> &[u8] {
+        let found = self.contents.iter().find(|(id, _)| *id == leaf);
+        &found.expect("the tensor is a leaf").1
+    }
+
     /// Adds a leaf with random values.
     pub(crate) fn values(&mut self, ty: GgmlType, ne: [usize; 4]) -> TensorId {
         let mut random = SplitMix64(self.contents.len() as u64 + 1);

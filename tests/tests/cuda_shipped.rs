@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use engine::backend::cuda::{Specialization, compiler_error, loaded, pack, shipped, specializations};
+use engine::backend::cuda::{Gpu, Specialization, compiler_error, loaded, pack, shipped, specializations};
 use engine::context::{Context, ContextParams};
 use engine::gguf::GgufFile;
 use engine::graph::Graph;
@@ -19,7 +19,7 @@ use tests::emulator::{with_device, without_compiler};
 use tests::{decode_last, exact, layouts, nmse, place_on, seeded_file};
 
 use crate::cuda::{card, params};
-use crate::cuda_kernels::spills;
+use crate::cuda_kernels::local_memory;
 
 /// A small model with the kernel specializations of a published model.
 #[derive(Clone, Copy, Debug)]
@@ -144,7 +144,7 @@ fn kernels_of_prompts() -> Vec<Specialization> {
             graph.tensor_mut(w).layout = layout;
             let x = graph.input(GgmlType::F32, [k, n, 1, 1], "x");
             let product = graph.mul_mat(w, x).expect("the shapes match");
-            specializations(&graph, product, Precision::default())
+            specializations(&graph, product, Precision::default(), Gpu::H100)
         })
     };
     placed.flat_map(of_type).collect()
@@ -174,7 +174,7 @@ fn archive_contains_current_kernels_of_samples() {
         all.extend(kernels_of_prompts());
         let found = compiled(&all);
         // `ptxas` accepts the stripped PTX.
-        found.par_iter().for_each(|(_, ptx)| drop(spills(ptx, 80)));
+        found.par_iter().for_each(|(_, ptx)| drop(local_memory(ptx, 80)));
         if std::env::var_os("LLAMA_UPDATE").is_some() {
             std::fs::write(archive(), pack(&found)).expect("the archive is writable");
             return;

@@ -78,7 +78,7 @@ impl CudaBackend {
         let mut most = self.scratch.sizes;
         most.moved = most.moved.max(moved);
         for id in view.computing() {
-            let need = ops::check(view.graph, id, self.precision);
+            let need = ops::check(view.graph, id, self.precision, self.ready.gpu);
             let ops::NodeWorkspace { scratch: work, columns } = need.map_err(|_| rules::unsupported(view.graph, id))?;
             most = most.max(ScratchAreas { work, columns, moved });
         }
@@ -182,6 +182,7 @@ impl Backend for CudaBackend {
             graph: view.graph,
             memory,
             library: &self.ready.library,
+            gpu: self.ready.gpu,
             faults: &mut faults,
             scratch: &self.scratch,
             moved: &steps.moved,

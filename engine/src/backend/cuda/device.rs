@@ -8,6 +8,7 @@ use super::backend::CudaBackend;
 use super::buffer::{CudaBufferType, CudaUpload};
 use super::context::{Context, device_error};
 use super::driver::Attribute;
+use super::gpu::Gpu;
 use super::library::Library;
 use super::ops;
 use super::parts::IN_PARTS;
@@ -30,7 +31,7 @@ pub(super) struct Properties {
     pub(super) memory: usize,
     /// Compute capability as 10 * major + minor.
     pub(super) capability: i32,
-    pub(super) multiprocessors: i32,
+    pub(super) gpu: Gpu,
 }
 
 impl Properties {
@@ -43,7 +44,10 @@ impl Properties {
             name: driver.device_name(handle)?,
             memory: driver.device_memory(handle)?,
             capability: 10 * attribute(Attribute::ComputeMajor)? + attribute(Attribute::ComputeMinor)?,
-            multiprocessors: attribute(Attribute::Multiprocessors)?,
+            gpu: Gpu {
+                multiprocessors: attribute(Attribute::Multiprocessors)?.unsigned_abs(),
+                shared_bytes: attribute(Attribute::MaxSharedBytes)?.unsigned_abs(),
+            },
         })
     }
 
@@ -95,6 +99,7 @@ impl CudaDevice {
             Ok(Arc::new(DeviceState {
                 buffer_type: Arc::new(memory),
                 library,
+                gpu: self.properties.gpu,
                 context,
             }))
         };
@@ -115,11 +120,9 @@ impl Device for CudaDevice {
 
     fn description(&self) -> String {
         let Properties {
-            name,
-            capability,
-            multiprocessors,
-            ..
+            name, capability, gpu, ..
         } = &self.properties;
+        let multiprocessors = gpu.multiprocessors;
         let (major, minor) = (capability / 10, capability % 10);
         let note = match &self.compiler {
             Ok(_) => String::new(),
@@ -160,7 +163,7 @@ impl Device for CudaDevice {
     }
 
     fn supports_op(&self, graph: &Graph, node: TensorId, _: &MemoryMap) -> bool {
-        ops::check(graph, node, Precision::Exact).is_ok()
+        ops::check(graph, node, Precision::Exact, self.properties.gpu).is_ok()
     }
 
     fn offload_op(&self, graph: &Graph, node: TensorId) -> bool {

@@ -45,6 +45,8 @@ pub(super) enum Attribute {
     ComputeMajor,
     ComputeMinor,
     Multiprocessors,
+    /// Shared memory of a block, including memory that kernels opt in to.
+    MaxSharedBytes,
 }
 
 impl Driver {
@@ -139,6 +141,7 @@ impl Driver {
             Attribute::ComputeMajor => CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
             Attribute::ComputeMinor => CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
             Attribute::Multiprocessors => CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+            Attribute::MaxSharedBytes => CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
         };
         let mut value = 0;
         // SAFETY: the out-parameter is valid.

@@ -2,8 +2,8 @@
 //! missing, there are no devices, and the registry reports the reason.
 //!
 //! Modules, from the lowest layer up:
-//! - [`raw`] (function addresses), [`driver`] (calls that return `Result`), [`compile`] (CUDA C++ to PTX),
-//! - [`context`] (ownership of streams, memory, and kernels),
+//! - [`gpu`] (sizes of a GPU), [`raw`] (function addresses), [`driver`] (calls that return `Result`),
+//!   [`compile`] (CUDA C++ to PTX), [`context`] (ownership of streams, memory, and kernels),
 //! - [`kernel`] (sources and specializations), [`cache`] (disk cache), [`shipped`] (precompiled kernels),
 //!   [`library`] (kernels of a device, compiled on first use),
 //! - [`counters`] (counters of the emulated driver),
@@ -20,6 +20,7 @@ mod counters;
 mod device;
 mod driver;
 mod fuse;
+mod gpu;
 mod input_errors;
 mod kernel;
 mod library;
@@ -40,11 +41,12 @@ use super::{Device, Registry};
 
 pub use cache::user_cache;
 pub use counters::Counters;
+pub use gpu::Gpu;
 pub use shipped::{pack, shipped};
 pub use specializations::{Specialization, compiler_error, loaded, specializations};
 
-/// Minimum CUDA version of the driver: 11.2, required for stream capture and module loading as used here.
-const MIN_VERSION: i32 = 11020;
+/// Minimum CUDA version of the driver: 11.4, the first with `cuGraphInstantiateWithFlags`.
+const MIN_VERSION: i32 = 11040;
 
 /// The CUDA devices of this machine. They are enumerated on first use.
 #[derive(Default)]
@@ -84,9 +86,11 @@ fn find() -> Result<Discovery, String> {
     let version = driver.version().map_err(failed)?;
     if version < MIN_VERSION {
         return Err(format!(
-            "the NVIDIA driver is too old: it supports CUDA {}.{}, but 11.2 or newer is required",
+            "the NVIDIA driver is too old: it supports CUDA {}.{}, but {}.{} or newer is required",
             version / 1000,
-            version % 1000 / 10
+            version % 1000 / 10,
+            MIN_VERSION / 1000,
+            MIN_VERSION % 1000 / 10
         ));
     }
     let compiler = Compiler::find();

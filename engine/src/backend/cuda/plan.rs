@@ -8,6 +8,7 @@ use kernels::Precision;
 use super::buffer::{CudaBuffer, foreign};
 use super::context::{DeviceMemory, Function, LaunchShape, Recording};
 use super::fuse::ScratchOffsets;
+use super::gpu::Gpu;
 use super::input_errors::ErrorBuffer;
 use super::kernel::Kernel;
 use super::library::Library;
@@ -131,6 +132,7 @@ pub(super) struct Planner<'a> {
     pub(super) graph: &'a Graph,
     pub(super) memory: &'a MemoryMap,
     pub(super) library: &'a Library,
+    pub(super) gpu: Gpu,
     /// The error record, and the indices of nodes in it.
     pub(super) faults: &'a mut ErrorBuffer,
     pub(super) scratch: &'a Scratch,
@@ -202,6 +204,10 @@ impl Target for Planner<'_> {
 
     fn precision(&self) -> Precision {
         self.precision
+    }
+
+    fn gpu(&self) -> Gpu {
+        self.gpu
     }
 
     fn columns(&mut self, of: &TensorArg, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Unplanned> {

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use kernels::Precision;
 
 use super::context::LaunchShape;
+use super::gpu::Gpu;
 use super::kernel::Kernel;
 use super::ops::{self, ColumnForm, Target, TensorArg, Unplanned};
 use super::raw::Compiler;
@@ -62,13 +63,15 @@ pub fn loaded() -> Vec<Specialization> {
     loaded.iter().copied().map(Specialization).collect()
 }
 
-/// Returns the kernels that compute a node on its own. Empty if the node is unsupported.
-pub fn specializations(graph: &Graph, node: TensorId, precision: Precision) -> Vec<Specialization> {
+/// Returns the kernels that compute a node on its own on a GPU of these sizes. Empty if the node is
+/// unsupported.
+pub fn specializations(graph: &Graph, node: TensorId, precision: Precision, gpu: Gpu) -> Vec<Specialization> {
     let mut kernels = Kernels {
         found: Vec::new(),
         precision,
+        gpu,
     };
-    match ops::check(graph, node, precision).map(|_| ops::plan(graph, node, &mut kernels)) {
+    match ops::check(graph, node, precision, gpu).map(|_| ops::plan(graph, node, &mut kernels)) {
         Ok(Ok(())) => kernels.found,
         _ => Vec::new(),
     }
@@ -78,6 +81,7 @@ pub fn specializations(graph: &Graph, node: TensorId, precision: Precision) -> V
 struct Kernels {
     found: Vec<Specialization>,
     precision: Precision,
+    gpu: Gpu,
 }
 
 impl Target for Kernels {
@@ -91,6 +95,10 @@ impl Target for Kernels {
 
     fn precision(&self) -> Precision {
         self.precision
+    }
+
+    fn gpu(&self) -> Gpu {
+        self.gpu
     }
 
     fn columns(&mut self, _: &TensorArg, _: ColumnForm, _: usize) -> Result<(u64, bool), Unplanned> {

@@ -7,7 +7,7 @@ use super::arguments::TensorArg;
 use super::decoder::decoder;
 use super::skinny::{self, Products};
 use super::task::Task;
-use super::tensor::{self, Groups, Tile};
+use super::tensor::{self, Groups, Tiles};
 use super::unplanned::{Unplanned, size};
 use crate::graph::{Graph, Op, Tensor};
 
@@ -115,7 +115,8 @@ fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let [m, n_used, n_tokens, _] = task.node.ne;
     let (n_pairs, n_matrices) = (n_used * n_tokens, task.operand(0).ne[2]);
     let on_tensor_cores = tensor::suits(task.target.precision(), task.operand(0));
-    let large = Tile::of_groups(size(m)?, size(n_pairs / n_matrices)?, size(n_matrices)?);
+    let tiles = Tiles::new(task.target.gpu(), decoder(task.operand(0), &w), true);
+    let large = tiles.of_groups(size(m)?, size(n_pairs / n_matrices)?, size(n_matrices)?);
     let tile = if on_tensor_cores { large.columns } else { TILE[1] };
     // One tile of each matrix may be partially filled.
     let n_tiles = n_pairs / tile as usize + n_matrices.min(n_pairs);

@@ -34,6 +34,7 @@ use self::task::Task;
 pub(super) use self::task::{COLUMNS_ALIGNMENT, ColumnForm, Target};
 pub(super) use self::unplanned::Unplanned;
 use super::context::LaunchShape;
+use super::gpu::Gpu;
 use super::kernel::Kernel;
 use super::parts::IN_PARTS;
 use crate::backend::rules::{self, Unsupported};
@@ -52,6 +53,7 @@ pub(super) struct NodeWorkspace {
 struct DryRun {
     need: NodeWorkspace,
     precision: Precision,
+    gpu: Gpu,
 }
 
 impl Target for DryRun {
@@ -66,6 +68,10 @@ impl Target for DryRun {
 
     fn precision(&self) -> Precision {
         self.precision
+    }
+
+    fn gpu(&self) -> Gpu {
+        self.gpu
     }
 
     fn columns(&mut self, _: &TensorArg, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Unplanned> {
@@ -88,7 +94,7 @@ impl Target for DryRun {
 
 /// Checks that a node is supported, and returns its memory requirements. Support does not depend on the
 /// precision. Views always pass.
-pub(super) fn check(graph: &Graph, id: TensorId, precision: Precision) -> Result<NodeWorkspace, Unsupported> {
+pub(super) fn check(graph: &Graph, id: TensorId, precision: Precision, gpu: Gpu) -> Result<NodeWorkspace, Unsupported> {
     rules::check(graph, id)?;
     rules::layouts(graph, id, IN_PARTS)?;
     let node = graph.tensor(id);
@@ -105,6 +111,7 @@ pub(super) fn check(graph: &Graph, id: TensorId, precision: Precision) -> Result
     let mut dry = DryRun {
         need: NodeWorkspace::default(),
         precision,
+        gpu,
     };
     match plan(graph, id, &mut dry) {
         Ok(()) => Ok(dry.need),

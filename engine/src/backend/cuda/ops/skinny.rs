@@ -3,6 +3,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::super::gpu::Gpu;
 use super::super::kernel::{Kernel, MUL_VEC, MUL_VEC_INT, Value};
 use super::arguments::{ErrorArg, TensorArg};
 use super::decoder::decoder;
@@ -42,9 +43,9 @@ const MAX_PARTS: usize = 3;
 const ROWS: u32 = 4;
 const THREADS: u32 = 128;
 
-/// Number of blocks that occupy a GPU, and maximum number of results that a warp of `mul_vec_int.cu` computes
-/// in sequence instead of using more blocks.
-const MIN_BLOCKS: u32 = 1024;
+/// Number of blocks per multiprocessor that occupy a GPU, and maximum number of results that a warp of
+/// `mul_vec_int.cu` computes in sequence instead of using more blocks.
+const BLOCKS_OF_MULTIPROCESSOR: u32 = 8;
 const MAX_TURNS: u32 = 16;
 
 #[repr(C)]
@@ -145,17 +146,20 @@ fn form_and_arg(task: &mut Task<'_>, part: &Part) -> Result<(Form, PartArg), Unp
 }
 
 /// Returns the number of results that a warp computes in sequence, for blocks of `rows` results.
-fn turns_of(form: Form, parts: &[PartArg], rows: u32) -> u32 {
+fn turns_of(gpu: Gpu, form: Form, parts: &[PartArg], rows: u32) -> u32 {
+    let min_blocks = BLOCKS_OF_MULTIPROCESSOR * gpu.multiprocessors.max(1);
     let n_rows = parts.iter().map(|part| part.w.ne[1].unsigned_abs());
     match form {
-        Form::Integers(_) => (n_rows.map(|n| n.div_ceil(rows)).sum::<u32>() / MIN_BLOCKS).clamp(1, MAX_TURNS),
+        Form::Integers(_) => (n_rows.map(|n| n.div_ceil(rows)).sum::<u32>() / min_blocks).clamp(1, MAX_TURNS),
         Form::Floats(_) => 1,
     }
 }
 
-/// Minimum number of blocks with fused quantization. Such blocks compute all results that share a scale, so
-/// there are fewer blocks.
-const MIN_ROUNDING_BLOCKS: usize = 192;
+/// Returns the minimum number of blocks with fused quantization: four for three multiprocessors. Such blocks
+/// compute all results that share a scale, so there are fewer blocks.
+fn min_rounding_blocks(gpu: Gpu) -> usize {
+    gpu.multiprocessors as usize * 4 / 3
+}
 
 /// A gated unit computed from two weight matrices.
 #[derive(Clone, Copy)]
@@ -166,11 +170,11 @@ struct Glu {
 
 /// Returns true if blocks of `mul_vec_int.cu` can quantize these results. Each block computes the results
 /// that share a scale.
-fn may_round(form: Form, y: &TensorArg, n_columns: usize) -> bool {
+fn may_round(gpu: Gpu, form: Form, y: &TensorArg, n_columns: usize) -> bool {
     let n_rows = y.ne[0] as usize;
     let is_dense = y.has_vectors(size_of::<f32>(), size_of::<f32>());
     let has_blocks =
-        n_rows.is_multiple_of(integers::GROUP) && n_rows / integers::GROUP * n_columns >= MIN_ROUNDING_BLOCKS;
+        n_rows.is_multiple_of(integers::GROUP) && n_rows / integers::GROUP * n_columns >= min_rounding_blocks(gpu);
     matches!(form, Form::Integers(_)) && is_dense && has_blocks
 }
 
@@ -218,6 +222,7 @@ fn launch(
     if let Form::Integers(_) = form {
         params.columns = integers::columns(task, x)?;
     }
+    let gpu = task.target.gpu();
     let (kernel, rows) = kernel_for(form, x);
     // In a gated unit, a block computes the rows of both matrices: half as many rows in integers, and one
     // matrix after the other in floats.
@@ -226,11 +231,11 @@ fn launch(
         (Some(_), Form::Floats(_)) => (1, rows),
         (None, _) => (parts.len(), rows),
     };
-    let rounds = glu.is_some_and(|glu| glu.rounds) && may_round(form, &parts[0].y, (grid[0] * grid[1]) as usize);
+    let rounds = glu.is_some_and(|glu| glu.rounds) && may_round(gpu, form, &parts[0].y, (grid[0] * grid[1]) as usize);
     let turns = if rounds {
         integers::GROUP as u32 / rows
     } else {
-        turns_of(form, &parts[..n_parts], rows)
+        turns_of(gpu, form, &parts[..n_parts], rows)
     };
     params.turns = turns as i32;
     let mut n_blocks = 0;

@@ -4,6 +4,7 @@ use bytemuck::{Pod, bytes_of};
 use kernels::Precision;
 
 use super::super::context::LaunchShape;
+use super::super::gpu::Gpu;
 use super::super::kernel::Kernel;
 use super::arguments::{ErrorArg, TensorArg};
 use super::unplanned::Unplanned;
@@ -38,6 +39,9 @@ pub(in super::super) trait Target {
 
     /// Returns the required precision of matmuls.
     fn precision(&self) -> Precision;
+
+    /// Returns the sizes of the GPU.
+    fn gpu(&self) -> Gpu;
 
     /// Returns the address of the converted columns of a tensor, and true if the caller must convert them
     /// first.

@@ -4,7 +4,8 @@
 use bytemuck::{Pod, Zeroable};
 use kernels::{GgmlType, Precision};
 
-use super::super::kernel::{Kernel, MUL_MAT_TENSOR, ROUND_COLUMNS};
+use super::super::gpu::Gpu;
+use super::super::kernel::{Kernel, MUL_MAT_TENSOR, ROUND_COLUMNS, Value};
 use super::arguments::TensorArg;
 use super::decoder::decoder;
 use super::task::{ColumnForm, Task};
@@ -38,38 +39,72 @@ const FEW: Tile = tile(128, 32, 16, 32);
 /// Values of a row per step in shared memory, which holds two steps.
 const STEP: u32 = 64;
 
-/// Number of blocks that occupy a GPU.
-const BUSY: u32 = 100;
+/// The tiles that a GPU can use for some weights.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tiles {
+    gpu: Gpu,
+    weights: Value,
+    /// True if columns are grouped by matrix.
+    has_groups: bool,
+}
 
-impl Tile {
+impl Tiles {
+    pub(super) fn new(gpu: Gpu, weights: Value, has_groups: bool) -> Tiles {
+        Tiles {
+            gpu,
+            weights,
+            has_groups,
+        }
+    }
+
+    /// Returns the tiles with enough registers and shared memory, largest first.
+    fn usable(self) -> impl Iterator<Item = Tile> {
+        // Loads of single elements leave too few registers for the sums of the largest tile.
+        let reads_elements = matches!(self.weights, Value::Type(ty) if !ty.is_quantized());
+        TILES
+            .into_iter()
+            .skip(if reads_elements { 1 } else { 0 })
+            .filter(move |t| t.shared() + t.static_shared(self.has_groups) <= self.gpu.shared_bytes)
+    }
+
+    /// Returns true if the blocks occupy the GPU: at least three for four multiprocessors.
+    fn is_occupied_by(self, tile: Tile, rows: u32, columns: u32, outer: u32) -> bool {
+        let n = u64::from(rows.div_ceil(tile.rows)) * u64::from(columns.div_ceil(tile.columns)) * u64::from(outer);
+        n >= u64::from(self.gpu.multiprocessors * 3 / 4)
+    }
+
     /// Returns the tile for `outer` matmuls with this number of rows and columns.
-    fn of(rows: u32, columns: u32, outer: u32) -> Tile {
+    fn of(self, rows: u32, columns: u32, outer: u32) -> Tile {
         if columns <= FEW.columns {
             return FEW;
         }
-        let n_blocks =
-            |t: &Tile| u64::from(rows.div_ceil(t.rows)) * u64::from(columns.div_ceil(t.columns)) * u64::from(outer);
-        let large = TILES.into_iter().find(|t| n_blocks(t) >= BUSY.into());
+        let large = self.usable().find(|&t| self.is_occupied_by(t, rows, columns, outer));
         large.unwrap_or(TILES[TILES.len() - 1])
     }
 
     /// Returns the tile for matmuls of groups with `columns` columns on average. A tile holds columns of a
     /// single group, so it should not be much larger than a group.
-    pub(super) fn of_groups(rows: u32, columns: u32, n_groups: u32) -> Tile {
+    pub(super) fn of_groups(self, rows: u32, columns: u32, n_groups: u32) -> Tile {
         let fits = |t: &Tile| t.columns <= columns + columns / 4;
-        let n_blocks =
-            |t: &Tile| u64::from(rows.div_ceil(t.rows)) * u64::from(columns.div_ceil(t.columns)) * u64::from(n_groups);
-        let large = TILES.into_iter().find(|t| fits(t) && n_blocks(t) >= BUSY.into());
+        let mut usable = self.usable();
+        let large = usable.find(|&t| fits(&t) && self.is_occupied_by(t, rows, columns, n_groups));
         large.unwrap_or(FEW)
     }
+}
 
+impl Tile {
     fn threads(self) -> u32 {
         32 * (self.rows / self.warp_rows) * (self.columns / self.warp_columns)
     }
 
-    /// Returns the shared memory in bytes.
+    /// Returns the dynamic shared memory in bytes.
     fn shared(self) -> u32 {
         2 * 2 * STEP * (self.rows + self.columns)
+    }
+
+    /// Returns the static shared memory in bytes: two numbers per column of a group.
+    fn static_shared(self, has_groups: bool) -> u32 {
+        if has_groups { 2 * 4 * self.columns } else { 0 }
     }
 }
 
@@ -145,11 +180,12 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
         task.for_each(Kernel::new(&ROUND_COLUMNS, "round_columns"), n, &params)?;
     }
     let [m, n, n2, n3] = task.node.ne;
+    let tiles = Tiles::new(task.target.gpu(), decoder(weights, &w), groups.is_some());
     let (tile, y_blocks, z_blocks) = match groups {
         Some(groups) => (groups.tile, size(groups.n_tiles)?, 1),
         None => {
             let outer = size(n2 * n3)?;
-            let tile = Tile::of(size(m)?, size(n)?, outer);
+            let tile = tiles.of(size(m)?, size(n)?, outer);
             (tile, size(n)?.div_ceil(tile.columns), outer)
         }
     };
@@ -179,9 +215,13 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
 mod tests {
     use super::*;
 
+    fn tiles(gpu: Gpu, has_groups: bool) -> Tiles {
+        Tiles::new(gpu, Value::Type(GgmlType::Q4_K), has_groups)
+    }
+
     #[test]
     fn tile_size_occupies_all_multiprocessors() {
-        let columns = |rows, columns| Tile::of(rows, columns, 1).columns;
+        let columns = |rows, columns| tiles(Gpu::H100, false).of(rows, columns, 1).columns;
         let found = [
             (14336, 512),
             (4096, 512),
@@ -191,6 +231,11 @@ mod tests {
             (64, 64),
         ];
         assert_eq!(found.map(|(rows, n)| columns(rows, n)), [256, 128, 64, 256, 32, 64]);
+        let small = Gpu {
+            multiprocessors: 28,
+            shared_bytes: Gpu::LEAST_SHARED_BYTES,
+        };
+        assert_eq!(tiles(small, false).of(4096, 512, 1).columns, 256);
     }
 
     #[test]
@@ -201,15 +246,37 @@ mod tests {
             (14336, 100, 8),
             (768, 60, 64),
             (64, 300, 4),
+            (14336, 205, 8),
         ];
-        let columns = found.map(|(rows, columns, n_groups)| Tile::of_groups(rows, columns, n_groups).columns);
-        assert_eq!(columns, [32, 128, 64, 64, 32]);
+        for shared_bytes in [Gpu::H100.shared_bytes, Gpu::LEAST_SHARED_BYTES] {
+            let gpu = Gpu {
+                shared_bytes,
+                ..Gpu::H100
+            };
+            let columns = found.map(|(rows, columns, n)| tiles(gpu, true).of_groups(rows, columns, n).columns);
+            assert_eq!(columns, [32, 128, 64, 64, 32, 256]);
+        }
     }
 
     #[test]
-    fn double_buffered_tiles_fit_in_shared_memory_of_small_gpus() {
-        for tile in TILES.into_iter().chain([FEW]) {
-            assert!(tile.shared() <= 99 << 10 && tile.threads() <= 256, "{tile:?}");
-        }
+    fn tiles_exceed_no_limit_of_the_gpu() {
+        let of = |shared_bytes, weights| {
+            let gpu = Gpu {
+                shared_bytes,
+                ..Gpu::H100
+            };
+            Tiles::new(gpu, weights, true).of_groups(14336, 4096, 8).columns
+        };
+        let quantized = Value::Type(GgmlType::Q4_K);
+        // 128 x 256 values of 16 bits twice, and two numbers per column.
+        let need = 4 * 64 * (128 + 256) + 8 * 256;
+        assert_eq!([need, need - 1].map(|bytes| of(bytes, quantized)), [256, 128]);
+        let columns = ["f16x8", "f32x4"].map(|word| of(need, Value::Word(word)));
+        assert_eq!(columns, [256; 2]);
+        assert_eq!(
+            [GgmlType::F16, GgmlType::BF16].map(|ty| of(need, Value::Type(ty))),
+            [128; 2]
+        );
+        assert!(TILES.into_iter().chain([FEW]).all(|tile| tile.threads() <= 256));
     }
 }

@@ -1,0 +1,21 @@
+//! Sizes of a GPU that determine the shapes of launches.
+
+/// Sizes of a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gpu {
+    /// Number of multiprocessors.
+    pub multiprocessors: u32,
+    /// Maximum shared memory of a block in bytes: static memory, and dynamic memory that kernels opt in to.
+    pub shared_bytes: u32,
+}
+
+impl Gpu {
+    /// An H100, for code that plans without a device.
+    pub const H100: Gpu = Gpu {
+        multiprocessors: 132,
+        shared_bytes: 227 << 10,
+    };
+
+    /// Shared memory per block of GPUs with the least of it: compute capabilities 8.6, 8.9, and 12.x.
+    pub const LEAST_SHARED_BYTES: u32 = 99 << 10;
+}
