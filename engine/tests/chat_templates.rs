@@ -9,7 +9,7 @@ use serde_json::Map;
 
 /// Returns the directory of vocabularies.
 fn vocabs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/vocabs")
+    super::root::root().join("tests/data/vocabs")
 }
 
 /// Loads the chat template of a model file.

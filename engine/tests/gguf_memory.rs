@@ -1,6 +1,5 @@
 //! Limits the cost of parsing a header: memory must be proportional to the file, whatever the header claims.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use engine::gguf::{Array, Gguf, GgufWriter, StringArray, ValueType};
@@ -10,7 +9,7 @@ use kernels::GgmlType;
 use super::counting::peak_of;
 
 fn headers() -> Vec<Vec<u8>> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/archs");
+    let dir = super::root::root().join("tests/data/archs");
     let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let headers = paths.filter(|path| path.to_string_lossy().ends_with(".header.gguf"));
     let headers: Vec<_> = headers.map(|path| std::fs::read(path).unwrap()).collect();

@@ -23,3 +23,5 @@ mod vocab_conformance;
 mod emulator;
 #[path = "ops/main.rs"]
 mod ops;
+#[path = "../../tests/src/root.rs"]
+mod root;

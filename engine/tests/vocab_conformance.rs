@@ -8,7 +8,7 @@ use engine::vocab::{Vocab, VocabError, VocabKind};
 
 /// Returns a directory of the test data.
 fn data(dir: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(dir)
+    super::root::root().join("tests/data").join(dir)
 }
 
 fn load(path: &Path) -> Result<Vocab, VocabError> {

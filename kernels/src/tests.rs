@@ -1,8 +1,6 @@
 //! Tests of every kernel of every instruction set that this CPU supports, against double-precision code on
 //! shared data.
 
-use std::path::PathBuf;
-
 use crate::dispatch::{Kernels, kernels_of};
 use crate::generic::products::Product;
 use crate::matmul::matmul_with;
@@ -26,9 +24,7 @@ fn vnni_model() -> Option<&'static Kernels> {
 }
 
 fn fixture(name: &str) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../tests/data/quants")
-        .join(name);
+    let path = root::root().join("tests/data/quants").join(name);
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
@@ -321,6 +317,8 @@ mod interleaved8;
 mod kernel_table;
 mod panels;
 mod recurrent;
+#[path = "../../tests/src/root.rs"]
+mod root;
 mod rope;
 mod rows;
 mod tile_attention;

@@ -4,7 +4,6 @@
 //! `LLAMA_CUDA=here` runs the tests in the current process: on a real GPU, or in a shell prepared with
 //! `tests/cuda.sh --env`. `LLAMA_CUDA=skip` skips them on machines that cannot download NVRTC.
 
-use std::path::Path;
 use std::process::Command;
 
 /// Runs the body of a test with the emulated driver. `name` is the full test name, as printed by the harness.
@@ -66,7 +65,7 @@ pub fn run_tests(arguments: &[&str]) -> String {
 /// Runs tests with the emulated driver. `change` is a shell command that modifies the environment, and
 /// `value` is the value of `LLAMA_CUDA`.
 fn run_in(change: &str, value: &str, arguments: &[&str]) -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/cuda.sh");
+    let script = crate::root::root().join("tests/cuda.sh");
     let program = std::env::current_exe().expect("the test executable has a path");
     let output = Command::new("bash")
         .args([

@@ -4,13 +4,15 @@ pub mod emulator;
 pub mod layouts;
 pub mod mtp;
 pub mod published;
+mod root;
 mod text;
 pub mod variation;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use engine::gguf::logits::nmse;
+pub use root::root;
 pub use text::{text_model, text_model_with};
 
 use engine::conformance::{CheckParams, Fixture};
@@ -22,7 +24,7 @@ use kernels::{GgmlType, Precision};
 
 /// Returns the directory of test data.
 pub fn data_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("data")
+    root().join("tests/data")
 }
 
 /// Returns a fixture by name.

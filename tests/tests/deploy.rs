@@ -1,11 +1,10 @@
 //! Tests of `deploy/` that need neither Ray nor a cluster: prefix routing and its simulation.
 
-use std::path::Path;
 use std::process::Command;
 
 #[test]
 fn routing_simulation_passes() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/tests");
+    let directory = tests::root().join("deploy/tests");
     let ended = Command::new("python3")
         .args(["-B", "-m", "unittest", "discover", "-s"])
         .arg(&directory)

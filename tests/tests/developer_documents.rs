@@ -16,8 +16,7 @@ const LIMITS: [(&str, usize); 4] = [
 const DESIGN_LIMITS: (usize, usize) = (2_000, 17_000);
 
 fn root() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().expect("the package is in the workspace").to_owned()
+    tests::root()
 }
 
 fn read(path: &Path) -> String {

@@ -15,8 +15,7 @@ const LIMITS: [(&str, usize); 5] = [
 ];
 
 fn root() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().expect("the package is in the workspace").to_owned()
+    tests::root()
 }
 
 fn read(path: &Path) -> String {

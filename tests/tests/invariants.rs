@@ -8,13 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::graph::{Graph, Op, TensorId};
 use engine::sched::Observer;
-use tests::{context, decode_last, model, tokens};
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("the package is in the workspace root")
-}
+use tests::{context, decode_last, model, root, tokens};
 
 fn text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))

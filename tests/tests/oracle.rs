@@ -38,7 +38,7 @@ fn error_of(model: &Path) -> f64 {
 #[ignore = "needs the Python packages torch and transformers, and downloads llama.cpp's converter (60 MB)"]
 fn published_families_match_transformers() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/oracle.py");
+    let script = tests::root().join("tests/tools/oracle.py");
     let python = std::env::var_os("LLAMA_PYTHON").unwrap_or_else(|| "python3".into());
     let mut command = Command::new(python);
     command.arg(script).arg(directory.path());

@@ -12,10 +12,7 @@ mod prose;
 mod types;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("the crate is in a workspace")
-        .to_owned()
+    tests::root()
 }
 
 /// Returns the files of the project with one of these extensions, except in build and hidden directories.
@@ -230,6 +227,23 @@ fn test_files_are_compiled() {
             );
         }
     }
+}
+
+/// Test binaries of these packages also run on machines with a GPU, where the repository has another path.
+#[test]
+fn tests_find_their_data_at_run_time() {
+    let is_baked_in = |path: &Path| {
+        let text = std::fs::read_to_string(path).expect("the source is readable");
+        text.contains(concat!("env!(\"CARGO_", "MANIFEST_DIR\")"))
+    };
+    let moves = |path: &&PathBuf| {
+        ["tests", "engine", "kernels"]
+            .iter()
+            .any(|package| path.starts_with(root().join(package)))
+    };
+    let all = sources();
+    let found: Vec<&PathBuf> = all.iter().filter(moves).filter(|path| is_baked_in(path)).collect();
+    assert_eq!(found, [&root().join("tests/src/root.rs")]);
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn random_blocks(ty: GgmlType, seed: u64, n: usize) -> Vec<u8> {
 
 #[test]
 fn decoders_cover_all_fixture_types() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/quants");
+    let folder = super::root::root().join("tests/data/quants");
     let mut n = 0;
     for file in std::fs::read_dir(&folder).unwrap() {
         let path = file.unwrap().path();

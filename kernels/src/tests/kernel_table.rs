@@ -2,8 +2,6 @@
 //!
 //! `LLAMA_UPDATE=1 cargo test -p llama-kernels kernel_table` rewrites the table.
 
-use std::path::Path;
-
 use super::*;
 use crate::Precision;
 use crate::activations::form_with;
@@ -135,7 +133,7 @@ fn table() -> String {
 
 #[test]
 fn kernel_table_matches_readme() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let path = super::root::root().join("kernels/README.md");
     let text = std::fs::read_to_string(&path).expect("kernels/README.md is readable");
     let begin = text.find(BEGIN).expect("README.md has the begin marker") + BEGIN.len();
     let end = text.find(END).expect("README.md has the end marker");

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
+#[path = "../../src/root.rs"]
+mod root;
+
 const KERNELS: &str = r#"
 __device__ int total = 7;
 __constant__ float scales[4] = {1.f, 2.f, 3.f, 4.f};
@@ -41,7 +44,7 @@ fn nvrtc() -> Option<&'static Path> {
         if std::env::var_os("LLAMA_CUDA").is_some_and(|v| v == "skip") {
             return None;
         }
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda.sh");
+        let script = root::root().join("tests/cuda.sh");
         let output = Command::new(script)
             .arg("--setup")
             .output()

@@ -4,6 +4,8 @@ mod bad_files;
 mod changes;
 mod properties;
 mod real_files;
+#[path = "../../../../tests/src/root.rs"]
+mod root;
 
 use std::path::PathBuf;
 
@@ -12,7 +14,7 @@ use kernels::GgmlType;
 
 /// Directory with headers of small models and their reference logits.
 fn data_dir() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/archs"))
+    root::root().join("tests/data/archs")
 }
 
 /// Returns the sorted paths of all files in a directory whose names end in `suffix`.

@@ -1,0 +1,24 @@
+//! Directory of the repository. Test binaries that were moved to another machine find it there.
+
+use std::path::{Path, PathBuf};
+
+/// Returns the directory of the repository: `$LLAMA_TESTS_ROOT`, else the one around the current directory, else
+/// that of the build.
+///
+/// # Panics
+/// If there is no repository in any of these places.
+pub fn root() -> PathBuf {
+    if let Some(directory) = std::env::var_os("LLAMA_TESTS_ROOT") {
+        return directory.into();
+    }
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).to_owned();
+    let places = [std::env::current_dir().ok(), Some(built)];
+    let around = |place: PathBuf| {
+        let found = place
+            .ancestors()
+            .find(|directory| directory.join("tests/cuda.sh").is_file());
+        found.map(Path::to_owned)
+    };
+    let found = places.into_iter().flatten().find_map(around);
+    found.expect("LLAMA_TESTS_ROOT is the directory of the repository")
+}
