@@ -4,6 +4,7 @@
 //! `LLAMA_CUDA=here` runs the tests in the current process: on a real GPU, or in a shell prepared with
 //! `tests/cuda.sh --env`. `LLAMA_CUDA=skip` skips them on machines that cannot download NVRTC.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Runs the body of a test with the emulated driver. `name` is the full test name, as printed by the harness.
@@ -27,19 +28,32 @@ pub fn with_settings(name: &str, settings: &str, body: impl FnOnce()) {
     }
 }
 
-/// Like [`with_device`], without NVRTC. If `LLAMA_CUDA` is set, NVRTC is present, so the body is skipped.
+/// Variable with the path of an archive of kernels that a test writes and reads.
+const ARCHIVE: &str = "LLAMA_TEST_ARCHIVE";
+
+/// Calls `write` with the emulated driver and NVRTC, and then `read` without NVRTC. Both get the path of the same
+/// file. If `LLAMA_CUDA` is set, the test is skipped, since NVRTC may be present.
 ///
 /// # Panics
-/// If the driver is unavailable, or the body fails.
-pub fn without_compiler(name: &str, body: impl FnOnce()) {
-    match std::env::var("LLAMA_CUDA").as_deref() {
-        Ok("alone") => body(),
-        Ok(_) => eprintln!("{name}: skipped because LLAMA_CUDA is set"),
-        Err(_) => {
+/// If the driver or NVRTC is unavailable, or a body fails.
+pub fn with_archive(name: &str, write: impl FnOnce(&PathBuf), read: impl FnOnce(&PathBuf)) {
+    let archive = std::env::var_os(ARCHIVE).map(PathBuf::from);
+    match (std::env::var("LLAMA_CUDA").as_deref(), archive) {
+        (Ok("here"), Some(archive)) => write(&archive),
+        (Ok("alone"), Some(archive)) => read(&archive),
+        (Ok(_), _) => eprintln!("{name}: skipped because LLAMA_CUDA is set"),
+        (Err(_), _) => {
+            let archive = std::env::temp_dir().join(format!("llama-kernels-{}", std::process::id()));
+            let export = format!("export {ARCHIVE}={}", archive.display());
             // LD_LIBRARY_PATH starts with the driver's directory.
-            let arguments = ["--exact", name, "--include-ignored", "--nocapture"];
-            let out = run_in("export LD_LIBRARY_PATH=${LD_LIBRARY_PATH%%:*}", "alone", &arguments);
-            assert!(out.contains("1 passed"), "unknown test {name}: {out}");
+            let without_nvrtc = format!("{export} LD_LIBRARY_PATH=${{LD_LIBRARY_PATH%%:*}}");
+            for (change, value) in [(export, "here"), (without_nvrtc, "alone")] {
+                let arguments = ["--exact", name, "--include-ignored", "--nocapture"];
+                let out = run_in(&change, value, &arguments);
+                assert!(out.contains("1 passed"), "unknown test {name}: {out}");
+            }
+            // A file that stays behind is deleted with the temporary directory.
+            let _ = std::fs::remove_file(archive);
         }
     }
 }

@@ -1,235 +1,345 @@
-//! The PTX archive in the binary: the required kernels are included, match the sources, and suffice to run
-//! models.
-//!
-//! `LLAMA_UPDATE=1 cargo test --release -p llama-tests --test all cuda_shipped -- --include-ignored` rebuilds
-//! the archive.
+//! The archive of precompiled kernels, for machines without NVRTC: its kernels are those that models of common
+//! shapes and types need, and suffice to run models. `.ci/kernels` builds the archive.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use engine::backend::cuda::{Gpu, Specialization, compiler_error, loaded, pack, shipped, specializations};
-use engine::context::{Context, ContextParams};
+use engine::backend::Device;
+use engine::backend::cuda::{
+    Gpu, PlanningDevice, Specialization, compiler_error, loaded, n_shipped, pack, use_archive,
+};
+use engine::context::{Batch, Context, ContextParams, SeqSet};
 use engine::gguf::GgufFile;
-use engine::graph::Graph;
-use engine::model::{LoadParams, Model};
+use engine::model::{DeviceLayers, LoadParams, Model};
 use engine::synth::{Mix, ModelShape, Synth, SynthParams};
-use kernels::{GgmlType, Precision};
+use kernels::Precision;
 use rayon::prelude::*;
-use tests::emulator::{with_device, without_compiler};
-use tests::{decode_last, exact, layouts, nmse, place_on, seeded_file};
+use tests::emulator::{with_archive, with_device};
+use tests::{decode_last, exact, layouts, nmse, seeded_file};
 
 use crate::cuda::{card, params};
 use crate::cuda_kernels::local_memory;
 
-/// A small model with the kernel specializations of a published model.
+/// A model in the shape of a published one.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     arch: &'static str,
+    shape: &'static str,
     mix: &'static str,
-    n_embd: usize,
-    head_dim: usize,
-    /// Query heads per KV head.
-    group: usize,
+    /// Sizes that differ from the shape.
+    sizes: &'static [(&'static str, f64)],
 }
 
-const fn sample(arch: &'static str, mix: &'static str, n_embd: usize, head_dim: usize, group: usize) -> Sample {
+const fn sample(arch: &'static str, shape: &'static str, sizes: &'static [(&'static str, f64)]) -> Sample {
     Sample {
         arch,
-        mix,
-        n_embd,
-        head_dim,
-        group,
+        shape,
+        mix: "q4_k_m",
+        sizes,
     }
 }
 
-/// Common families, types and head sizes. Rows of 2048 weights start at multiples of 16 bytes in all types,
-/// which is a kernel specialization.
-const SAMPLES: [Sample; 12] = [
-    sample("llama", "q4_0", 256, 64, 1),
-    sample("llama", "q8_0", 256, 64, 2),
-    sample("llama", "q4_k_m", 256, 64, 4),
-    sample("llama", "q4_k_m", 2048, 64, 8),
-    sample("llama", "q4_k_m", 256, 128, 1),
-    sample("llama", "q8_0", 256, 128, 2),
-    sample("llama", "q4_0", 256, 128, 4),
-    sample("llama", "q4_k_m", 2048, 128, 8),
-    sample("qwen2", "q4_k_m", 256, 128, 4),
-    sample("qwen3", "q4_k_m", 256, 128, 2),
-    sample("qwen3", "q8_0", 256, 128, 4),
-    sample("gemma3", "q4_0", 256, 256, 4),
+/// Families whose models have kernels in the archive, in shapes that cover the published head sizes and numbers
+/// of query heads per KV head.
+const FAMILIES: [Sample; 15] = [
+    sample("llama", "135m", &[]),
+    sample("llama", "1b", &[]),
+    sample("llama", "3b", &[]),
+    sample("llama", "8b", &[]),
+    sample("llama", "8b", &[("n_head_kv", 32.0)]),
+    sample("llama", "8b", &[("n_head", 64.0), ("n_embd", 8192.0)]),
+    sample("qwen2", "0.5b", &[]),
+    sample(
+        "qwen2",
+        "3b",
+        &[("n_head", 16.0), ("n_head_kv", 2.0), ("n_embd", 2048.0)],
+    ),
+    sample(
+        "qwen2",
+        "8b",
+        &[("n_head", 28.0), ("n_head_kv", 4.0), ("n_embd", 3584.0)],
+    ),
+    sample("qwen3", "1b", &[("n_head", 16.0), ("head_dim", 128.0)]),
+    sample("qwen3", "8b", &[]),
+    sample("gemma3", "270m", &[]),
+    sample(
+        "gemma3",
+        "3b",
+        &[("n_head", 8.0), ("n_head_kv", 4.0), ("head_dim", 256.0)],
+    ),
+    sample("llama", "8b", &[("n_expert", 8.0), ("n_expert_used", 2.0)]),
+    sample(
+        "qwen3moe",
+        "1b",
+        &[("n_expert", 128.0), ("n_expert_used", 8.0), ("n_ff", 768.0)],
+    ),
 ];
 
-/// Batch sizes to decode: one kernel per rounded number of columns.
-const LENGTHS: [usize; 6] = [40, 17, 8, 3, 2, 1];
+/// Types of the matrices.
+const MIXES: [&str; 7] = ["q4_k_m", "q5_k_m", "q6_K", "q8_0", "q4_0", "f16", "bf16"];
 
-/// Context length from which several blocks process one token.
-const LONG: usize = 530;
+/// Few and many multiprocessors, with little and much shared memory: an RTX 3060, a 4090, and an H100.
+const GPUS: [Gpu; 3] = [
+    Gpu {
+        multiprocessors: 28,
+        shared_bytes: Gpu::LEAST_SHARED_BYTES,
+    },
+    Gpu {
+        multiprocessors: 128,
+        shared_bytes: Gpu::LEAST_SHARED_BYTES,
+    },
+    Gpu::H100,
+];
+
+/// Numbers of tokens to decode at a time: all small batches, and prompts for each size of a tile.
+const BATCHES: [usize; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 17, 40, 100, 512, 2048];
+
+/// Length of the context after which the batches are decoded again. Several blocks then share a token.
+const LONG: usize = 8192;
+
+/// Layers of a model. The mixes use other types for the first, last, and some inner layers.
+const N_LAYER: f64 = 8.0;
 
 impl Sample {
-    fn context(&self, device: &str, n_ctx: usize) -> Context {
-        let shape = ModelShape {
-            name: "sample",
-            of: "no model",
-            n_layer: 2,
-            n_embd: self.n_embd,
-            n_head: self.group,
-            n_head_kv: 1,
-            head_dim: self.head_dim,
-            n_ff: 256,
-            n_vocab: 320,
-            tied: false,
-        };
+    fn with(self, mix: &'static str) -> Sample {
+        Sample { mix, ..self }
+    }
+
+    fn synth(&self, n_layer: f64, n_vocab: f64) -> Synth {
+        let arch = archs::find(self.arch).expect("the architecture is declared").arch;
+        let counts = [("n_layer", n_layer), ("n_vocab", n_vocab)];
+        let settings = self.sizes.iter().chain(&counts);
         let params = SynthParams {
-            shape,
-            settings: Vec::new(),
+            shape: *ModelShape::find(self.shape).expect("the shape is known"),
+            settings: settings.map(|&(name, size)| (name.to_owned(), size)).collect(),
             mix: Mix::find(self.mix).expect("the mix is known"),
             output: None,
             seed: 1,
         };
-        let arch = archs::find(self.arch).expect("the architecture is declared").arch;
+        Synth::new(arch, archs::ALL, &params).unwrap_or_else(|error| panic!("{self:?}: {error}"))
+    }
+
+    /// Returns the kernels that batches of the model need on a GPU.
+    fn kernels(&self, file: &Path, gpu: Gpu) -> Vec<Specialization> {
+        let device = Arc::new(PlanningDevice::new(gpu));
+        let file = GgufFile::open(file).expect("the file was written before");
+        let mut ctx = context_on(device.clone(), file, LONG + 4096);
+        let mut pos = 0;
+        for start in [0, LONG] {
+            while pos < start {
+                let n = (start - pos).min(2048);
+                decode(&mut ctx, n, &mut pos);
+            }
+            BATCHES.into_iter().for_each(|n| decode(&mut ctx, n, &mut pos));
+        }
+        for n_seqs in [2, 4, 8, 16, 32] {
+            let mut batch = Batch::new();
+            (1..=n_seqs).for_each(|seq| batch.push(5, 0, SeqSet::one(seq), true));
+            ctx.decode(&batch).unwrap_or_else(|error| panic!("{self:?}: {error}"));
+            (1..=n_seqs).for_each(|seq| ctx.seq_rm(seq, ..).expect("the sequence can be removed"));
+        }
+        device.kernels()
+    }
+}
+
+/// Decodes the next `n` tokens, with the logits of the last one.
+fn decode(ctx: &mut Context, n: usize, pos: &mut usize) {
+    let tokens: Vec<u32> = (0..n as u32).map(|i| 3 + i * i % 250).collect();
+    decode_last(ctx, &tokens, *pos, 0);
+    *pos += n;
+}
+
+fn context_on(device: Arc<dyn Device>, file: GgufFile, n_ctx: usize) -> Context {
+    let mut load = LoadParams::default();
+    load.placement.devices = vec![device];
+    load.placement.n_layers = DeviceLayers::Count(usize::MAX);
+    let model = Model::from_file(file, archs::ALL, &load).expect("the model loads");
+    let params = ContextParams {
+        n_ctx,
+        n_batch: 2048,
+        n_ubatch: 2048,
+        n_seq_max: 33,
+        n_threads: 2,
+        n_threads_batch: 2,
+        precision: Precision::default(),
+        ..ContextParams::default()
+    };
+    Context::new(model.into(), &params).expect("the device has enough memory")
+}
+
+/// Returns the kernels of samples on every kind of GPU, by description.
+fn kernels_of(samples: &[Sample]) -> BTreeMap<String, Specialization> {
+    let of_sample = |sample: &Sample| {
         let directory = tempfile::tempdir().expect("the temporary directory is writable");
         let path = directory.path().join("sample.gguf");
-        let synth = Synth::new(arch, archs::ALL, &params).expect("the parameters are valid");
-        synth.write(&path).expect("the temporary directory is writable");
-        let mut load = LoadParams::default();
-        place_on(&mut load, device, usize::MAX);
-        let file = GgufFile::open(&path).expect("the file was written before");
-        let model = Model::from_file(file, archs::ALL, &load).expect("the model loads");
-        let params = ContextParams {
-            n_ctx,
-            n_threads: 2,
-            n_threads_batch: 2,
-            precision: Precision::default(),
-            ..ContextParams::default()
-        };
-        Context::new(model.into(), &params).expect("the device has enough memory")
-    }
-
-    /// Returns the logits after each prompt length on the first GPU.
-    fn logits(&self, lengths: &[usize]) -> Vec<Vec<f32>> {
-        self.logits_on(&card(), lengths)
-    }
-
-    fn logits_on(&self, device: &str, lengths: &[usize]) -> Vec<Vec<f32>> {
-        let n: usize = lengths.iter().sum();
-        let mut ctx = self.context(device, n);
-        let tokens: Vec<_> = (0..n as u32).map(|i| 3 + i * i % 250).collect();
-        let mut pos = 0;
-        let next = |&n: &usize| {
-            let logits = decode_last(&mut ctx, &tokens[pos..pos + n], pos, 0);
-            pos += n;
-            logits
-        };
-        lengths.iter().map(next).collect()
-    }
-}
-
-/// Matrix rows and prompt columns that select each tile size of tensor-core matmuls.
-const PROMPTS: [[usize; 2]; 3] = [[14336, 512], [4096, 512], [1024, 512]];
-
-/// Returns kernels for longer prompts and larger matrices than the samples have. These kernels are compiled
-/// but not run.
-fn kernels_of_prompts() -> Vec<Specialization> {
-    let types = [GgmlType::Q4_0, GgmlType::Q8_0, GgmlType::Q4_K, GgmlType::Q6_K];
-    let card = engine::backend::device(&card()).expect("the GPU exists");
-    // Short rows have the file's layout, long rows the GPU's.
-    let placed = types.into_iter().flat_map(|ty| [(ty, 256), (ty, 2048)]);
-    let of_type = |(ty, k): (GgmlType, usize)| {
-        let places = card.weight_storage();
-        let place = places.iter().find(|place| place.layout.accepts(ty, [k, 1, 1, 1]));
-        let layout = place.expect("the GPU has a weight layout for this type").layout;
-        PROMPTS.into_iter().flat_map(move |[m, n]| {
-            let mut graph = Graph::new();
-            let w = graph.input(ty, [k, m, 1, 1], "w");
-            graph.tensor_mut(w).layout = layout;
-            let x = graph.input(GgmlType::F32, [k, n, 1, 1], "x");
-            let product = graph.mul_mat(w, x).expect("the shapes match");
-            specializations(&graph, product, Precision::default(), Gpu::H100)
-        })
+        let synth = sample.synth(N_LAYER, 32_000.0);
+        synth.write_zeros(&path).expect("the temporary directory is writable");
+        GPUS.map(|gpu| sample.kernels(&path, gpu)).concat()
     };
-    placed.flat_map(of_type).collect()
+    let all = samples.par_iter().flat_map_iter(of_sample);
+    all.map(|kernel| (kernel.describe(), kernel)).collect()
 }
 
-fn archive() -> std::path::PathBuf {
-    tests::root().join("kernels/cuda/shipped.deflate")
+/// Returns every kernel that belongs into the archive.
+fn all_kernels() -> Vec<Specialization> {
+    let samples = FAMILIES.iter().flat_map(|family| MIXES.map(|mix| family.with(mix)));
+    let samples: Vec<Sample> = samples.collect();
+    kernels_of(&samples).into_values().collect()
 }
 
-/// Returns the PTX of kernels by description.
-fn compiled<'a>(kernels: impl IntoParallelIterator<Item = &'a Specialization>) -> BTreeMap<String, String> {
-    let ptx = |kernel: &Specialization| (kernel.describe(), kernel.shipped_ptx().expect("the kernel compiles"));
-    kernels.into_par_iter().map(ptx).collect()
-}
-
+/// Compiles the kernels of the archive. With `LLAMA_UPDATE=1`, writes the archive.
 #[test]
-#[ignore = "runs every sample on the GPU and compiles all shipped kernels"]
-fn archive_contains_current_kernels_of_samples() {
-    with_device("cuda_shipped::archive_contains_current_kernels_of_samples", || {
-        for sample in SAMPLES {
-            sample.logits(&LENGTHS);
-            if sample.n_embd == 256 {
-                sample.logits(&[LONG, 1]);
-            }
-        }
-        let mut all = loaded();
-        all.extend(kernels_of_prompts());
-        let found = compiled(&all);
-        // `ptxas` accepts the stripped PTX.
-        found.par_iter().for_each(|(_, ptx)| drop(local_memory(ptx, 80)));
+#[ignore = "compiles the kernels of all common shapes and types"]
+fn archive_kernels_compile() {
+    with_device("cuda_shipped::archive_kernels_compile", || {
+        let kernels = all_kernels();
+        eprintln!("{} kernels", kernels.len());
+        let archive = pack(&kernels).expect("the kernels compile");
         if std::env::var_os("LLAMA_UPDATE").is_some() {
-            std::fs::write(archive(), pack(&found)).expect("the archive is writable");
-            return;
+            let path = tests::root().join("kernels/cuda/shipped.deflate");
+            std::fs::write(path, &archive).expect("the archive is writable");
         }
-        let names: Vec<_> = found
-            .keys()
-            .filter(|name| !shipped().contains_key(name.as_str()))
-            .collect();
-        assert!(
-            names.is_empty(),
-            "kernels missing from the archive (LLAMA_UPDATE=1 rebuilds it): {names:?}"
-        );
-        assert_eq!(
-            found.len(),
-            shipped().len(),
-            "the archive contains kernels that no sample needs"
-        );
-        for (name, ptx) in &found {
-            assert!(
-                shipped()[name.as_str()] == ptx,
-                "{name} is outdated; LLAMA_UPDATE=1 rebuilds the archive"
-            );
-        }
+        assert!(use_archive(&archive), "no archive was in use");
+        assert_eq!(n_shipped(), kernels.len());
+        // `ptxas` accepts the stripped PTX.
+        kernels.par_iter().for_each(|kernel| {
+            assert!(kernel.is_shipped(), "{} was packed", kernel.describe());
+            let ptx = kernel.shipped_ptx().expect("the kernel compiled before");
+            let local = local_memory(&ptx, 80);
+            assert!(!kernel.is_hot() || local.is_empty(), "{}: {local}", kernel.describe());
+        });
     });
 }
 
-/// Checks the kernels of a token and a prompt of one model with tiled attention, which detects changed
-/// sources.
+/// Looks up every kernel that the common shapes and types need in the archive of this binary.
 #[test]
-fn archive_kernels_match_sources() {
-    with_device("cuda_shipped::archive_kernels_match_sources", || {
-        SAMPLES[9].logits(&[40, 1]);
-        let found = compiled(&loaded());
-        assert!(found.len() > 8, "{} kernels", found.len());
-        for (name, ptx) in &found {
-            let is_same = shipped().get(name.as_str()).is_some_and(|shipped| shipped == ptx);
-            assert!(
-                is_same,
-                "{name} is outdated; LLAMA_UPDATE=1 rebuilds the archive (cuda_shipped.rs)"
-            );
-        }
+#[ignore = "needs the archive, which `.ci/kernels` builds"]
+fn embedded_archive_has_every_kernel() {
+    assert!(n_shipped() > 0, "this binary has no archive; `.ci/kernels` builds it");
+    let kernels = all_kernels();
+    let missing: Vec<String> = (kernels.iter())
+        .filter(|kernel| !kernel.is_shipped())
+        .map(Specialization::describe)
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "{} of {} kernels are missing or outdated: {missing:?}",
+        missing.len(),
+        kernels.len()
+    );
+}
+
+/// The shapes ask for the kernels that only large models need.
+#[test]
+fn planned_kernels_include_those_of_large_models() {
+    let names = |family: usize| -> Vec<String> { kernels_of(&FAMILIES[family..=family]).into_keys().collect() };
+    let has = |names: &[String], kernel: &str, marks: &[&str]| {
+        let found = |name: &String| name.starts_with(kernel) && marks.iter().all(|mark| name.contains(mark));
+        assert!(names.iter().any(found), "{kernel} with {marks:?}: {names:?}");
+    };
+    let dense = names(1);
+    for columns in ["COLS=1", "COLS=2", "COLS=4", "COLS=8"] {
+        has(&dense, "mul_vec_int", &["TYPE=q4_K", columns, "GLU=silu", "ROUNDS=1"]);
+        has(
+            &dense,
+            "mul_vec_int",
+            &["TYPE=q6_K_x8", columns, "GLU=", "ROUNDS=1"].as_slice()[..2],
+        );
+    }
+    for tile in ["COLUMNS=32", "COLUMNS=64", "COLUMNS=128", "COLUMNS=256"] {
+        has(&dense, "mul_mat_tensor", &["TYPE=q4_K", tile, "IDS=0"]);
+    }
+    has(&dense, "attention", &[]);
+    let experts = names(13);
+    for tile in ["COLUMNS=32", "COLUMNS=128", "COLUMNS=256"] {
+        has(&experts, "mul_mat_tensor", &["TYPE=q4_K", tile, "IDS=1"]);
+    }
+    has(&experts, "mul_vec_int", &["TYPE=q4_K", "IDS=1"]);
+}
+
+/// Sizes of a model that the emulated driver can run. The wide feed-forward network selects kernels of large
+/// models.
+const RUNNABLE: Sample = Sample {
+    arch: "qwen3",
+    shape: "tiny",
+    mix: "q4_k_m",
+    sizes: &[("head_dim", 128.0), ("n_ff", 6144.0)],
+};
+
+/// Batches that the emulated driver runs.
+const RUNS: [usize; 4] = [40, 1, 2, 1];
+
+/// Returns the logits after each batch.
+fn run(device: Arc<dyn Device>) -> Vec<Vec<f32>> {
+    let directory = tempfile::tempdir().expect("the temporary directory is writable");
+    let path = directory.path().join("model.gguf");
+    let synth = RUNNABLE.synth(2.0, 320.0);
+    synth.write(&path).expect("the temporary directory is writable");
+    let file = GgufFile::open(&path).expect("the file was written before");
+    let mut ctx = context_on(device, file, 64);
+    let mut pos = 0;
+    let logits = RUNS.map(|n| {
+        let tokens: Vec<u32> = (0..n as u32).map(|i| 3 + i * i % 250).collect();
+        let logits = decode_last(&mut ctx, &tokens, pos, 0);
+        pos += n;
+        logits
+    });
+    logits.into()
+}
+
+fn gpu() -> Arc<dyn Device> {
+    engine::backend::device(&card()).expect("the GPU exists")
+}
+
+/// The kernels that a GPU loads are those that the same batches need according to the plans.
+#[test]
+fn planned_kernels_are_those_that_a_gpu_loads() {
+    with_device("cuda_shipped::planned_kernels_are_those_that_a_gpu_loads", || {
+        run(gpu());
+        let planning = Arc::new(PlanningDevice::new(Gpu::H100));
+        run(planning.clone());
+        let names = |kernels: Vec<Specialization>| -> Vec<String> {
+            let mut names: Vec<String> = kernels.iter().map(Specialization::describe).collect();
+            names.sort();
+            names
+        };
+        let (planned, loaded) = (names(planning.kernels()), names(loaded()));
+        assert!(
+            loaded
+                .iter()
+                .any(|name| name.contains("ROUNDS=1") && name.contains("GLU"))
+        );
+        assert_eq!(planned, loaded);
     });
 }
 
-/// Without NVRTC, kernels come from the archive. A missing kernel is an error that names it.
+/// Returns the path of the logits that belong to an archive.
+fn logits_of(archive: &Path) -> PathBuf {
+    archive.with_extension("logits")
+}
+
+fn write_archive(path: &PathBuf) {
+    let logits: Vec<u8> = (run(gpu()).iter().flatten()).flat_map(|x| x.to_le_bytes()).collect();
+    std::fs::write(logits_of(path), logits).expect("the logits are writable");
+    let archive = pack(&loaded()).expect("the kernels compile");
+    std::fs::write(path, archive).expect("the archive is writable");
+}
+
+/// Without NVRTC, kernels come from the archive, and compute what the kernels of NVRTC compute. A missing kernel
+/// is an error that names it.
 #[test]
 fn models_run_without_nvrtc() {
-    without_compiler("cuda_shipped::models_run_without_nvrtc", || {
+    with_archive("cuda_shipped::models_run_without_nvrtc", write_archive, |archive| {
         assert!(compiler_error().is_some(), "NVRTC must not be available");
-        let sample = SAMPLES[9];
-        let (want, got) = (sample.logits_on("cpu", &[5, 1, 17]), sample.logits(&[5, 1, 17]));
-        // Matmuls with many columns round to bf16 on GPUs.
-        for ((want, got), limit) in want.iter().zip(&got).zip([1e-6, 1e-6, 1e-4]) {
-            let error = nmse(want, got);
-            assert!(error < limit, "NMSE {error:.3e}");
-        }
+        let read = |path: &Path| std::fs::read(path).expect("the file was written before");
+        assert!(use_archive(&read(archive)), "no archive was in use");
+        let want = read(&logits_of(archive));
+        let (want, _) = want.as_chunks::<4>();
+        let want: Vec<f32> = want.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+        let got = run(gpu()).concat();
+        let error = nmse(&want, &got);
+        assert!(got.len() == want.len() && error < 1e-9, "NMSE {error:.3e}");
         let load = params(&card(), usize::MAX).load;
         let model = layouts::model(&seeded_file("mamba2-dense", None), &load);
         let Err(error) = Context::new(model, &exact().context) else {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, Write};
 use std::path::Path;
 
 use kernels::GgmlType;
@@ -203,6 +203,24 @@ impl<'a> GgufWriter<'a> {
         Ok(out)
     }
 
+    /// Like [`write_file`](GgufWriter::write_file), with holes for long runs of zeros.
+    pub fn write_sparse(self, path: impl AsRef<Path>) -> Result<u64, GgufError> {
+        let path = path.as_ref();
+        let write = || {
+            let failed = |error| GgufError::Io {
+                action: "create the file",
+                error,
+            };
+            let sparse = Sparse(File::create(path).map_err(failed)?);
+            let mut out = BufWriter::with_capacity(1 << 20, sparse);
+            let len = self.write(&mut out)?;
+            // The last bytes may be a hole.
+            out.get_ref().0.set_len(len).map_err(failed)?;
+            Ok(len)
+        };
+        write().map_err(|e: GgufError| e.in_file(path))
+    }
+
     /// Writes the complete file to `path`, overwriting an existing file. Errors name the path.
     pub fn write_file(self, path: impl AsRef<Path>) -> Result<u64, GgufError> {
         let path = path.as_ref();
@@ -244,6 +262,24 @@ pub(super) fn encode_header(metadata: &Metadata, tensors: &[TableEntry<'_>]) -> 
         out.extend_from_slice(&t.offset.to_le_bytes());
     }
     Ok(out)
+}
+
+/// A file that has holes instead of pieces of zeros.
+struct Sparse(File);
+
+impl Write for Sparse {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let is_zero = bytes.first() == Some(&0) && bytes[1..] == bytes[..bytes.len() - 1];
+        if !is_zero {
+            return self.0.write(bytes);
+        }
+        self.0.seek_relative(bytes.len() as i64)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Writer that forwards at most `limit` bytes and counts the bytes submitted.

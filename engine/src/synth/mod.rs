@@ -6,7 +6,7 @@ mod mix;
 mod shapes;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use kernels::GgmlType;
@@ -141,6 +141,17 @@ impl Synth {
             writer.add_tensor_with(t.name.as_str(), t.ty(), &t.ne, produce)?;
         }
         Ok(writer.write_file(path)?)
+    }
+
+    /// Writes the file with zeros instead of weights, which take no disk space.
+    pub fn write_zeros(&self, path: &Path) -> Result<u64, SynthError> {
+        let mut writer = GgufWriter::with_metadata(self.metadata.clone());
+        for t in &self.tensors {
+            let n_bytes = t.ty().row_bytes(t.ne.iter().product()).unwrap_or(0) as u64;
+            let produce = move |out: &mut dyn Write| io::copy(&mut io::repeat(0).take(n_bytes), out).map(drop);
+            writer.add_tensor_with(t.name.as_str(), t.ty(), &t.ne, produce)?;
+        }
+        Ok(writer.write_sparse(path)?)
     }
 }
 

@@ -39,7 +39,7 @@ impl Hash {
         Hash(hash)
     }
 
-    fn to_hex(self) -> String {
+    pub(super) fn to_hex(self) -> String {
         format!("{:032x}", self.0)
     }
 }

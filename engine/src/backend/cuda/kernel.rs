@@ -5,6 +5,7 @@ use std::fmt::Write;
 use kernels::GgmlType;
 use kernels::quants::{Points, points_of};
 
+use super::cache::Hash;
 use super::compile::Header;
 
 /// A CUDA source file.
@@ -165,6 +166,18 @@ impl Kernel {
         let mut all = [points; HEADERS.len() + 1];
         all[..HEADERS.len()].copy_from_slice(&HEADERS);
         f(&all)
+    }
+
+    /// Returns a hash of the specialization and of all sources.
+    pub(super) fn key(&self) -> Hash {
+        let title = self.describe();
+        self.with_headers(|headers| {
+            let texts = headers.iter().map(|header| header.text);
+            let own = [title.as_str(), self.text()]
+                .into_iter()
+                .chain(self.source.options.iter().copied());
+            Hash::of(own.chain(texts))
+        })
     }
 
     /// Returns the compiler options.

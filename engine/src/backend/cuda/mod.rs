@@ -9,7 +9,7 @@
 //! - [`counters`] (counters of the emulated driver),
 //! - [`input_errors`] (invalid input found by kernels), [`buffer`], [`parts`] (weight layout), [`ops`]
 //!   (kernels for each node), [`fuse`] (fusion of nodes), [`plan`], [`state`] (resources that backends share), [`backend`],
-//!   [`device`].
+//!   [`device`], [`planning`] and [`planned_memory`] (a GPU that only plans).
 
 mod backend;
 mod buffer;
@@ -27,6 +27,8 @@ mod library;
 mod ops;
 mod parts;
 mod plan;
+mod planned_memory;
+mod planning;
 mod raw;
 mod shipped;
 mod specializations;
@@ -42,7 +44,8 @@ use super::{Device, Registry};
 pub use cache::user_cache;
 pub use counters::Counters;
 pub use gpu::Gpu;
-pub use shipped::{pack, shipped};
+pub use planning::PlanningDevice;
+pub use shipped::{n_shipped, pack, use_archive};
 pub use specializations::{Specialization, compiler_error, loaded, specializations};
 
 /// Minimum CUDA version of the driver: 11.4, the first with `cuGraphInstantiateWithFlags`.

@@ -1,8 +1,9 @@
 //! Precompiled kernels of common models, embedded as PTX for machines without the compiler.
 //!
-//! The archive is DEFLATE-compressed text. Each kernel has a line with its name and specialization, followed
-//! by PTX for the oldest supported architecture, which drivers translate for newer GPUs.
-//! `tests/tests/cuda_shipped.rs` defines the contents and rebuilds the archive with `LLAMA_UPDATE=1`.
+//! The archive is DEFLATE-compressed text. Each kernel has a line with a hash of its sources, its name, and
+//! its specialization, followed by PTX for the oldest supported architecture, which drivers translate for
+//! newer GPUs. Kernels of other sources are ignored. `.ci/kernels` builds the archive, and
+//! `tests/tests/cuda_shipped.rs` defines the contents.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -10,6 +11,7 @@ use std::sync::OnceLock;
 
 use miniz_oxide::deflate::compress_to_vec;
 use miniz_oxide::inflate::decompress_to_vec_with_limit;
+use rayon::prelude::*;
 
 use super::kernel::Kernel;
 use super::specializations::Specialization;
@@ -25,48 +27,86 @@ const VERSION: &str = ".version 7.2";
 /// change results.
 const HINT: &str = ".pragma \"used_bytes_mask";
 
-const ARCHIVE: &[u8] = include_bytes!("../../../../kernels/cuda/shipped.deflate");
+/// The archive that was there when this crate was built; empty if there was none.
+const EMBEDDED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shipped.deflate"));
 
 /// Prefix of the line before a kernel's PTX.
 const MARK: &str = "// kernel ";
 
 /// Maximum size of the decompressed text in bytes.
-const MAX_BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 256 << 20;
 
 /// Maximum compression level. Slow, but packing is rare.
 const LEVEL: u8 = 10;
 
 /// Returns the PTX of a kernel, or `None` if the kernel is not precompiled.
 pub(super) fn find(kernel: &Kernel) -> Option<CString> {
-    let ptx = *texts().get(kernel.describe().as_str())?;
-    CString::new(ptx).ok()
+    let entry = archive().get(kernel.describe().as_str())?;
+    (entry.sources == kernel.key().to_hex()).then(|| CString::new(entry.ptx).ok())?
 }
 
-/// Returns the PTX of all precompiled kernels, by name and specialization.
-pub fn shipped() -> BTreeMap<&'static str, &'static str> {
-    texts().clone()
+/// Returns the number of precompiled kernels.
+pub fn n_shipped() -> usize {
+    archive().len()
 }
 
-fn texts() -> &'static BTreeMap<&'static str, &'static str> {
-    static TEXT: OnceLock<String> = OnceLock::new();
-    static TEXTS: OnceLock<BTreeMap<&str, &str>> = OnceLock::new();
-    let text = TEXT.get_or_init(|| {
-        let bytes = decompress_to_vec_with_limit(ARCHIVE, MAX_BYTES).unwrap_or_default();
-        String::from_utf8(bytes).unwrap_or_default()
+/// A precompiled kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry<'a> {
+    /// Hash of the sources.
+    sources: &'a str,
+    ptx: &'a str,
+}
+
+type Archive<'a> = BTreeMap<&'a str, Entry<'a>>;
+
+/// The text of the archive in use.
+static TEXT: OnceLock<String> = OnceLock::new();
+
+fn archive() -> &'static Archive<'static> {
+    static ARCHIVE: OnceLock<Archive<'static>> = OnceLock::new();
+    ARCHIVE.get_or_init(|| entries(TEXT.get_or_init(|| unpacked(EMBEDDED))))
+}
+
+/// Replaces the embedded archive by another one. Returns false if an archive is in use already.
+pub fn use_archive(archive: &[u8]) -> bool {
+    TEXT.set(unpacked(archive)).is_ok()
+}
+
+fn unpacked(archive: &[u8]) -> String {
+    let bytes = decompress_to_vec_with_limit(archive, MAX_BYTES).unwrap_or_default();
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+/// Returns the kernels of an archive's text by name and specialization.
+fn entries(text: &str) -> Archive<'_> {
+    let entry = |entry| -> Option<_> {
+        let (title, ptx) = str::split_once(entry, '\n')?;
+        let (sources, name) = title.split_once(' ')?;
+        Some((name, Entry { sources, ptx }))
+    };
+    text.split(MARK).filter_map(entry).collect()
+}
+
+/// Compiles kernels, and packs them as an archive.
+///
+/// # Errors
+/// Returns an error under the conditions of [`Specialization::ptx`].
+pub fn pack(kernels: &[Specialization]) -> Result<Vec<u8>, String> {
+    let texts = kernels.par_iter().map(|kernel| {
+        let (sources, ptx) = (kernel.kernel().key().to_hex(), kernel.shipped_ptx()?);
+        Ok(format!("{MARK}{sources} {}\n{ptx}", kernel.describe()))
     });
-    TEXTS.get_or_init(|| text.split(MARK).filter_map(|entry| entry.split_once('\n')).collect())
-}
-
-/// Packs an archive from PTX by name and specialization, in the format of [`shipped`].
-pub fn pack(kernels: &BTreeMap<String, String>) -> Vec<u8> {
-    let text: String = kernels
-        .iter()
-        .map(|(name, ptx)| format!("{MARK}{name}\n{ptx}"))
-        .collect();
-    compress_to_vec(text.as_bytes(), LEVEL)
+    let texts: Vec<String> = texts.collect::<Result<_, String>>()?;
+    Ok(compress_to_vec(texts.concat().as_bytes(), LEVEL))
 }
 
 impl Specialization {
+    /// Returns true if the kernel is precompiled from the current sources.
+    pub fn is_shipped(&self) -> bool {
+        find(self.kernel()).is_some()
+    }
+
     /// Compiles the kernel for the archive: without comments and without unused constants that the compiler
     /// retains.
     ///
@@ -109,18 +149,23 @@ mod tests {
     }
 
     #[test]
-    fn archive_is_read_completely() {
-        let kernels = shipped();
-        assert!(kernels.len() > 50, "{} kernels", kernels.len());
-        assert!(
-            kernels
-                .values()
-                .all(|ptx| ptx.starts_with(VERSION) && ptx.contains(".entry") && ptx.ends_with("}\n"))
+    fn archive_entries_have_hash_name_and_code() {
+        let text =
+            format!("{MARK}0a mul_vec (mul_vec.cu, TYPE=q4_K)\n.version 7.2\n}}\n{MARK}0b rows (rows.cu)\nret;\n");
+        let packed = compress_to_vec(text.as_bytes(), LEVEL);
+        let text = unpacked(&packed);
+        let (first, second) = (
+            Entry {
+                sources: "0a",
+                ptx: ".version 7.2\n}\n",
+            },
+            Entry {
+                sources: "0b",
+                ptx: "ret;\n",
+            },
         );
-        let own: BTreeMap<String, String> = kernels
-            .iter()
-            .map(|(name, ptx)| (name.to_string(), ptx.to_string()))
-            .collect();
-        assert!(pack(&own) == ARCHIVE);
+        let expected = Archive::from([("mul_vec (mul_vec.cu, TYPE=q4_K)", first), ("rows (rows.cu)", second)]);
+        assert_eq!(entries(&text), expected);
+        assert_eq!(entries(&unpacked(&[])), Archive::new());
     }
 }

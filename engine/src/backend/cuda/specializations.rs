@@ -22,6 +22,10 @@ impl Specialization {
         self.0.describe()
     }
 
+    pub(super) fn kernel(&self) -> &Kernel {
+        &self.0
+    }
+
     /// Returns true if decoding spends its time in this kernel. Hot kernels must not spill registers.
     pub fn is_hot(&self) -> bool {
         self.0.source.is_hot
@@ -66,31 +70,40 @@ pub fn loaded() -> Vec<Specialization> {
 /// Returns the kernels that compute a node on its own on a GPU of these sizes. Empty if the node is
 /// unsupported.
 pub fn specializations(graph: &Graph, node: TensorId, precision: Precision, gpu: Gpu) -> Vec<Specialization> {
-    let mut kernels = Kernels {
-        found: Vec::new(),
-        precision,
-        gpu,
-    };
+    let mut kernels = Kernels::new(precision, gpu);
     match ops::check(graph, node, precision, gpu).map(|_| ops::plan(graph, node, &mut kernels)) {
         Ok(Ok(())) => kernels.found,
         _ => Vec::new(),
     }
 }
 
+/// Address of all operands, aligned like buffers.
+const ADDRESS: u64 = 1 << 40;
+
 /// Collects kernels, assuming suitably aligned operands.
-struct Kernels {
-    found: Vec<Specialization>,
+pub(super) struct Kernels {
+    pub(super) found: Vec<Specialization>,
     precision: Precision,
     gpu: Gpu,
 }
 
+impl Kernels {
+    pub(super) fn new(precision: Precision, gpu: Gpu) -> Kernels {
+        Kernels {
+            found: Vec::new(),
+            precision,
+            gpu,
+        }
+    }
+}
+
 impl Target for Kernels {
     fn address(&mut self, _: TensorId, _: bool) -> Result<u64, Unplanned> {
-        Ok(0)
+        Ok(ADDRESS)
     }
 
     fn scratch(&mut self, _: usize) -> Result<u64, Unplanned> {
-        Ok(0)
+        Ok(ADDRESS)
     }
 
     fn precision(&self) -> Precision {
@@ -102,7 +115,7 @@ impl Target for Kernels {
     }
 
     fn columns(&mut self, _: &TensorArg, _: ColumnForm, _: usize) -> Result<(u64, bool), Unplanned> {
-        Ok((0, true))
+        Ok((ADDRESS, true))
     }
 
     fn error_record(&mut self, _: TensorId) -> (u64, u32) {

@@ -6,6 +6,7 @@ use kernels::Precision;
 
 use super::super::buffer::CudaBuffer;
 use super::super::ops::Step;
+use super::super::planned_memory::PlannedBuffer;
 use crate::backend::{GraphView, MemoryMap};
 use crate::graph::{Graph, Tensor, TensorId};
 
@@ -109,7 +110,9 @@ impl<'a> FusionPass<'a> {
     pub(super) fn address(&self, id: TensorId) -> Option<u64> {
         let home = self.graph.home(id)?;
         let buffer = self.memory.get(home.buffer).ok()?;
-        let ours = buffer.as_any().downcast_ref::<CudaBuffer>()?;
-        Some(ours.memory().address() + home.offset as u64)
+        let any = buffer.as_any();
+        let ours = any.downcast_ref::<CudaBuffer>().map(|ours| ours.memory().address());
+        let start = ours.or_else(|| any.downcast_ref::<PlannedBuffer>().map(|planned| planned.address))?;
+        Some(start + home.offset as u64)
     }
 }
