@@ -147,6 +147,122 @@ fn driver_error_names_missing_function() {
     assert!(listed.succeeds().contains(told), "{}", listed.out);
 }
 
+/// The first run compiles the kernels and reports their number; later runs read them from the cache.
+#[test]
+fn first_run_reports_number_of_compiled_kernels() {
+    let home = Home::new();
+    if is_left_out(&home) {
+        return;
+    }
+    let model = home.model("llama-dense", None);
+    let args = [
+        "run",
+        &model,
+        "abc",
+        "-n",
+        "2",
+        "--temp",
+        "0",
+        "--no-stats",
+        "-dev",
+        "cuda",
+    ];
+    let numbers = |settings: &str| -> Vec<u32> {
+        let ended = llama(&home, settings, &args);
+        ended.succeeds();
+        let lines = ended
+            .err
+            .lines()
+            .filter_map(|line| line.strip_suffix(" CUDA kernels (once per GPU and version)"));
+        let numbers = lines.map(|line| line.rsplit(' ').next().and_then(|n| n.parse().ok()));
+        numbers.collect::<Option<_>>().expect("each line has a number")
+    };
+    for settings in ["", "cubin=1"] {
+        let found = numbers(settings);
+        assert!(found.iter().sum::<u32>() > 8, "{settings}: {found:?}");
+        assert_eq!(numbers(settings), [0; 0], "{settings}");
+    }
+}
+
+/// `LLAMA_CUDA_TIMES` names a file for the times of all kernels, also of CUDA graphs' kernels.
+#[test]
+fn kernel_times_are_written_to_file() {
+    let home = Home::new();
+    if is_left_out(&home) {
+        return;
+    }
+    let model = home.model("llama-dense", None);
+    let run = |file: std::path::PathBuf| {
+        let mut command = home.llama(&[
+            "run",
+            &model,
+            "abc",
+            "-n",
+            "6",
+            "--temp",
+            "0",
+            "--no-stats",
+            "--ignore-eos",
+            "-dev",
+            "cuda",
+        ]);
+        command
+            .env("LD_LIBRARY_PATH", library_path())
+            .env("LLAMA_CACHE", home.path("cache"))
+            .env("LLAMA_CUDA_TIMES", file);
+        ended(command)
+    };
+    let file = home.path("times.json");
+    run(file.clone()).succeeds();
+    let times = std::fs::read(&file).expect("the file was written");
+    let times: serde_json::Value = serde_json::from_slice(&times).expect("JSON");
+    assert_eq!(times["is_emulated"], true);
+    assert!(
+        times["device"].as_str().is_some_and(|name| name.starts_with("cuda0: ")),
+        "{times}"
+    );
+    let kernels = times["kernels"].as_array().expect("a list");
+    assert!(kernels.len() > 8, "{times}");
+    for kernel in kernels {
+        // A prompt, and at least five tokens.
+        let numbers = ["launches", "us_median", "us_min", "block"].map(|name| kernel[name].as_f64());
+        assert!(numbers.iter().all(|n| n.is_some_and(|n| n > 0.0)), "{kernel}");
+    }
+    let product = kernels
+        .iter()
+        .find(|k| k["kernel"].as_str().is_some_and(|name| name.starts_with("mul_vec")));
+    let product = product.expect("a matmul of the tokens");
+    assert!(
+        product["gb_s"].is_number() && product["tflops"].is_number(),
+        "{product}"
+    );
+    // A file that cannot be written is a warning.
+    let unwritable = run(home.path("missing/times.json"));
+    unwritable.succeeds();
+    assert!(
+        unwritable.err.contains("cannot write the kernel times to "),
+        "{}",
+        unwritable.err
+    );
+}
+
+#[test]
+fn bench_times_need_a_gpu() {
+    let home = Home::new();
+    if is_left_out(&home) {
+        return;
+    }
+    let model = home.model("llama-dense", None);
+    let args = ["bench", "-m", &model, "-p", "4", "-n", "2", "-r", "1", "--times"];
+    let emulated = llama(&home, "", &[&args[..], &["--device", "cuda"]].concat());
+    assert_eq!(emulated.status, 1);
+    let reason = "--times needs a GPU: the emulated device measures no time";
+    assert!(emulated.err.contains(reason), "{}", emulated.err);
+    let on_cpu = ended(home.llama(&[&args[..], &["--device", "cpu"]].concat()));
+    assert_eq!(on_cpu.status, 1);
+    assert!(on_cpu.err.contains("no kernel ran on an NVIDIA GPU"), "{}", on_cpu.err);
+}
+
 /// Losing a device during generation is an error; the text generated before is printed.
 #[test]
 fn losing_gpu_during_generation_is_an_error() {

@@ -41,6 +41,12 @@ pub struct BenchArgs {
     /// Print a per-op time profile after each test
     #[arg(long, conflicts_with = "compare")]
     pub profile: bool,
+    /// Print the time of each GPU kernel after each test
+    ///
+    /// Each kernel runs between two events and not as part of a CUDA graph, so speeds are lower than without this
+    /// option.
+    #[arg(long, conflicts_with_all = ["compare", "profile"])]
+    pub times: bool,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: BenchFormat,

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::backend::Profile;
+use engine::backend::cuda::{KernelTime, KernelTimes};
 use engine::context::ContextParams;
 use engine::model::Model;
 
@@ -181,6 +182,11 @@ fn estimated(models: &[PathBuf], tests: &[Test], args: &BenchArgs, mut cost_mode
             "--compare cannot be used with the emulated device, which measures no time",
         ));
     }
+    if args.times {
+        return Err(Failure::new(
+            "--times needs a GPU: the emulated device measures no time; without --times, `llama bench` prints estimates",
+        ));
+    }
     let stop = interrupt::listen();
     for path in models {
         let loaded = Loaded::open(path, args)?;
@@ -206,7 +212,11 @@ fn alone(loaded: &Loaded, tests: &[Test], args: &BenchArgs, report: &mut Report<
         };
         let mut case = Case::open(&loaded.model, test, &params)?;
         case.set_cancel(stop.flag());
+        if args.times {
+            KernelTimes::start();
+        }
         case.warm_up()?;
+        KernelTimes::take();
         let (mut samples, mut times) = (Samples::default(), Times::default());
         for _ in 0..args.repetitions {
             let repetition = case.run()?;
@@ -217,9 +227,23 @@ fn alone(loaded: &Loaded, tests: &[Test], args: &BenchArgs, report: &mut Report<
         }
         let mut row = Row::new(loaded, &case, &samples, &limits, args);
         row.profile = profile.map(|_| times.shares());
+        if args.times {
+            row.kernels = Some(kernel_times()?);
+        }
         report.row(&row)?;
     }
     Ok(())
+}
+
+/// Returns the kernel times of the last test.
+fn kernel_times() -> Outcome<Vec<KernelTime>> {
+    let times = KernelTimes::take();
+    if times.is_empty() {
+        return Err(Failure::new(
+            "--times: no kernel ran on an NVIDIA GPU; `llama devices` lists the GPUs, and --device selects one",
+        ));
+    }
+    Ok(times)
 }
 
 /// Runs every test once per round, then the other engine and the peak measurements, so that a disturbance

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use engine::backend::cuda::KernelTime;
 use serde::Serialize;
 
 use crate::failure::Outcome;
@@ -63,6 +64,8 @@ pub struct Row {
     median_ratio: Option<f64>,
     /// Time per op, if profiling is enabled.
     pub profile: Option<Vec<OpShare>>,
+    /// Times of GPU kernels, if measured.
+    pub kernels: Option<Vec<KernelTime>>,
     #[serde(skip)]
     test: String,
 }
@@ -111,6 +114,7 @@ impl Row {
             median_ratio: median(&ratios),
             ratios,
             profile: None,
+            kernels: None,
             test: test.to_string(),
         }
     }
@@ -211,6 +215,7 @@ impl<'a> Report<'a> {
                 let cells: Vec<String> = COLUMNS.iter().map(|c| c.2(row)).collect();
                 self.line(&cells)?;
                 self.profile(row)?;
+                self.kernels(row)?;
             }
             BenchFormat::Csv => {
                 if self.rows.is_empty() {
@@ -248,6 +253,17 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
+    /// Prints the times of GPU kernels below a table row.
+    fn kernels(&mut self, row: &Row) -> Outcome {
+        let Some(kernels) = &row.kernels else {
+            return Ok(());
+        };
+        for line in kernel_lines(kernels, self.format == BenchFormat::Md) {
+            writeln!(self.out, "{line}")?;
+        }
+        Ok(())
+    }
+
     fn line(&mut self, cells: &[String]) -> Outcome {
         if self.format == BenchFormat::Md {
             writeln!(self.out, "| {} |", cells.join(" | "))?;
@@ -262,6 +278,50 @@ impl<'a> Report<'a> {
         }
         Ok(writeln!(self.out)?)
     }
+}
+
+/// Headings of kernel times with their widths.
+const KERNEL_COLUMNS: [(&str, usize); 9] = [
+    ("share", 7),
+    ("launches", 8),
+    ("median us", 9),
+    ("min us", 9),
+    ("GB/s", 6),
+    ("TFLOP/s", 7),
+    ("grid", 14),
+    ("block", 5),
+    ("kernel", 0),
+];
+
+/// Formats kernel times as a table.
+fn kernel_lines(kernels: &[KernelTime], is_markdown: bool) -> Vec<String> {
+    let total: f64 = kernels.iter().map(|kernel| kernel.us_total).sum();
+    let number = |x: Option<f64>| x.map_or("-".to_owned(), |x| format!("{x:.1}"));
+    let cells = |k: &KernelTime| {
+        let [x, y, z] = k.grid;
+        [
+            format!("{:.1} %", 100.0 * k.us_total / total.max(f64::MIN_POSITIVE)),
+            k.launches.to_string(),
+            format!("{:.2}", k.us_median),
+            format!("{:.2}", k.us_min),
+            number(k.gb_s),
+            number(k.tflops),
+            format!("{x}x{y}x{z}"),
+            k.block.to_string(),
+            k.kernel.clone(),
+        ]
+    };
+    let line = |cells: [String; 9]| match is_markdown {
+        true => format!("| {} |", cells.join(" | ")),
+        false => {
+            let cells = cells.iter().zip(KERNEL_COLUMNS);
+            let cells: Vec<String> = cells.map(|(cell, (_, width))| format!("{cell:>width$}")).collect();
+            format!("    {}", cells.join("  "))
+        }
+    };
+    let headings = KERNEL_COLUMNS.map(|(heading, _)| heading.to_owned());
+    let lines = kernels.iter().map(|kernel| line(cells(kernel)));
+    std::iter::once(line(headings)).chain(lines).collect()
 }
 
 fn csv_names(row: &serde_json::Value) -> String {
@@ -285,4 +345,35 @@ fn csv_values(row: &serde_json::Value) -> String {
     };
     let values = row.as_object().into_iter().flat_map(|row| row.values().map(value));
     values.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_times_are_aligned_columns() {
+        let kernel = KernelTime {
+            kernel: "mul_vec (mul_vec.cu, COLS=1)".to_owned(),
+            launches: 12,
+            us_median: 4.0,
+            us_min: 3.5,
+            us_total: 48.0,
+            grid: [132, 2, 1],
+            block: 128,
+            shared: 0,
+            bytes: Some(8000),
+            gb_s: Some(2.0),
+            tflops: None,
+        };
+        let expected = "\
+      share  launches  median us     min us    GB/s  TFLOP/s            grid  block  kernel
+    100.0 %        12       4.00       3.50     2.0        -         132x2x1    128  mul_vec (mul_vec.cu, COLS=1)";
+        assert_eq!(kernel_lines(std::slice::from_ref(&kernel), false).join("\n"), expected);
+        let rows = kernel_lines(&[kernel], true);
+        assert_eq!(
+            rows[1],
+            "| 100.0 % | 12 | 4.00 | 3.50 | 2.0 | - | 132x2x1 | 128 | mul_vec (mul_vec.cu, COLS=1) |"
+        );
+    }
 }

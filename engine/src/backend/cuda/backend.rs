@@ -9,11 +9,14 @@ use kernels::Precision;
 use super::buffer::{CudaBuffer, foreign};
 use super::context::{DeviceMemory, Event, Staging, Stream, device_error};
 use super::driver::CudaError;
-use super::fuse;
+use super::fuse::{self, Steps};
 use super::input_errors::{ErrorWatch, WatchedStream};
+use super::kernel::Kernel;
 use super::ops::{self, Unplanned};
 use super::plan::{CudaPlan, Launch, Planner, Scratch, ScratchAreas};
 use super::state::DeviceState;
+use super::times::{self, Timer};
+use super::work::Work;
 use crate::backend::{
     Backend, BackendError, Buffer, Device, GraphView, MemoryMap, PendingRead, Plan, check_range, rules,
 };
@@ -42,6 +45,7 @@ pub(super) struct CudaBackend {
     /// Event that streams of other devices wait for.
     point: Event,
     idle: Idle,
+    timer: Timer,
 }
 
 impl CudaBackend {
@@ -50,6 +54,7 @@ impl CudaBackend {
         ready: Arc<DeviceState>,
         precision: Precision,
     ) -> Result<CudaBackend, BackendError> {
+        times::start_for(&*device);
         let failed = |error| device_error(device.name(), &error);
         let stream = Arc::new(Stream::new(&ready.context).map_err(failed)?);
         let own = WatchedStream::new(device.clone(), &ready.context, &stream).map_err(failed)?;
@@ -63,6 +68,7 @@ impl CudaBackend {
             point: Event::new(&ready.context).map_err(failed)?,
             stream,
             idle: Idle::default(),
+            timer: Timer::default(),
             device,
             ready,
             precision,
@@ -101,6 +107,43 @@ impl CudaBackend {
         Ok(())
     }
 
+    /// Plans the launches of all steps. Returns the kernels that must be loaded first, without which the plan is
+    /// incomplete.
+    fn plan(
+        &self,
+        view: &GraphView<'_>,
+        memory: &MemoryMap,
+        steps: &Steps,
+        plan: &mut CudaPlan,
+    ) -> Result<Vec<Kernel>, BackendError> {
+        plan.clear();
+        (plan.version, plan.stamp) = (view.graph.version(), memory.stamp());
+        plan.scratch = Some(self.scratch.clone());
+        let mut faults = self.own.lock();
+        let mut planner = Planner {
+            device: self.device.name(),
+            graph: view.graph,
+            memory,
+            library: &self.ready.library,
+            gpu: self.ready.gpu,
+            faults: &mut faults,
+            scratch: &self.scratch,
+            moved: &steps.moved,
+            precision: self.precision,
+            work: Work::default(),
+            missing: Vec::new(),
+            plan,
+        };
+        for step in &steps.steps {
+            planner.work = Work::of(view.graph, step);
+            ops::plan_step(view.graph, step, &mut planner).map_err(|refusal| match refusal {
+                Unplanned::Unsupported(_) => rules::unsupported(view.graph, step.first()),
+                Unplanned::Error(error) => error,
+            })?;
+        }
+        Ok(planner.missing)
+    }
+
     /// Enqueues the kernels of a plan: individually at first, then as a CUDA graph.
     fn queue(&self, plan: &mut CudaPlan, cancel: &AtomicBool) -> Result<(), BackendError> {
         let failed = |error| device_error(self.device.name(), &error);
@@ -131,6 +174,21 @@ impl CudaBackend {
         }
         plan.n_runs += 1;
         Ok(())
+    }
+
+    /// Enqueues the kernels of a plan individually, waits, and measures their times.
+    fn queue_timed(&mut self, plan: &CudaPlan, cancel: &AtomicBool) -> Result<(), BackendError> {
+        let mut timer = std::mem::take(&mut self.timer);
+        let ran = timer.run(
+            &self.ready.context,
+            &self.stream,
+            &plan.launches,
+            cancel,
+            |launch| self.launch(plan, launch),
+            |error| self.failed(error),
+        );
+        self.timer = timer;
+        ran
     }
 
     /// Enqueues a kernel of a plan. Graph and memory must be unchanged since the plan was prepared.
@@ -171,29 +229,17 @@ impl Backend for CudaBackend {
         old: Option<Box<dyn Plan>>,
     ) -> Result<Box<dyn Plan>, BackendError> {
         let mut plan = <dyn Plan>::recycle::<CudaPlan>(old);
-        plan.clear();
-        (plan.version, plan.stamp) = (view.graph.version(), memory.stamp());
         let steps = fuse::steps(view, memory, self.precision);
         self.reserve_scratch(view, steps.moved_bytes)?;
-        plan.scratch = Some(self.scratch.clone());
-        let mut faults = self.own.lock();
-        let mut planner = Planner {
-            device: self.device.name(),
-            graph: view.graph,
-            memory,
-            library: &self.ready.library,
-            gpu: self.ready.gpu,
-            faults: &mut faults,
-            scratch: &self.scratch,
-            moved: &steps.moved,
-            precision: self.precision,
-            plan: &mut plan,
-        };
-        for step in &steps.steps {
-            ops::plan_step(view.graph, step, &mut planner).map_err(|refusal| match refusal {
-                Unplanned::Unsupported(_) => rules::unsupported(view.graph, step.first()),
-                Unplanned::Error(error) => error,
+        let missing = self.plan(view, memory, &steps, &mut plan)?;
+        if !missing.is_empty() {
+            let loaded = self.ready.library.load(&missing);
+            loaded.map_err(|error| BackendError::Device {
+                device: self.device.name().to_owned(),
+                message: error.to_string(),
             })?;
+            let missing = self.plan(view, memory, &steps, &mut plan)?;
+            assert!(missing.is_empty(), "`load` loads every kernel or fails");
         }
         Ok(plan)
     }
@@ -214,7 +260,11 @@ impl Backend for CudaBackend {
         if cancel.load(Ordering::Relaxed) {
             return Err(BackendError::Cancelled);
         }
-        self.queue(plan, cancel)?;
+        if times::is_on() {
+            self.queue_timed(plan, cancel)?;
+        } else {
+            self.queue(plan, cancel)?;
+        }
         if plan.may_fail {
             let fetched = self.own.lock().fetch(&self.stream);
             fetched.map_err(|error| self.failed(error))?;
@@ -321,6 +371,12 @@ impl CudaBackend {
             source.stream.wait_for(&self.point)
         };
         queue().map(|()| true).map_err(|error| self.failed(error))
+    }
+}
+
+impl Drop for CudaBackend {
+    fn drop(&mut self) {
+        times::write();
     }
 }
 

@@ -1,7 +1,6 @@
-//! Disk cache of compiled kernels, keyed by a hash of all inputs. A damaged entry counts as missing. If an
+//! Disk cache of compiled kernels (machine code or PTX), keyed by a hash of all inputs. A damaged entry counts as missing. If an
 //! entry cannot be written, the kernel is compiled again next time.
 
-use std::ffi::CString;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,12 +26,12 @@ pub(super) struct Hash(u128);
 
 impl Hash {
     /// Hashes a sequence of strings. Moving a character between strings changes the hash.
-    pub(super) fn of<'a>(parts: impl IntoIterator<Item = &'a str>) -> Hash {
+    pub(super) fn of<T: AsRef<[u8]>>(parts: impl IntoIterator<Item = T>) -> Hash {
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         let mut hash = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
         for part in parts {
             // Terminates each string with a byte that never occurs in UTF-8.
-            for &byte in part.as_bytes().iter().chain(&[0xff]) {
+            for &byte in part.as_ref().iter().chain(&[0xff]) {
                 hash = (hash ^ u128::from(byte)).wrapping_mul(PRIME);
             }
         }
@@ -65,41 +64,48 @@ impl Cache {
         }
     }
 
-    /// Returns the PTX for a key. On a miss, calls `make` and stores the result.
-    pub(super) fn get<E>(&self, key: Hash, make: impl FnOnce() -> Result<CString, E>) -> Result<CString, E> {
+    /// Returns the code for a key. On a miss, calls `make` and stores the result.
+    pub(super) fn get<E>(&self, key: Hash, make: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<Vec<u8>, E> {
         let Some(dir) = &self.dir else {
             return make();
         };
-        let path = dir.join(format!("{}.ptx", key.to_hex()));
-        if let Some(ptx) = read(&path) {
-            return Ok(ptx);
+        let path = path(dir, key);
+        if let Some(code) = read(&path) {
+            return Ok(code);
         }
-        let ptx = make()?;
+        let code = make()?;
         // A failed write only costs time on the next run.
-        let _ = write(dir, &path, &ptx);
-        Ok(ptx)
+        let _ = write(dir, &path, &code);
+        Ok(code)
+    }
+
+    /// Returns true if there is an entry for a key.
+    pub(super) fn contains(&self, key: Hash) -> bool {
+        self.dir.as_ref().is_some_and(|dir| path(dir, key).is_file())
     }
 }
 
-/// Reads an entry: a line with the hash of the PTX, then the PTX.
-fn read(path: &Path) -> Option<CString> {
-    let entry = fs::read_to_string(path).ok()?;
-    let (hash, ptx) = entry.split_once('\n')?;
-    if hash != Hash::of([ptx]).to_hex() {
-        return None;
-    }
-    CString::new(ptx).ok()
+fn path(dir: &Path, key: Hash) -> PathBuf {
+    dir.join(format!("{}.code", key.to_hex()))
+}
+
+/// Reads an entry: a line with the hash of the code, then the code.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let mut entry = fs::read(path).ok()?;
+    let hash_len = entry.iter().position(|&byte| byte == b'\n')?;
+    let code = entry.split_off(hash_len + 1);
+    let is_whole = entry[..hash_len] == *Hash::of([&code]).to_hex().as_bytes();
+    is_whole.then_some(code)
 }
 
 /// Writes an entry atomically, so that readers see either all of it or nothing.
-fn write(dir: &Path, path: &Path, ptx: &CString) -> std::io::Result<()> {
+fn write(dir: &Path, path: &Path, code: &[u8]) -> std::io::Result<()> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     fs::create_dir_all(dir)?;
-    let text = ptx.to_string_lossy();
     let unfinished = dir.join(format!(".{}.{number}", std::process::id()));
     let mut file = fs::File::create(&unfinished)?;
-    let written = writeln!(file, "{}", Hash::of([&*text]).to_hex()).and_then(|()| file.write_all(text.as_bytes()));
+    let written = writeln!(file, "{}", Hash::of([code]).to_hex()).and_then(|()| file.write_all(code));
     let renamed = written.and_then(|()| fs::rename(&unfinished, path));
     if renamed.is_err() {
         let _ = fs::remove_file(&unfinished);
@@ -121,15 +127,16 @@ mod tests {
         let get = |key: &str| {
             let make = || {
                 made.set(made.get() + 1);
-                Ok::<_, ()>(CString::new(format!("// {key}")).unwrap())
+                Ok::<_, ()>(format!("// {key}").into_bytes())
             };
-            cache.get(Hash::of([key]), make).unwrap().into_string().unwrap()
+            String::from_utf8(cache.get(Hash::of([key]), make).unwrap()).unwrap()
         };
         assert_eq!(
             (get("a"), get("a"), get("b")),
             ("// a".into(), "// a".into(), "// b".into())
         );
         assert_eq!(made.get(), 2);
+        assert_eq!(["a", "c"].map(|key| cache.contains(Hash::of([key]))), [true, false]);
         let entries = || {
             fs::read_dir(dir.path().join("cuda"))
                 .unwrap()
@@ -160,8 +167,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        let ptx = CString::new("ptx").unwrap();
-        let found = Cache::at(&file).get(Hash::of(["a"]), || Ok::<_, ()>(ptx.clone()));
-        assert_eq!(found, Ok(ptx));
+        let cache = Cache::at(&file);
+        let found = cache.get(Hash::of(["a"]), || Ok::<_, ()>(b"code".to_vec()));
+        assert_eq!(found, Ok(b"code".to_vec()));
+        assert!(!cache.contains(Hash::of(["a"])));
     }
 }

@@ -1,8 +1,10 @@
-//! Compiles CUDA C++ to PTX with NVRTC at run time, so that the same binary works with and without CUDA.
+//! Compiles CUDA C++ to machine code or PTX with NVRTC at run time, so that the same binary works with and
+//! without CUDA.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
+use super::code::Form;
 use super::raw::{self, Compiler, compiler, nvrtc};
 
 /// Errors of kernel compilation.
@@ -87,14 +89,16 @@ impl Compiler {
         Ok(all)
     }
 
-    /// Compiles a source to PTX. `what` is the name of the source in error messages.
+    /// Compiles a source to the form that the options select. `what` is the name of the source in error
+    /// messages. PTX has no terminating zero.
     pub(super) fn compile(
         self,
         what: &str,
         text: &str,
         headers: &[Header<'_>],
         options: &[String],
-    ) -> Result<CString, CompileError> {
+        form: Form,
+    ) -> Result<Vec<u8>, CompileError> {
         let program = Program::new(self, what, text, headers)?;
         let options: Vec<CString> = options.iter().map(|option| c_string(option)).collect();
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
@@ -112,7 +116,10 @@ impl Compiler {
             }
             code => self.check("nvrtcCompileProgram", code)?,
         }
-        program.ptx()
+        match form {
+            Form::MachineCode(_) => program.machine_code(),
+            Form::Ptx(_) => program.ptx(),
+        }
     }
 }
 
@@ -150,7 +157,19 @@ impl Program {
         Ok(text.to_string_lossy().trim_end().to_owned())
     }
 
-    fn ptx(&self) -> Result<CString, CompileError> {
+    fn machine_code(&self) -> Result<Vec<u8>, CompileError> {
+        let mut len = 0;
+        // SAFETY: the program is alive, and the out-parameter is valid.
+        let code = unsafe { compiler!(self.compiler, nvrtcGetCUBINSize(self.handle, &mut len)) };
+        self.compiler.check("nvrtcGetCUBINSize", code)?;
+        let mut elf = vec![0u8; len];
+        // SAFETY: the program is alive, and `elf` has the reported length.
+        let code = unsafe { compiler!(self.compiler, nvrtcGetCUBIN(self.handle, elf.as_mut_ptr().cast())) };
+        self.compiler.check("nvrtcGetCUBIN", code)?;
+        Ok(elf)
+    }
+
+    fn ptx(&self) -> Result<Vec<u8>, CompileError> {
         let mut len = 0;
         // SAFETY: the program is alive, and the out-parameter is valid.
         let code = unsafe { compiler!(self.compiler, nvrtcGetPTXSize(self.handle, &mut len)) };
@@ -159,7 +178,7 @@ impl Program {
         // SAFETY: the program is alive, and `ptx` has the reported length, including the terminating zero.
         let code = unsafe { compiler!(self.compiler, nvrtcGetPTX(self.handle, ptx.as_mut_ptr().cast())) };
         self.compiler.check("nvrtcGetPTX", code)?;
-        Ok(CStr::from_bytes_until_nul(&ptx).unwrap_or_default().to_owned())
+        Ok(CStr::from_bytes_until_nul(&ptx).unwrap_or_default().to_bytes().to_vec())
     }
 }
 

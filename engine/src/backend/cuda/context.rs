@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use super::code::Code;
 use super::counters::Counters;
 use super::driver::{CudaError, Result};
 use super::raw::{Driver, cu};
@@ -44,6 +45,11 @@ impl Context {
         // SAFETY: the context is retained until it is dropped.
         unsafe { self.driver.set_context(self.handle) }?;
         Ok(self.driver)
+    }
+
+    /// Returns the CUDA version of the driver: 1000 * major + 10 * minor.
+    pub(super) fn version(&self) -> Result<i32> {
+        self.driver.version()
     }
 
     /// Returns the free and total memory of the device in bytes.
@@ -308,6 +314,19 @@ impl Event {
         Ok(Event { context, handle })
     }
 
+    /// Creates an event that records the time.
+    pub(super) fn timed(context: &Arc<Context>) -> Result<Event> {
+        let handle = context.bind()?.create_timed_event()?;
+        let context = context.clone();
+        Ok(Event { context, handle })
+    }
+
+    /// Returns the milliseconds since another event. Both record the time, and their work is done.
+    pub(super) fn since(&self, start: &Event) -> Result<f32> {
+        // SAFETY: the events are alive while borrowed.
+        unsafe { self.context.bind()?.elapsed(start.handle, self.handle) }
+    }
+
     fn synchronize(&self) -> Result<()> {
         // SAFETY: the event is alive while `self` is.
         unsafe { self.context.bind()?.synchronize_event(self.handle) }
@@ -477,6 +496,7 @@ struct Module {
 pub(super) struct Function {
     module: Module,
     handle: cu::CUfunction,
+    title: Arc<str>,
 }
 
 // SAFETY: driver functions are thread-safe, and `Context::bind` precedes each call.
@@ -485,11 +505,11 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// Loads the kernel `name` from PTX. `title` is the kernel's name in the counters of the emulated driver.
-    pub(super) fn load(context: &Arc<Context>, ptx: &CStr, name: &CStr, title: &CStr) -> Result<Function> {
+    /// Loads the kernel `name`. `title` is the kernel's name in measurements.
+    pub(super) fn load(context: &Arc<Context>, code: &Code, name: &CStr, title: &CStr) -> Result<Function> {
         let module = Module {
             context: context.clone(),
-            handle: context.bind()?.load_module(ptx)?,
+            handle: context.bind()?.load_module(code)?,
         };
         // SAFETY: the module is alive, and `Function` owns it.
         let handle = unsafe { context.bind()?.function(module.handle, name) }?;
@@ -497,7 +517,13 @@ impl Function {
             // SAFETY: the module is alive.
             unsafe { counters.entitle(handle, title) };
         }
-        Ok(Function { module, handle })
+        let title = title.to_string_lossy().as_ref().into();
+        Ok(Function { module, handle, title })
+    }
+
+    /// Returns name, source, and definitions of the kernel.
+    pub(super) fn title(&self) -> &Arc<str> {
+        &self.title
     }
 
     /// Permits launches with this amount of dynamic shared memory.

@@ -93,8 +93,7 @@ impl CudaDevice {
         let start = || {
             let text = |error: &dyn std::fmt::Display| error.to_string();
             let context = Context::new(self.driver, self.properties.handle).map_err(|e| text(&e))?;
-            let library =
-                Library::new(&context, self.compiler.clone(), self.properties.capability).map_err(|e| text(&e))?;
+            let library = Library::new(&context, self.compiler.clone(), self.properties.capability)?;
             let memory = CudaBufferType::new(&self.name, &context, self.properties.memory).map_err(|e| text(&e))?;
             Ok(Arc::new(DeviceState {
                 buffer_type: Arc::new(memory),

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
+use super::code::Code;
 use super::raw::{self, Driver, cu, driver};
 
 /// Error of a driver call.
@@ -24,6 +25,29 @@ impl CudaError {
     pub(super) fn is_out_of_memory(&self) -> bool {
         self.code == cu::CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32
     }
+
+    /// Returns true if the driver refused the code of a module, so that another form of the code may load.
+    pub(super) fn refuses_code(&self) -> bool {
+        self.code == INVALID_PTX || self.refuses_form()
+    }
+
+    /// Returns true if the driver refused the form of the code, so that it refuses every module of this form.
+    pub(super) fn refuses_form(&self) -> bool {
+        REFUSED_FORMS.contains(&self.code)
+    }
+
+    /// Appends the first lines of a log: of `errors`, or of `notes` if there are no errors.
+    fn with_log(mut self, errors: &[u8], notes: &[u8]) -> CudaError {
+        let text = |log| CStr::from_bytes_until_nul(log).unwrap_or_default().to_string_lossy();
+        let (errors, notes) = (text(errors), text(notes));
+        let log = if errors.trim().is_empty() { notes } else { errors };
+        let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        if !lines.is_empty() {
+            let first = lines[..lines.len().min(JIT_LOG_LINES)].join("; ");
+            self.text = format!("{}: {first}", self.text);
+        }
+        self
+    }
 }
 
 /// Code of a successful call.
@@ -33,6 +57,27 @@ const NOT_READY: u32 = cu::CUresult::CUDA_ERROR_NOT_READY as u32;
 
 /// Code of a request that was already granted.
 const ALREADY_ENABLED: u32 = cu::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as u32;
+
+const INVALID_PTX: u32 = cu::CUresult::CUDA_ERROR_INVALID_PTX as u32;
+
+/// Codes for a form of code that the driver or the device does not support.
+const REFUSED_FORMS: [u32; 5] = [
+    cu::CUresult::CUDA_ERROR_INVALID_IMAGE as u32,
+    cu::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU as u32,
+    cu::CUresult::CUDA_ERROR_JIT_COMPILER_NOT_FOUND as u32,
+    cu::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION as u32,
+    cu::CUresult::CUDA_ERROR_JIT_COMPILATION_DISABLED as u32,
+];
+
+/// Size of the buffers for the output of the driver's compiler, and number of lines to report.
+const JIT_LOG_BYTES: usize = 4096;
+const JIT_LOG_LINES: usize = 3;
+
+/// Code of a missing symbol.
+const NOT_FOUND: u32 = cu::CUresult::CUDA_ERROR_NOT_FOUND as u32;
+
+/// Signature of `cuEventElapsedTime`.
+type ElapsedFn = unsafe extern "C" fn(*mut f32, cu::CUevent, cu::CUevent) -> u32;
 
 /// Signature of functions that return the name or description of a code.
 type DescribeFn = unsafe extern "C" fn(u32, *mut *const c_char) -> u32;
@@ -360,6 +405,32 @@ impl Driver {
         Ok(event)
     }
 
+    /// Creates an event that records the time.
+    pub(super) fn create_timed_event(self) -> Result<cu::CUevent> {
+        let mut event = ptr::null_mut();
+        // SAFETY: the out-parameter is valid.
+        self.check("cuEventCreate", unsafe { driver!(self, cuEventCreate(&mut event, 0)) })?;
+        Ok(event)
+    }
+
+    /// Returns the milliseconds between two events.
+    ///
+    /// # Safety
+    /// The events are alive.
+    pub(super) unsafe fn elapsed(self, start: cu::CUevent, end: cu::CUevent) -> Result<f32> {
+        // `cudarc` declares only the successor of this function, which drivers before CUDA 12.8 lack.
+        let address = raw::driver_function(self, c"cuEventElapsedTime");
+        if address == 0 {
+            return self.check("cuEventElapsedTime", NOT_FOUND).map(|()| 0.0);
+        }
+        let mut ms = 0.0;
+        // SAFETY: the function at the address has this type, the events are alive (function contract), and the
+        // out-parameter is valid.
+        let code = unsafe { raw::at::<ElapsedFn>(address)(&mut ms, start, end) };
+        self.check("cuEventElapsedTime", code)?;
+        Ok(ms)
+    }
+
     /// Destroys an event.
     ///
     /// # Safety
@@ -412,13 +483,31 @@ impl Driver {
         }
     }
 
-    /// Loads a module from PTX.
-    pub(super) fn load_module(self, ptx: &CStr) -> Result<cu::CUmodule> {
+    /// Loads a module. The error includes the first lines that the driver's compiler printed.
+    pub(super) fn load_module(self, code: &Code) -> Result<cu::CUmodule> {
+        use cu::CUjit_option::*;
+        let (mut errors, mut notes) = ([0u8; JIT_LOG_BYTES], [0u8; JIT_LOG_BYTES]);
+        let mut options = [
+            CU_JIT_ERROR_LOG_BUFFER,
+            CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+            CU_JIT_INFO_LOG_BUFFER,
+            CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+        ];
+        // Sizes are passed as the value of a pointer.
+        let len = ptr::without_provenance_mut(JIT_LOG_BYTES);
+        let mut values = [errors.as_mut_ptr().cast(), len, notes.as_mut_ptr().cast(), len];
         let mut module = ptr::null_mut();
-        // SAFETY: the PTX is zero-terminated, and the out-parameter is valid.
-        let code = unsafe { driver!(self, cuModuleLoadData(&mut module, ptx.as_ptr().cast())) };
-        self.check("cuModuleLoadData", code)?;
-        Ok(module)
+        // SAFETY: `Code` holds zero-terminated PTX or a complete ELF file, both arrays have `options.len()`
+        // elements, the log buffers have the given lengths, and the out-parameter is valid.
+        let result = unsafe {
+            let (n, options) = (options.len() as c_uint, options.as_mut_ptr());
+            driver!(
+                self,
+                cuModuleLoadDataEx(&mut module, code.address(), n, options, values.as_mut_ptr())
+            )
+        };
+        let loaded = self.check("cuModuleLoadDataEx", result);
+        loaded.map_err(|error| error.with_log(&errors, &notes)).map(|()| module)
     }
 
     /// Unloads a module.
@@ -548,5 +637,40 @@ impl Driver {
     pub(super) unsafe fn destroy_exec(self, exec: cu::CUgraphExec) -> Result<()> {
         // SAFETY: the graph is alive and no longer used (function contract).
         self.check("cuGraphExecDestroy", unsafe { driver!(self, cuGraphExecDestroy(exec)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: u32) -> CudaError {
+        CudaError {
+            call: "cuModuleLoadDataEx",
+            code,
+            name: "CUDA_ERROR".to_owned(),
+            text: "refused".to_owned(),
+        }
+    }
+
+    #[test]
+    fn error_ends_with_first_lines_of_the_log() {
+        let log = b"\nptxas fatal 1\n\n  line 2\nline 3\nline 4\n\0rest";
+        let text = |errors: &[u8], notes: &[u8]| error(218).with_log(errors, notes).text;
+        assert_eq!(text(log, b"notes\0"), "refused: ptxas fatal 1; line 2; line 3");
+        assert_eq!(text(b"\0", b"notes\0"), "refused: notes");
+        assert_eq!(text(b"\0", b"\0"), "refused");
+    }
+
+    /// Numbers of the CUDA driver API.
+    #[test]
+    fn refused_code_leads_to_another_form() {
+        for code in [200, 209, 221, 222, 223] {
+            assert!(error(code).refuses_form() && error(code).refuses_code(), "{code}");
+        }
+        assert!(error(218).refuses_code() && !error(218).refuses_form());
+        for code in [1, 2, 700, 719, 999] {
+            assert!(!error(code).refuses_code(), "{code}");
+        }
     }
 }

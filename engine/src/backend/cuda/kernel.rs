@@ -6,6 +6,7 @@ use kernels::GgmlType;
 use kernels::quants::{Points, points_of};
 
 use super::cache::Hash;
+use super::code::Form;
 use super::compile::Header;
 
 /// A CUDA source file.
@@ -180,12 +181,10 @@ impl Kernel {
         })
     }
 
-    /// Returns the compiler options.
-    pub(super) fn options(&self, architecture: i32) -> Vec<String> {
-        let mut options = vec![
-            format!("--gpu-architecture=compute_{architecture}"),
-            "--std=c++17".to_owned(),
-        ];
+    /// Returns the compiler options for a form.
+    pub(super) fn options(&self, form: Form) -> Vec<String> {
+        let mut options = form.options();
+        options.push("--std=c++17".to_owned());
         options.extend(self.source.options.iter().map(|&option| option.to_owned()));
         options.extend(self.defines().map(|(name, value)| format!("-D{name}={}", value.text())));
         options
@@ -226,7 +225,7 @@ mod tests {
             .with_type("TYPE", GgmlType::Q4_K)
             .with_int("COLS", 2);
         assert_eq!(kernel.describe(), "mul_vec (mul_vec.cu, TYPE=q4_K, COLS=2)");
-        let options = kernel.options(90);
+        let options = kernel.options(Form::Ptx(90));
         assert_eq!(
             options,
             [

@@ -1,10 +1,14 @@
-//! Kernels of a device, compiled on first use.
+//! Kernels of a device, loaded on first use: as machine code if possible, otherwise as PTX of the compiler, or
+//! from the binary.
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
 
 use super::cache::{Cache, Hash};
+use super::code::{Code, Form, lowered, ptx_version};
 use super::compile::CompileError;
 use super::context::{Context, Function};
 use super::driver::CudaError;
@@ -16,99 +20,247 @@ use super::specializations::note_loaded;
 /// Errors of loading a kernel.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KernelError {
-    #[error(transparent)]
-    Compile(#[from] CompileError),
     #[error("{kernel}: {error}")]
     Load { kernel: String, error: CudaError },
-    #[error("cannot load kernel {kernel}: it is not precompiled and cannot be compiled: {missing}")]
-    NotShipped { kernel: String, missing: Missing },
+    #[error("cannot load kernel {kernel}: {}", attempts.join("; "))]
+    NoForm { kernel: String, attempts: Vec<String> },
 }
+
+/// Target of messages that command lines show without details of the engine.
+pub(super) const SHOWN: &str = "llama::cuda";
 
 /// Dynamic shared memory in bytes that every kernel may use without opting in.
 const COMMON_SHARED: u32 = 48 << 10;
 
-/// Compiled kernels of a device.
+/// Kernels of a device.
 pub(super) struct Library {
     context: Arc<Context>,
     /// The compiler; without it, only precompiled kernels are available.
     compiler: Result<Compiler, Missing>,
-    /// Compute capability of the generated code, as in `compute_90`.
-    architecture: i32,
+    /// Version of the compiler, which is part of the keys of the cache.
+    compiler_version: String,
+    /// Newest PTX version that the driver accepts, if known.
+    ptx_version: Option<(u32, u32)>,
+    /// Sources of code in the order of preference.
+    candidates: Vec<Candidate>,
     cache: Cache,
     functions: Mutex<HashMap<Kernel, Arc<Function>>>,
 }
 
+/// A source of code.
+struct Candidate {
+    source: Source,
+    /// Reason why the driver refuses all code of this source.
+    refusal: OnceLock<String>,
+}
+
+#[derive(Clone, Copy)]
+enum Source {
+    Compiler(Compiler, Form),
+    /// PTX in the binary.
+    Archive,
+}
+
 impl Library {
     /// Creates an empty library for a device with this compute capability.
-    ///
-    /// If the compiler does not support the capability, code is generated for the next lower supported one,
-    /// which the driver translates.
     pub(super) fn new(
         context: &Arc<Context>,
         compiler: Result<Compiler, Missing>,
         capability: i32,
-    ) -> Result<Library, CompileError> {
-        let known = match &compiler {
-            Ok(compiler) => compiler.architectures()?,
-            Err(_) => vec![shipped::ARCHITECTURE],
+    ) -> Result<Library, String> {
+        let text = |error: CompileError| error.to_string();
+        let (mut sources, mut compiler_version) = (Vec::new(), String::new());
+        if let Ok(compiler) = compiler {
+            let (major, minor) = compiler.version().map_err(text)?;
+            compiler_version = format!("{major}.{minor}");
+            let forms = Form::suitable(&compiler.architectures().map_err(text)?, capability);
+            sources.extend(forms.into_iter().map(|form| Source::Compiler(compiler, form)));
+        }
+        sources.push(Source::Archive);
+        let candidate = |source| Candidate {
+            source,
+            refusal: OnceLock::new(),
         };
-        let architecture = known.into_iter().filter(|&known| known <= capability).max();
         Ok(Library {
-            context: context.clone(),
             compiler,
-            architecture: architecture.unwrap_or(capability),
+            compiler_version,
+            ptx_version: ptx_version(context.version().map_err(|error| error.to_string())?),
+            context: context.clone(),
+            candidates: sources.into_iter().map(candidate).collect(),
             cache: Cache::of_user(),
             functions: Mutex::default(),
         })
     }
 
-    /// Returns a kernel that may be launched with this amount of dynamic shared memory.
-    pub(super) fn get(&self, kernel: &Kernel, shared: u32) -> Result<Arc<Function>, KernelError> {
-        let failed = |error| KernelError::Load {
-            kernel: kernel.describe(),
-            error,
+    /// Returns a loaded kernel that may be launched with this amount of dynamic shared memory, or `None` if the
+    /// kernel is not loaded.
+    pub(super) fn loaded(&self, kernel: &Kernel, shared: u32) -> Result<Option<Arc<Function>>, KernelError> {
+        let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(function) = functions.get(kernel).cloned() else {
+            return Ok(None);
         };
+        drop(functions);
+        if shared > COMMON_SHARED {
+            let allowed = function.allow_shared_memory(shared);
+            allowed.map_err(|error| failed(kernel, error))?;
+        }
+        Ok(Some(function))
+    }
+
+    /// Loads the kernels that are not loaded yet, with up to one thread per core.
+    pub(super) fn load(&self, kernels: &[Kernel]) -> Result<(), KernelError> {
+        let mut missing: Vec<Kernel> = Vec::new();
+        {
+            let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+            for kernel in kernels {
+                if !functions.contains_key(kernel) && !missing.contains(kernel) {
+                    missing.push(*kernel);
+                }
+            }
+        }
+        // The first kernel finds the form that the driver accepts.
+        let Some((first, rest)) = missing.split_first() else {
+            return Ok(());
+        };
+        let is_compiled = self.must_compile(first);
+        self.add(first)?;
+        let n_compiled = usize::from(is_compiled) + rest.iter().filter(|kernel| self.must_compile(kernel)).count();
+        if n_compiled > 1 {
+            tracing::info!(target: SHOWN, "compiling {n_compiled} CUDA kernels (once per GPU and version)");
+        }
+        self.add_in_parallel(rest)
+    }
+
+    fn add_in_parallel(&self, kernels: &[Kernel]) -> Result<(), KernelError> {
+        let n_threads = thread::available_parallelism().map_or(1, usize::from);
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<(), KernelError> {
+            while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
+                // After an error, the other threads stop, too.
+                self.add(kernel)
+                    .inspect_err(|_| next.store(kernels.len(), Ordering::Relaxed))?;
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let others: Vec<_> = (1..n_threads.min(kernels.len())).map(|_| scope.spawn(work)).collect();
+            let own = work();
+            let joined = others.into_iter().map(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            joined.fold(own, Result::and)
+        })
+    }
+
+    /// Loads a kernel. If another thread has loaded the kernel in the meantime, its function is kept.
+    fn add(&self, kernel: &Kernel) -> Result<(), KernelError> {
+        let function = Arc::new(self.function(kernel)?);
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        let function = match functions.get(kernel) {
-            Some(function) => function.clone(),
-            None => {
-                let ptx = self.ptx(kernel)?;
-                let name = CString::new(kernel.name).unwrap_or_default();
-                let title = CString::new(kernel.describe()).unwrap_or_default();
-                let function = Arc::new(Function::load(&self.context, &ptx, &name, &title).map_err(failed)?);
-                functions.insert(*kernel, function.clone());
-                note_loaded(kernel);
-                function
+        functions.entry(*kernel).or_insert(function);
+        drop(functions);
+        note_loaded(kernel);
+        Ok(())
+    }
+
+    /// Tries the sources in order. A source that fails leads to the next one; other errors of the driver are
+    /// final.
+    fn function(&self, kernel: &Kernel) -> Result<Function, KernelError> {
+        let name = CString::new(kernel.name).unwrap_or_default();
+        let title = CString::new(kernel.describe()).unwrap_or_default();
+        let mut attempts: Vec<String> = Vec::new();
+        if let Err(missing) = &self.compiler {
+            attempts.push(format!("it cannot be compiled: {missing}"));
+        }
+        for candidate in &self.candidates {
+            if let Some(refusal) = candidate.refusal.get() {
+                attempts.push(refusal.clone());
+                continue;
+            }
+            let code = match self.code(candidate.source, kernel) {
+                Ok(code) => code,
+                Err(reason) => {
+                    attempts.push(reason);
+                    continue;
+                }
+            };
+            match Function::load(&self.context, &code, &name, &title) {
+                Ok(function) => return Ok(function),
+                Err(error) if error.refuses_code() => {
+                    let reason = format!("the driver refused {}: {error}", candidate.source);
+                    if error.refuses_form() {
+                        tracing::debug!("{reason}");
+                        // Another thread may have stored the same reason.
+                        let _ = candidate.refusal.set(reason.clone());
+                    }
+                    attempts.push(reason);
+                }
+                Err(error) => return Err(failed(kernel, error)),
+            }
+        }
+        Err(KernelError::NoForm {
+            kernel: kernel.describe(),
+            attempts,
+        })
+    }
+
+    /// Returns the kernel's code from a source, or the reason why the source has none.
+    fn code(&self, source: Source, kernel: &Kernel) -> Result<Code, String> {
+        let (compiler, form) = match source {
+            Source::Compiler(compiler, form) => (compiler, form),
+            Source::Archive => return shipped::find(kernel).ok_or_else(|| "it is not precompiled".to_owned()),
+        };
+        let compile = || {
+            let (title, options) = (kernel.describe(), kernel.options(form));
+            kernel.with_headers(|headers| compiler.compile(&title, kernel.text(), headers, &options, form))
+        };
+        let compiled = self.cache.get(self.key(kernel, form), compile);
+        let compiled = compiled.map_err(|error: CompileError| error.to_string())?;
+        let code = match form {
+            Form::MachineCode(_) => Code::machine_code(compiled),
+            Form::Ptx(_) => {
+                let ptx = std::str::from_utf8(&compiled).ok();
+                ptx.map(|ptx| Code::ptx(&lowered(ptx, self.ptx_version)))
             }
         };
-        if shared > COMMON_SHARED {
-            function.allow_shared_memory(shared).map_err(failed)?;
-        }
-        Ok(function)
+        code.ok_or_else(|| format!("the compiler returned no {form}"))
     }
 
-    /// Returns the kernel's PTX from the disk cache or the compiler, or from the binary if no compiler is
-    /// available.
-    fn ptx(&self, kernel: &Kernel) -> Result<CString, KernelError> {
-        match &self.compiler {
-            Ok(compiler) => Ok(self.compiled(*compiler, kernel)?),
-            Err(missing) => shipped::find(kernel).ok_or_else(|| KernelError::NotShipped {
-                kernel: kernel.describe(),
-                missing: missing.clone(),
-            }),
-        }
-    }
-
-    fn compiled(&self, compiler: Compiler, kernel: &Kernel) -> Result<CString, CompileError> {
-        let (major, minor) = compiler.version()?;
-        let (version, options) = (format!("{major}.{minor}"), kernel.options(self.architecture));
+    /// Returns the key of a compiled kernel in the cache.
+    fn key(&self, kernel: &Kernel, form: Form) -> Hash {
+        let options = kernel.options(form);
         kernel.with_headers(|headers| {
             let texts = headers.iter().map(|header| header.text);
-            let parts = [version.as_str(), kernel.text()].into_iter().chain(texts);
-            let key = Hash::of(parts.chain(options.iter().map(String::as_str)));
-            self.cache.get(key, || {
-                compiler.compile(&kernel.describe(), kernel.text(), headers, &options)
-            })
+            let parts = [self.compiler_version.as_str(), kernel.text()].into_iter().chain(texts);
+            Hash::of(parts.chain(options.iter().map(String::as_str)))
         })
+    }
+
+    /// Returns true if loading the kernel invokes the compiler, as far as is known.
+    fn must_compile(&self, kernel: &Kernel) -> bool {
+        let usable = self
+            .candidates
+            .iter()
+            .find(|candidate| candidate.refusal.get().is_none());
+        match usable.map(|candidate| candidate.source) {
+            Some(Source::Compiler(_, form)) => !self.cache.contains(self.key(kernel, form)),
+            _ => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::Compiler(_, form) => form.fmt(f),
+            Source::Archive => f.write_str("precompiled PTX"),
+        }
+    }
+}
+
+fn failed(kernel: &Kernel, error: CudaError) -> KernelError {
+    KernelError::Load {
+        kernel: kernel.describe(),
+        error,
     }
 }

@@ -2,11 +2,12 @@
 //! missing, there are no devices, and the registry reports the reason.
 //!
 //! Modules, from the lowest layer up:
-//! - [`gpu`] (sizes of a GPU), [`raw`] (function addresses), [`driver`] (calls that return `Result`),
-//!   [`compile`] (CUDA C++ to PTX), [`context`] (ownership of streams, memory, and kernels),
+//! - [`gpu`] (sizes of a GPU), [`raw`] (function addresses), [`code`] (forms of compiled kernels), [`driver`] (calls that return `Result`),
+//!   [`compile`] (CUDA C++ to machine code or PTX),
+//! - [`context`] (ownership of streams, memory, and kernels),
 //! - [`kernel`] (sources and specializations), [`cache`] (disk cache), [`shipped`] (precompiled kernels),
-//!   [`library`] (kernels of a device, compiled on first use),
-//! - [`counters`] (counters of the emulated driver),
+//!   [`library`] (kernels of a device, loaded on first use),
+//! - [`counters`] (counters of the emulated driver), [`work`] (bytes and operations of launches), [`times`] (measured times),
 //! - [`input_errors`] (invalid input found by kernels), [`buffer`], [`parts`] (weight layout), [`ops`]
 //!   (kernels for each node), [`fuse`] (fusion of nodes), [`plan`], [`state`] (resources that backends share), [`backend`],
 //!   [`device`], [`planning`] and [`planned_memory`] (a GPU that only plans).
@@ -14,6 +15,7 @@
 mod backend;
 mod buffer;
 mod cache;
+mod code;
 mod compile;
 mod context;
 mod counters;
@@ -33,6 +35,8 @@ mod raw;
 mod shipped;
 mod specializations;
 mod state;
+mod times;
+mod work;
 
 use std::sync::{Arc, OnceLock};
 
@@ -47,6 +51,7 @@ pub use gpu::Gpu;
 pub use planning::PlanningDevice;
 pub use shipped::{n_shipped, pack, use_archive};
 pub use specializations::{Specialization, compiler_error, loaded, specializations};
+pub use times::{KernelTime, KernelTimes};
 
 /// Minimum CUDA version of the driver: 11.4, the first with `cuGraphInstantiateWithFlags`.
 const MIN_VERSION: i32 = 11040;

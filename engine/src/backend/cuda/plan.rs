@@ -13,6 +13,7 @@ use super::input_errors::ErrorBuffer;
 use super::kernel::Kernel;
 use super::library::Library;
 use super::ops::{COLUMNS_ALIGNMENT, ColumnForm, Target, TensorArg, Unplanned};
+use super::work::Work;
 use crate::backend::{BackendError, MemoryMap, Plan};
 use crate::graph::{Graph, TensorId};
 
@@ -22,6 +23,7 @@ pub(super) struct Launch {
     pub(super) shape: LaunchShape,
     /// Index of the first parameter word.
     pub(super) parameters: usize,
+    pub(super) work: Work,
 }
 
 /// The launches of a split for a specific graph and memory.
@@ -139,6 +141,10 @@ pub(super) struct Planner<'a> {
     /// Results relocated to scratch memory, with their offsets in that area.
     pub(super) moved: &'a ScratchOffsets,
     pub(super) precision: Precision,
+    /// Work of the current step, until a launch takes it.
+    pub(super) work: Work,
+    /// Kernels that are not loaded yet. Their launches are left out.
+    pub(super) missing: Vec<Kernel>,
     pub(super) plan: &'a mut CudaPlan,
 }
 
@@ -242,10 +248,16 @@ impl Target for Planner<'_> {
     }
 
     fn launch(&mut self, kernel: Kernel, shape: LaunchShape, parameters: &[u8]) -> Result<(), Unplanned> {
-        let function = self
-            .library
-            .get(&kernel, shape.shared)
-            .map_err(|e| self.error(e.to_string()))?;
+        let function = self.library.loaded(&kernel, shape.shared);
+        let Some(function) = function.map_err(|error| self.error(error.to_string()))? else {
+            self.missing.push(kernel);
+            return Ok(());
+        };
+        // The matmul or attention of a step is in the first of its hot kernels.
+        let work = match kernel.source.is_hot {
+            true => std::mem::take(&mut self.work),
+            false => Work::default(),
+        };
         let words = &mut self.plan.words;
         let first = words.len();
         words.extend(parameters.chunks(8).map(|bytes| {
@@ -257,6 +269,7 @@ impl Target for Planner<'_> {
             function,
             shape,
             parameters: first,
+            work,
         });
         Ok(())
     }

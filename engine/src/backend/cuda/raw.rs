@@ -70,7 +70,7 @@ const DRIVER: &[&str] = &[
     "cuEventRecord",
     "cuEventSynchronize",
     "cuEventQuery",
-    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
     "cuModuleUnload",
     "cuModuleGetFunction",
     "cuFuncSetAttribute",
@@ -95,6 +95,8 @@ const COMPILER: &[&str] = &[
     "nvrtcGetProgramLog",
     "nvrtcGetPTXSize",
     "nvrtcGetPTX",
+    "nvrtcGetCUBINSize",
+    "nvrtcGetCUBIN",
     "nvrtcGetErrorString",
 ];
 

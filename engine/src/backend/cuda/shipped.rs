@@ -6,26 +6,21 @@
 //! `tests/tests/cuda_shipped.rs` defines the contents.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::sync::OnceLock;
 
 use miniz_oxide::deflate::compress_to_vec;
 use miniz_oxide::inflate::decompress_to_vec_with_limit;
 use rayon::prelude::*;
 
+use super::code::{Code, HINT};
 use super::kernel::Kernel;
 use super::specializations::Specialization;
 
 /// Compute capability of the archived PTX: 8.0.
-pub(super) const ARCHITECTURE: i32 = 80;
+const ARCHITECTURE: i32 = 80;
 
-/// PTX version to declare, that of CUDA 11.2. The compiler declares its own version, which older drivers
-/// reject.
+/// PTX version to declare, which every supported driver accepts: that of CUDA 11.2.
 const VERSION: &str = ".version 7.2";
-
-/// Prefix of an assembler hint that newer compilers emit and older PTX versions lack. Removing it does not
-/// change results.
-const HINT: &str = ".pragma \"used_bytes_mask";
 
 /// The archive that was there when this crate was built; empty if there was none.
 const EMBEDDED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shipped.deflate"));
@@ -40,9 +35,13 @@ const MAX_BYTES: usize = 256 << 20;
 const LEVEL: u8 = 10;
 
 /// Returns the PTX of a kernel, or `None` if the kernel is not precompiled.
-pub(super) fn find(kernel: &Kernel) -> Option<CString> {
+pub(super) fn find(kernel: &Kernel) -> Option<Code> {
     let entry = archive().get(kernel.describe().as_str())?;
-    (entry.sources == kernel.key().to_hex()).then(|| CString::new(entry.ptx).ok())?
+    if entry.sources == kernel.key().to_hex() {
+        Some(Code::ptx(entry.ptx))
+    } else {
+        None
+    }
 }
 
 /// Returns the number of precompiled kernels.

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use kernels::Precision;
 
+use super::code::Form;
 use super::context::LaunchShape;
 use super::gpu::Gpu;
 use super::kernel::Kernel;
@@ -36,12 +37,24 @@ impl Specialization {
     /// # Errors
     /// Returns the compiler's log, or the reason why no compiler is available.
     pub fn ptx(&self, capability: i32) -> Result<String, String> {
+        let ptx = self.compiled(Form::Ptx(capability))?;
+        Ok(String::from_utf8_lossy(&ptx).into_owned())
+    }
+
+    /// Compiles the kernel to machine code (an ELF file) for a compute capability, given as 10 * major + minor.
+    ///
+    /// # Errors
+    /// Returns an error under the conditions of [`Specialization::ptx`].
+    pub fn machine_code(&self, capability: i32) -> Result<Vec<u8>, String> {
+        self.compiled(Form::MachineCode(capability))
+    }
+
+    fn compiled(&self, form: Form) -> Result<Vec<u8>, String> {
         let compiler = Compiler::find().map_err(|missing| missing.to_string())?;
-        let options = self.0.options(capability);
-        let ptx = self
-            .0
-            .with_headers(|headers| compiler.compile(&self.describe(), self.0.text(), headers, &options));
-        Ok(ptx.map_err(|error| error.to_string())?.to_string_lossy().into_owned())
+        let (kernel, options) = (&self.0, self.0.options(form));
+        let code =
+            kernel.with_headers(|headers| compiler.compile(&kernel.describe(), kernel.text(), headers, &options, form));
+        code.map_err(|error| error.to_string())
     }
 }
 

@@ -4,6 +4,7 @@
 mod capture;
 mod control;
 mod device;
+mod elf;
 pub mod error;
 mod graph;
 mod memory;

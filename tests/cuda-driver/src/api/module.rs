@@ -1,6 +1,7 @@
 //! Driver functions for modules, kernels, variables, and launches.
 
 use super::device::SHARED_DEFAULT;
+use super::elf;
 use super::error::Error;
 use super::report;
 use super::state::{Driver, Handle, LoadedFunction, LoadedModule, Outcome};
@@ -21,35 +22,30 @@ const ERROR_LOG_BYTES: c_uint = 6;
 const DYNAMIC_SHARED_MAX: c_uint = 8;
 
 impl Driver {
-    /// Loads a null-terminated PTX module and returns its handle.
+    /// Loads a module, which is null-terminated PTX or machine code, and returns its handle.
     ///
     /// # Errors
-    /// The error code, and a message that is empty unless the PTX is at fault.
+    /// The error code, and a message that is empty unless the code is at fault.
     fn load(&mut self, image: *const c_char) -> Result<u64, (Error, String)> {
         let device = self.current().map_err(|e| (e, String::new()))?;
         self.reject_during_capture(device).map_err(|e| (e, String::new()))?;
         if image.is_null() {
             return Err((Error::INVALID_VALUE, String::new()));
         }
-        // SAFETY: `image` is null-terminated PTX or an ELF image, which begins with its magic number
-        // (contract of `cuModuleLoadData`).
+        // SAFETY: `image` is null-terminated PTX or an ELF file, which begins with its magic number (contract
+        // of `cuModuleLoadData`).
         let bytes = unsafe { CStr::from_ptr(image) }.to_bytes();
-        if bytes.starts_with(b"\x7fELF") {
-            return Err((
-                Error::NO_BINARY_FOR_GPU,
-                "the emulated device runs PTX only, not ELF binaries".into(),
-            ));
-        }
         let invalid = |message: String| (Error::INVALID_PTX, message);
-        let text = std::str::from_utf8(bytes).map_err(|e| invalid(format!("the PTX is not valid UTF-8: {e}")))?;
-        let parsed = ptx::parse(text).map_err(|e| invalid(e.to_string()))?;
-        if parsed.target > self.config.sm {
-            let message = format!(
-                "the module requires sm_{}, but the device is sm_{}",
-                parsed.target, self.config.sm
-            );
-            return Err((Error::NO_BINARY_FOR_GPU, message));
-        }
+        let is_machine_code = bytes.starts_with(b"\x7fELF");
+        let text = match is_machine_code {
+            // SAFETY: `image` is a complete ELF file (contract of `cuModuleLoadData`).
+            true => unsafe { self.ptx_of_machine_code(image.cast()) }?,
+            false => std::str::from_utf8(bytes)
+                .map_err(|e| invalid(format!("the PTX is not valid UTF-8: {e}")))?
+                .to_owned(),
+        };
+        let parsed = ptx::parse(&text).map_err(|e| invalid(e.to_string()))?;
+        self.check_target(&parsed, is_machine_code)?;
         let variables = self
             .allocate_variables(device, &parsed)
             .map_err(|e| (e, String::new()))?;
@@ -65,6 +61,39 @@ impl Driver {
                 Err(invalid(error.to_string()))
             }
         }
+    }
+
+    /// Returns the PTX in the debug information of machine code. The interpreter runs this PTX, since it cannot
+    /// run machine code.
+    ///
+    /// # Safety
+    /// `image` is a complete ELF file.
+    unsafe fn ptx_of_machine_code(&self, image: *const u8) -> Result<String, (Error, String)> {
+        if !self.config.cubin {
+            let message = "the settings of the emulated device refuse machine code";
+            return Err((Error::NO_BINARY_FOR_GPU, message.into()));
+        }
+        // SAFETY: `image` is a complete ELF file (function contract).
+        let ptx = unsafe { elf::embedded_ptx(image) };
+        ptx.map_err(|message| (Error::INVALID_IMAGE, message))
+    }
+
+    /// Checks that the device runs code for this target, and that the driver accepts the version of PTX.
+    fn check_target(&self, module: &ptx::Module, is_machine_code: bool) -> Result<(), (Error, String)> {
+        let (target, sm) = (module.target, self.config.sm);
+        let is_other_major = is_machine_code && target / 10 != sm / 10;
+        if target > sm || is_other_major {
+            let message = format!("the module requires sm_{target}, but the device is sm_{sm}");
+            return Err((Error::NO_BINARY_FOR_GPU, message));
+        }
+        let (major, minor) = module.version;
+        let newest = self.config.newest_ptx();
+        if !is_machine_code && 10 * major + minor > newest {
+            let (most, rest) = (newest / 10, newest % 10);
+            let message = format!("the PTX version is {major}.{minor}, and the newest supported one is {most}.{rest}");
+            return Err((Error::UNSUPPORTED_PTX_VERSION, message));
+        }
+        Ok(())
     }
 
     /// Allocates and initializes the global and constant variables of a module. Returns the name, address,
@@ -298,7 +327,7 @@ fn name_of(name: *const c_char) -> Outcome<String> {
 }
 
 driver_functions! {
-    /// Loads a PTX module.
+    /// Loads a module.
     fn cuModuleLoadData(module: *mut Handle, image: *const c_char) |driver| {
         let loaded = driver.load(image).map_err(|(error, message)| {
             report::log(&format!("cannot load the module: {message}"));
@@ -307,7 +336,7 @@ driver_functions! {
         write_result(module, loaded as Handle)
     }
 
-    /// Loads a PTX module and writes errors to a log buffer.
+    /// Loads a module and writes errors to a log buffer.
     fn cuModuleLoadDataEx(
         module: *mut Handle,
         image: *const c_char,

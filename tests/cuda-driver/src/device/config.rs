@@ -11,6 +11,8 @@
 //! | `peer=0` | 1 | whether devices can access each other's memory |
 //! | `busy=1` | 0 | whether another program has exclusive use of the devices |
 //! | `driver=11040` | 12090 | CUDA version of the driver |
+//! | `ptx=72` | of the driver | newest PTX version that loads, as 10 * major + minor |
+//! | `cubin=1` | 0 | whether machine code loads: with the PTX that its debug information contains |
 //! | `threads=2` | CPU count | host threads that run blocks |
 //! | `races=0` | 1 | whether data races on shared memory are detected |
 //! | `order=0` | 1 | whether unordered accesses by streams are detected and copies to pinned memory are delayed until the host waits |
@@ -38,6 +40,8 @@ pub struct Config {
     pub peer: bool,
     pub busy: bool,
     pub driver: i32,
+    pub ptx: Option<u32>,
+    pub cubin: bool,
     pub threads: usize,
     pub races: bool,
     pub order: bool,
@@ -60,6 +64,8 @@ impl Default for Config {
             peer: true,
             busy: false,
             driver: 12090,
+            ptx: None,
+            cubin: false,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             races: true,
             order: true,
@@ -96,6 +102,8 @@ impl Config {
                 "peer" => config.peer = number != 0,
                 "busy" => config.busy = number != 0,
                 "driver" => config.driver = number as i32,
+                "ptx" => config.ptx = Some(number as u32),
+                "cubin" => config.cubin = number != 0,
                 "threads" => config.threads = (number as usize).max(1),
                 "races" => config.races = number != 0,
                 "order" => config.order = number != 0,
@@ -110,6 +118,37 @@ impl Config {
             }
         }
         Ok(config)
+    }
+}
+
+/// CUDA versions with the newest PTX version of their drivers, as 10 * major + minor.
+const PTX_VERSIONS: [(i32, u32); 19] = [
+    (11000, 70),
+    (11010, 71),
+    (11020, 72),
+    (11030, 73),
+    (11040, 74),
+    (11050, 75),
+    (11060, 76),
+    (11070, 77),
+    (11080, 78),
+    (12000, 80),
+    (12010, 81),
+    (12020, 82),
+    (12030, 83),
+    (12040, 84),
+    (12050, 85),
+    (12070, 86),
+    (12080, 87),
+    (12090, 88),
+    (13000, 90),
+];
+
+impl Config {
+    /// Returns the newest PTX version that loads, as 10 * major + minor.
+    pub fn newest_ptx(&self) -> u32 {
+        let known = PTX_VERSIONS.iter().rev().find(|(cuda, _)| *cuda <= self.driver);
+        self.ptx.unwrap_or_else(|| known.map_or(0, |(_, ptx)| *ptx))
     }
 }
 
