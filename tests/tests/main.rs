@@ -27,6 +27,7 @@ mod devices;
 mod documents;
 mod embeddings;
 mod failed_decode;
+mod gpu_pack;
 mod invariants;
 mod kv_memory;
 mod latent_attention;

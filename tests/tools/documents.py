@@ -41,6 +41,27 @@ def machines():
     )
 
 
+def gpus(path=ROOT / "docs/gpu.json"):
+    """Returns the tables of docs/benchmarks.md for a GPU: speeds, and kernels by their share of the time."""
+    if not path.exists():
+        return "No NVIDIA GPU has been measured yet.\n"
+    report = json.loads(path.read_text())
+    gpu = report["gpu"]
+    text = f"### {gpu['name']}\n\n{report['date']}, driver {gpu['driver_version']}, CUDA {gpu['toolkit']}. "
+    text += "Measured limits: " + ", ".join(f"{k} {v:g}" for line in report.get("ceilings", []) for k, v in line.items()) + ".\n\n"
+    text += "| Model | Test | Depth | Sequences | tok/s | Ratio to llama.cpp |\n|---|---|---:|---:|---:|---:|\n"
+    for row in report.get("bench", []):
+        test = f"prompt of {row['n_prompt']}" if row["n_prompt"] else f"decode of {row['n_gen']}"
+        ratio = f"{row['median_ratio']:.2f}" if row.get("median_ratio") else "-"
+        text += f"| {row['model']} | {test} | {row['n_depth']} | {row['n_parallel']} | {row['median_ts']:.1f} | {ratio} |\n"
+    text += "\n| Model | Kernel | Launches | Median, µs | GB/s | TFLOP/s |\n|---|---|---:|---:|---:|---:|\n"
+    number = lambda value: f"{value:.1f}" if value else "-"
+    for k in sorted(report.get("kernels", []), key=lambda k: -k["us_total"])[:30]:
+        rates = f"{number(k['gb_s'])} | {number(k['tflops'])}"
+        text += f"| {k['model']} | {k['kernel']} | {k['launches']} | {k['us_median']:.1f} | {rates} |\n"
+    return text
+
+
 def example():
     """Returns the first example in the documentation of the crate `llama`, which is a doctest, without its hidden lines."""
     lines = (ROOT / "llama/src/lib.rs").read_text().splitlines()
@@ -61,7 +82,7 @@ def expected():
     readme = ROOT / "README.md"
     yield readme, replaced(replaced(readme.read_text(), "speed", speed()), "example", example())
     benchmarks = ROOT / "docs/benchmarks.md"
-    yield benchmarks, replaced(benchmarks.read_text(), "machines", machines())
+    yield benchmarks, replaced(replaced(benchmarks.read_text(), "machines", machines()), "gpus", gpus())
     yield ROOT / "docs/terminal.svg", terminal.render(ROOT / "docs/terminal.cast")
 
 

@@ -1,4 +1,4 @@
-//! Forms of a kernel's code: machine code and PTX, and the order in which a device tries them.
+//! Forms of a kernel's code, machine code and PTX, and their order of preference on a device.
 
 use std::borrow::Cow;
 use std::ffi::c_void;

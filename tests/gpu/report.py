@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Collects the logs of tests/gpu/run.sh in report.json, and prints a summary of at most sixty lines.
+
+    report.py CALL LOGS REPORT.json           adds the logs of a call to the report
+    report.py --merge OUT.json REPORT.json... merges the reports of several calls
+"""
+
+import csv
+import datetime
+import json
+import re
+import sys
+from pathlib import Path
+
+MAX_LINES = 60
+SANITIZERS = ["memcheck", "memcheck-models", "racecheck", "initcheck", "synccheck"]
+COUNTERS = {
+    "dram_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "issue_percent": "sm__inst_issued.avg.pct_of_peak_sustained_active",
+    "tensor_percent": "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
+    "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
+}
+
+
+def text(path):
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def json_of(path):
+    """Returns the JSON of a file, or None if a phase did not finish the file."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def json_lines(log):
+    """Yields the JSON objects among the lines of a log."""
+    for line in log.splitlines():
+        if line.startswith("{") and line.endswith("}"):
+            yield json.loads(line)
+
+
+def probed(log):
+    """Returns name, driver and clocks of the GPU, the toolkit, and the device as the engine reports it."""
+    found = {}
+    rows = list(csv.reader(log.splitlines()))
+    for names, values in zip(rows, rows[1:]):
+        if names and names[0] == "name":
+            found = {name.strip().split(" ")[0]: value.strip() for name, value in zip(names, values)}
+    toolkit = re.search(r"cuda_(\d+\.\d+)", log)
+    device = re.search(r"^cuda0\b.*", log, re.MULTILINE)
+    return found | {"toolkit": toolkit and toolkit[1], "device": device and device[0]}
+
+
+def fixtures(log):
+    """Returns the verdicts of `llama arch check`."""
+    verdicts = re.findall(r"^(\S+) +(\S+) (ok|FAIL)\b ?(.*)$", log, re.MULTILINE)
+    failed = [{"name": name, "nmse": nmse, "reason": reason} for name, nmse, verdict, reason in verdicts if verdict == "FAIL"]
+    return {"passed": len(verdicts) - len(failed), "failed": failed}
+
+
+def tests(log):
+    """Returns the results of a Rust test program."""
+    passed, failed = (sum(map(int, re.findall(rf"(\d+) {word};", log))) for word in ("passed", "failed"))
+    names = sorted(set(re.findall(r"^test (\S+) \.\.\. FAILED", log, re.MULTILINE)))
+    return {"passed": passed, "failed": failed, "names": names}
+
+
+def sanitizer(log):
+    errors = re.search(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", log)
+    first = [line.removeprefix("========= ") for line in log.splitlines() if line.startswith("========= ")]
+    interesting = [line for line in first if not line.startswith(("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY"))]
+    return {"errors": errors and int(errors[1] or errors[2]), "first": interesting[:6]}
+
+
+def benchmarks(path):
+    """Returns the rows of `llama bench -o json` without the details."""
+    rows = json_of(path)
+    if not isinstance(rows, list):
+        return []
+    names = ["n_prompt", "n_gen", "n_depth", "n_parallel", "median_ts", "median_ratio"]
+    return [
+        {"log": path.stem, "model": Path(row["model_filename"]).stem, **{name: row.get(name) for name in names}}
+        for row in rows
+        if isinstance(row, dict) and "median_ts" in row
+    ]
+
+
+def profiled(path):
+    """Returns shares of the GPU's limits from the raw page of ncu."""
+    lines = [line for line in text(path).splitlines() if line.startswith('"')]
+    return [
+        {"kernel": row.get("Kernel Name"), **{name: row.get(counter) for name, counter in COUNTERS.items()}}
+        for row in csv.DictReader(lines)
+        if row.get("ID", "").isdigit()
+    ]
+
+
+def collected(logs):
+    """Returns the results of one call."""
+    log = lambda name: text(logs / f"{name}.log")
+    phases = [line.split() for line in text(logs / "phases").splitlines()]
+    ran = {name for name, _, _ in phases}
+    report = {
+        "phases": [{"name": name, "status": int(status), "seconds": int(s)} for name, status, s in phases],
+        "left_out": text(logs / "left_out").splitlines(),
+    }
+    if "probe" in ran:
+        report["date"] = datetime.date.today().isoformat()
+        report["gpu"] = probed(log("probe"))
+    if ran & {"ceilings", "latencies"}:
+        report["ceilings"] = [*json_lines(log("ceilings")), *json_lines(log("latencies"))]
+    correctness = {name: fixtures(log(name)) for name in ("smoke", "fixtures") if name in ran}
+    correctness |= {name: tests(log(name)) for name in ("ops", "tests") if name in ran}
+    if correctness:
+        report["correctness"] = correctness
+    if ran & set(SANITIZERS):
+        report["sanitizer"] = {name: sanitizer(log(name)) for name in SANITIZERS if name in ran}
+    if "precisions" in ran:
+        report["precisions"] = list(json_lines(log("precisions")))
+    times = [(path, json_of(path)) for path in sorted(logs.glob("times-*.json"))]
+    kernels = [{"model": path.stem.removeprefix("times-"), **kernel} for path, found in times if found for kernel in found["kernels"]]
+    if kernels:
+        report["kernels"] = kernels
+        report["is_emulated"] = any(found["is_emulated"] for _, found in times if found)
+    rows = [row for path in sorted(logs.glob("bench-*.json")) for row in benchmarks(path)]
+    if rows:
+        report["bench"] = rows
+    if (logs / "ncu.csv").exists():
+        report["profile"] = profiled(logs / "ncu.csv")
+    return report
+
+
+def merged(reports):
+    """Merges reports: lists are joined, and values of later reports win."""
+    whole = {}
+    for report in reports:
+        for name, value in report.items():
+            if isinstance(value, list):
+                whole[name] = whole.get(name, []) + [item for item in value if item not in whole.get(name, [])]
+            elif isinstance(value, dict):
+                whole[name] = whole.get(name, {}) | value
+            else:
+                whole[name] = value
+    return whole
+
+
+def ceiling(report, name):
+    return max((line[name] for line in report.get("ceilings", []) if name in line), default=None)
+
+
+def share(value, most):
+    return f"{100 * value / most:3.0f} %" if value and most else "     "
+
+
+def summary(report):
+    """Yields the lines of the summary, the most important first."""
+    gpu = report.get("gpu", {})
+    if gpu:
+        yield f"GPU: {gpu.get('name') or gpu.get('device')}, driver {gpu.get('driver_version')}, toolkit {gpu.get('toolkit')}"
+    if report.get("is_emulated"):
+        yield "REHEARSAL on the emulated driver: no time below is that of a GPU"
+    if report.get("ceilings"):
+        yield "ceilings: " + ", ".join(" ".join(f"{k}={v:g}" for k, v in line.items()) for line in report["ceilings"][:12])
+    for phase in report["phases"]:
+        if phase["status"] != 0:
+            reason = {124: "ran past its limit", 137: "hung"}.get(phase["status"], f"failed with status {phase['status']}")
+            yield f"FAILED {phase['name']}: {reason} after {phase['seconds']} s"
+    for line in report["left_out"]:
+        yield f"left out {line}"
+    for name, found in report.get("correctness", {}).items():
+        failed = found["failed"]
+        n_failed = failed if isinstance(failed, int) else len(failed)
+        names = found.get("names") or [f"{f['name']} {f['nmse']}" for f in failed or []]
+        yield f"{name}: {found['passed']} passed, {n_failed} failed {', '.join(names[:6])}".rstrip()
+    for name, found in report.get("sanitizer", {}).items():
+        yield f"{name}: {found['errors']} errors" + (f": {found['first'][0]}" if found["errors"] and found["first"] else "")
+    for row in report.get("precisions", []):
+        yield f"{row['logits']}: KL {row['kl']:.3g}, same top token {100 * row['same_top']:.1f} %, NMSE {row['nmse']:.2e}"
+    for row in report.get("bench", []):
+        test = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
+        ratio = f", {row['median_ratio']:.2f} of the other engine" if row.get("median_ratio") else ""
+        yield f"{row['model']} {test} depth {row['n_depth']} x{row['n_parallel']}: {row['median_ts']:.1f} tok/s{ratio}"
+    memory, tensor = ceiling(report, "tb_s"), ceiling(report, "bf16_tflops")
+    kernels = report.get("kernels", [])
+    totals = {}
+    for k in kernels:
+        totals[k["model"]] = totals.get(k["model"], 0) + k["us_total"]
+    for k in sorted(kernels, key=lambda k: -k["us_total"])[:20]:
+        rates = f"{k['gb_s'] or 0:6.0f} GB/s {share((k['gb_s'] or 0) / 1e3, memory)} {k['tflops'] or 0:6.1f} TFLOP/s {share(k['tflops'], tensor)}"
+        part = 100 * k["us_total"] / totals[k["model"]]
+        yield f"{part:4.1f} % {k['us_median']:8.1f} us x{k['launches']:<6} {rates} {k['model']} {k['kernel'][:90]}"
+
+
+def main(arguments):
+    if arguments[:1] == ["--merge"] and len(arguments) > 2:
+        report = merged(json.loads(Path(path).read_text()) for path in arguments[2:])
+        out = Path(arguments[1])
+    elif len(arguments) == 3:
+        call, logs, out = arguments[0], Path(arguments[1]), Path(arguments[2])
+        own = collected(logs)
+        before = json_of(out)
+        report = merged([before, own] if before and call != "1" else [own])
+    else:
+        sys.exit(__doc__)
+    out.write_text(json.dumps(report, indent=1) + "\n")
+    print("\n".join(line[:200] for line in list(summary(report))[:MAX_LINES]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,252 @@
+#!/usr/bin/env bash
+# Measures and checks the CUDA backend on a machine with a GPU and no network. Run in the root of the repository, with the files that
+# tests/gpu/pack.sh wrote to .gpu-pack/:
+#
+#     tests/gpu/run.sh 1    correctness: ceilings of the GPU, recorded models, ops, first speeds
+#     tests/gpu/run.sh 2    tests of the backend, compute-sanitizer, time of each kernel, profile
+#     tests/gpu/run.sh 3    precisions on a real model, speeds, parallel sequences, experts
+#
+# Each call ends within nine minutes, and each phase has its own limit: a phase that fails or hangs does not stop the others. Results are in
+# $OUT (default: .gpu-pack/out): report.json and the logs of all phases. The last lines of the output are the summary of the report.
+#
+# LLAMA_GPU_REHEARSAL=1 uses tiny models, for a rehearsal on the emulated driver. LLAMA_GPU_LIMIT=N limits every phase to N seconds.
+# LLAMA_GPU_PACK and LLAMA_GPU_WORK replace the directories of the pack and of unpacked files.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+root=$PWD
+call=${1-}
+[[ $call == [123] ]] || {
+    echo "usage: tests/gpu/run.sh 1|2|3" >&2
+    exit 2
+}
+pack=${LLAMA_GPU_PACK:-$root/.gpu-pack}/$call
+OUT=${OUT:-$root/.gpu-pack/out}
+# Programs and models, which later calls on the same machine reuse.
+W=${LLAMA_GPU_WORK:-/var/tmp/llama-gpu}
+logs=$W/logs-$call
+rehearsal=${LLAMA_GPU_REHEARSAL-}
+end=$((SECONDS + 540))
+rm -rf "$logs"
+mkdir -p "$OUT" "$logs"
+
+# unpack NAME: unpacks a program of the pack. Returns 1 if there is none.
+unpack() {
+    [[ -x $W/$1 ]] && return
+    [[ -e $pack/$1.xz ]] || return 1
+    if command -v xz > /dev/null; then
+        xz -dc "$pack/$1.xz" > "$W/$1"
+    else
+        python3 -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], "wb"))' "$pack/$1.xz" "$W/$1"
+    fi && chmod +x "$W/$1"
+}
+
+# Test programs contain the path of the repository where they were built.
+link_root() {
+    local built
+    built=$(cat "$pack/root" 2> /dev/null) || return 0
+    [[ $built == "$root" || -e $built ]] && return
+    mkdir -p "$(dirname "$built")" && ln -s "$root" "$built"
+}
+
+# NVRTC finds its builtins only on the library path.
+add_libraries() {
+    local directory
+    for directory in /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib /usr/lib/x86_64-linux-gnu \
+        /opt/*/lib/python3*/site-packages/nvidia/*/lib /opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib \
+        /usr/lib/python3*/site-packages/nvidia/*/lib /usr/local/lib/python3*/{site,dist}-packages/nvidia/*/lib; do
+        if compgen -G "$directory/libnvrtc.so*" > /dev/null; then
+            LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$directory
+        fi
+    done
+    for directory in /usr/local/cuda*/bin; do
+        [[ -d $directory ]] && PATH=$PATH:$directory
+    done
+    export LD_LIBRARY_PATH PATH
+}
+
+# phase NAME LIMIT COMMAND: runs a command of at most LIMIT seconds. Its output goes to a log, and its last lines are printed.
+phase() {
+    local name=$1 limit=$2 start=$SECONDS code=
+    local left=$((end - SECONDS))
+    if ((left < 10)); then
+        leave_out "$name" "no time is left"
+        return
+    fi
+    ((limit > left)) && limit=$left
+    ((limit > ${LLAMA_GPU_LIMIT:-$limit})) && limit=$LLAMA_GPU_LIMIT
+    timeout -k 5 "$limit" bash -c "$3" > "$logs/$name.log" 2>&1 &
+    local pid=$!
+    # A process that waits for a GPU that hangs cannot be killed, and must not be waited for.
+    while kill -0 $pid 2> /dev/null && ((SECONDS < start + limit + 10)); do sleep 0.2; done
+    if kill -0 $pid 2> /dev/null; then
+        code=137
+    else
+        wait $pid
+        code=$?
+    fi
+    echo "$name $code $((SECONDS - start))" >> "$logs/phases"
+    echo "== $name: status $code, $((SECONDS - start)) s"
+    tail -n 3 "$logs/$name.log" | cut -c 1-200
+}
+
+leave_out() {
+    echo "$1: $2" >> "$logs/left_out"
+    echo "== $1: left out: $2"
+}
+
+# needs NAME PROGRAM...: leaves a phase out if a program is missing.
+needs() {
+    local name=$1 program
+    shift
+    for program; do
+        command -v "$program" > /dev/null || {
+            leave_out "$name" "$program is not installed"
+            return 1
+        }
+    done
+}
+
+# await FILE...: waits until another process has written the files.
+await() {
+    local file
+    for file; do
+        while [[ ! -e $file ]]; do sleep 0.5; done
+    done
+}
+export -f await
+
+# model NAME ARGUMENTS...: writes a model of random weights, unless an earlier call has written it.
+model() {
+    local file=$W/$1.gguf
+    shift
+    [[ -e $file ]] && return
+    nice "$L" synth "$@" -o "$file.part" > /dev/null 2>> "$logs/synth.log" && mv "$file.part" "$file"
+}
+
+finish() {
+    python3 -B "$root/tests/gpu/report.py" "$call" "$logs" "$W/report.json" && cp "$W/report.json" "$OUT/" || {
+        echo "no report: python3 is missing or failed; the phases with their status and seconds:"
+        cat "$logs/phases"
+    }
+    tar -czf "$OUT/logs-$call.tar.gz" -C "$logs" .
+}
+
+unpack llama || {
+    echo "tests/gpu/run.sh: $pack/llama.xz cannot be unpacked; run tests/gpu/pack.sh first" >&2
+    exit 1
+}
+unpack engine-tests
+unpack llama-tests
+link_root
+add_libraries
+export L=$W/llama W OUT LLAMA_CUDA=here LLAMA_CACHE=$W/cache CUDA_CACHE_PATH=$W/driver-cache RUST_BACKTRACE=1 logs root
+export on_gpu="--device cuda0 -ngl 99"
+large="8b-q4_k_m 8b-q8_0"
+small="1b-q4_k_m 1b-f16"
+prompts=512 tokens=64 depths=0,256,1024,8192 repeats=3 sequences=1,2,4,8,16,32 batch_depth=1024
+fixtures=$(cd tests/data/archs && ls ./*.logits | sed 's|./||; s|\.logits$||')
+filter_ops="ops:: soundness:: scheduler_devices:: profile::"
+filter_tests="cuda:: cuda_forms:: cuda_fusion:: cuda_multi_gpu:: cuda_rounding:: cuda_times::"
+tiny="--shape tiny --type q4_k_m"
+expert_shape=3b reduced=()
+if [[ -n $rehearsal ]]; then
+    large=tiny-q4_k_m small=
+    prompts=8 tokens=2 depths=0 repeats=1 sequences=1,2 batch_depth=4
+    fixtures=$'llama-dense\nllama-moe'
+    expert_shape=tiny reduced=(--set n_layer=1 --set n_vocab=512)
+    filter_ops=profile:: filter_tests=cuda_times::
+fi
+export fixtures
+
+# Writes the models that speeds are measured with, while other phases run.
+speeds_models() {
+    local name
+    trap 'kill $(jobs -p) 2> /dev/null' TERM
+    for name in $large $small; do
+        model "$name" --shape "${name%%-*}" --type "${name#*-}" "${reduced[@]}" &
+    done
+    wait
+}
+
+first() {
+    phase probe 30 'nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.mem,power.limit --format=csv
+        nvcc --version | tail -2; ldd --version | head -1; $L devices'
+    speeds_models &
+    needs ceilings python3 && phase ceilings 60 'python3 -B tests/gpu/ceilings.py'
+    needs latencies nvcc && phase latencies 60 'nvcc -O3 -arch=native -o $W/launch tests/gpu/launch.cu && $W/launch'
+    phase smoke 60 '$L arch check llama-dense llama-moe $on_gpu --limit 1e-6 --fixtures tests/data/archs'
+    # Each process compiles the kernels of its models.
+    phase fixtures 170 'echo "$fixtures" | xargs -P 12 -n 13 $L arch check $on_gpu --limit 1e-6 --fixtures tests/data/archs'
+    if [[ -x $W/engine-tests ]]; then
+        phase ops 120 "\$W/engine-tests $filter_ops --test-threads=4"
+    else
+        leave_out ops "the pack has no engine-tests"
+    fi
+    phase first-speed 110 "await \$W/${large%% *}.gguf
+        \$L bench -m \$W/${large%% *}.gguf \$on_gpu -p $prompts -n $tokens -d $depths -r $repeats -o json > \$logs/bench-first.json"
+}
+
+second() {
+    if [[ -x $W/llama-tests ]]; then
+        phase tests 120 "\$W/llama-tests $filter_tests --test-threads=2"
+    else
+        leave_out tests "the pack has no llama-tests"
+    fi
+    model tiny --arch llama $tiny --set n_layer=2
+    speeds_models &
+    local tool checked="bench -m \$W/tiny.gguf \$on_gpu -r 1"
+    if needs sanitizer compute-sanitizer; then
+        for tool in memcheck:120:"-p 70 -n 2 -d 600" racecheck:80:"-p 70 -n 1 -d 70" initcheck:50:"-p 70 -n 1" synccheck:50:"-p 70 -n 1 -d 600"; do
+            IFS=: read -r name limit arguments <<< "$tool"
+            phase "$name" "$limit" "compute-sanitizer --tool $name --print-limit 5 --error-exitcode 9 \$L $checked $arguments"
+        done
+        phase memcheck-models 80 'compute-sanitizer --tool memcheck --print-limit 5 --error-exitcode 9 $L arch check \
+            gpt-oss-moe mamba2-dense deepseek2-moe rwkv7-dense $on_gpu --limit 1e-6 --fixtures tests/data/archs'
+    fi
+    local name
+    for name in $large; do
+        phase "times-$name" 70 "await \$W/$name.gguf
+            LLAMA_CUDA_TIMES=\$logs/times-$name.json \$L bench -m \$W/$name.gguf \$on_gpu -p $prompts -n $tokens -d $depths -r 1"
+    done
+    name=${large%% *}
+    needs profile ncu && phase profile 90 "ncu --clock-control none --set full --launch-skip 400 -c 24 --csv --page raw \
+        -k 'regex:mul_vec_int|attention|mul_mat|rms_norm|heads' \
+        \$L bench -m \$W/$name.gguf \$on_gpu -p $prompts -n 2 -d 1024 -r 1 > \$logs/ncu.csv"
+}
+
+third() {
+    speeds_models &
+    model moe --arch qwen3moe --shape "$expert_shape" --type q4_k_m --set n_expert=128 --set n_expert_used=8 --set n_ff=768 \
+        "${reduced[@]}" &
+    if [[ -e $pack/model.gguf && -e $pack/tokens ]]; then
+        phase precisions 90 "for p in exact high fast; do
+                for d in cpu cuda0; do
+                    \$L logits $pack/model.gguf --tokens-file $pack/tokens --device \$d -ngl 99 --precision \$p -o \$W/\$d-\$p.logits
+                done
+            done
+            python3 -B tests/gpu/divergence.py \$W/cpu-exact.logits \$W/cuda0-exact.logits \$W/cuda0-high.logits \$W/cuda0-fast.logits \$W/cpu-fast.logits"
+    else
+        leave_out precisions "the pack has no real model"
+    fi
+    local name
+    for name in $large $small; do
+        phase "speed-$name" 80 "await \$W/$name.gguf
+            \$L bench -m \$W/$name.gguf \$on_gpu -p $prompts -n $tokens -d $depths -r $repeats -o json > \$logs/bench-$name.json"
+    done
+    name=${large%% *}
+    phase parallel 90 "\$L bench -m \$W/$name.gguf \$on_gpu -p 0 -n $tokens -d $batch_depth --n-parallel $sequences -r 1 \
+        -o json > \$logs/bench-parallel.json"
+    phase experts 60 "await \$W/moe.gguf
+        \$L bench -m \$W/moe.gguf \$on_gpu -p $prompts -n $tokens -r $repeats -o json > \$logs/bench-experts.json"
+    leave_out peer "the pack has no other engine"
+}
+
+case $call in
+1) first ;;
+2) second ;;
+3) third ;;
+esac
+finish
+# Models that are not complete yet.
+kill $(jobs -p) 2> /dev/null
+true

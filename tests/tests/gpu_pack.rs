@@ -1,0 +1,183 @@
+//! The pack for machines with a GPU (`tests/gpu`): a rehearsal on the emulated driver, and phases that fail.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tests::emulator::with_device;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Returns a command in the root of the repository with the directories of the pack in `directory`.
+fn command(directory: &Path, script: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("bash");
+    command.arg(root().join("tests/gpu").join(script)).args(arguments);
+    command
+        .env("LLAMA_GPU_PACK", directory.join("pack"))
+        .env("LLAMA_GPU_WORK", directory.join("work"))
+        .env("OUT", directory.join("out"))
+        .env("LLAMA_GPU_REHEARSAL", "1");
+    command
+}
+
+/// Returns the output of a command that succeeded.
+fn out(mut command: Command) -> String {
+    let Output { status, stdout, stderr } = command.output().expect("bash runs");
+    let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{out}{err}");
+    out.into_owned()
+}
+
+fn report(directory: &Path) -> serde_json::Value {
+    let report = std::fs::read(directory.join("out/report.json")).expect("a report was written");
+    serde_json::from_slice(&report).expect("the report is JSON")
+}
+
+/// Returns the status of each phase in a report.
+fn phases(report: &serde_json::Value) -> Vec<(&str, u64)> {
+    let phases = report["phases"].as_array().expect("a list").iter();
+    let status = |phase: &serde_json::Value| phase["status"].as_u64().expect("a number");
+    phases
+        .map(|phase| (phase["name"].as_str().expect("a name"), status(phase)))
+        .collect()
+}
+
+/// A program that hangs runs until the limit of its phase, and a program that fails ends only its own phase.
+#[test]
+fn failed_and_hung_phases_do_not_stop_others() {
+    let directory = tempfile::tempdir().expect("the temporary directory is writable");
+    let pack = directory.path().join("pack/1");
+    std::fs::create_dir_all(&pack).expect("the temporary directory is writable");
+    let program = "#!/bin/sh\ncase $1 in devices) exit 3 ;; synth) exit 1 ;; *) sleep 1000 ;; esac\n";
+    std::fs::write(pack.join("llama"), program).expect("the temporary directory is writable");
+    let packed = Command::new("xz").arg(pack.join("llama")).status().expect("xz runs");
+    assert!(packed.success());
+    let mut run = command(directory.path(), "run.sh", &["1"]);
+    // No tool of the CUDA toolkit is in these directories.
+    run.env("LLAMA_GPU_LIMIT", "2").env("PATH", "/usr/bin:/bin");
+    let printed = out(run);
+    let report = report(directory.path());
+    let phases = phases(&report);
+    assert_eq!(phases[0], ("probe", 3), "{printed}");
+    for name in ["smoke", "fixtures", "first-speed"] {
+        assert!(phases.contains(&(name, 124)), "{name}: {phases:?}");
+        assert!(
+            printed.contains(&format!("FAILED {name}: ran past its limit")),
+            "{printed}"
+        );
+    }
+    assert!(
+        report["left_out"]
+            .to_string()
+            .contains("ops: the pack has no engine-tests")
+    );
+    assert!(printed.lines().count() < 80, "{printed}");
+    assert!(directory.path().join("out/logs-1.tar.gz").exists());
+}
+
+/// Runs all calls with the programs that the pack contains. `nvcc`, `compute-sanitizer`, and `ncu` may be missing.
+#[test]
+#[ignore = "builds the pack and runs all of its calls on the GPU"]
+fn every_call_of_the_pack_succeeds() {
+    with_device("gpu_pack::every_call_of_the_pack_succeeds", || {
+        let directory = tempfile::tempdir().expect("the temporary directory is writable");
+        let sizes = out(command(directory.path(), "pack.sh", &[]));
+        assert_eq!(
+            sizes.lines().filter(|line| line.starts_with("call ")).count(),
+            3,
+            "{sizes}"
+        );
+        for call in ["1", "2", "3"] {
+            let mut run = command(directory.path(), "run.sh", &[call]);
+            // The emulated driver interprets kernels on all cores.
+            run.env("LLAMA_GPU_LIMIT", "170");
+            eprintln!("{}", out(run));
+        }
+        let report = report(directory.path());
+        let phases = phases(&report);
+        for name in [
+            "smoke",
+            "fixtures",
+            "ops",
+            "first-speed",
+            "tests",
+            "times-tiny-q4_k_m",
+            "speed-tiny-q4_k_m",
+            "parallel",
+            "experts",
+        ] {
+            assert!(phases.contains(&(name, 0)), "{name}: {phases:?}");
+        }
+        let correct = &report["correctness"];
+        for name in ["smoke", "fixtures", "ops", "tests"] {
+            assert!(
+                correct[name]["passed"].as_u64().is_some_and(|n| n > 0),
+                "{name}: {correct}"
+            );
+        }
+        assert_eq!(correct["fixtures"]["failed"], serde_json::json!([]));
+        let kernels = report["kernels"].as_array().expect("a list");
+        assert!(kernels.iter().any(|kernel| kernel["gb_s"].is_number()), "{kernels:?}");
+        let precisions = report["precisions"].as_array().map_or(&[][..], Vec::as_slice);
+        for row in precisions {
+            let limit = if row["logits"] == "cuda0-exact" { 1e-9 } else { 0.05 };
+            assert!(row["kl"].as_f64().is_some_and(|kl| kl < limit), "{row}");
+        }
+    });
+}
+
+/// The generator of `docs/benchmarks.md` takes its tables from a report.
+#[test]
+fn report_becomes_tables_of_the_benchmarks() {
+    let directory = tempfile::tempdir().expect("the temporary directory is writable");
+    let kernel = serde_json::json!({
+        "model": "8b-q4_k_m", "kernel": "mul_vec_int (mul_vec_int.cu)", "launches": 64, "us_median": 12.5, "us_min": 12.0,
+        "us_total": 800.0, "gb_s": 2800.0, "tflops": null,
+    });
+    let speed = |n_prompt: u32, n_gen: u32, speed: f64| {
+        serde_json::json!({
+            "model": "8b-q4_k_m", "n_prompt": n_prompt, "n_gen": n_gen, "n_depth": 256, "n_parallel": 1, "median_ts": speed,
+            "median_ratio": 1.25,
+        })
+    };
+    let gpu = serde_json::json!({"name": "NVIDIA X", "driver_version": "580.1", "toolkit": "13.0"});
+    let calls = [
+        serde_json::json!({"date": "2026-12-01", "gpu": gpu, "phases": [], "left_out": [], "kernels": [kernel],
+            "ceilings": [{"copy_bytes": 1024, "tb_s": 3.0}]}),
+        serde_json::json!({"date": "2026-12-01", "phases": [], "left_out": [], "bench": [speed(512, 0, 9000.0), speed(0, 64, 350.04)]}),
+    ];
+    let path = |name: &str| directory.path().join(name);
+    for (i, call) in calls.iter().enumerate() {
+        std::fs::write(path(&format!("{i}.json")), call.to_string()).expect("the temporary directory is writable");
+    }
+    let mut merge = Command::new("python3");
+    merge.arg("-B").arg(root().join("tests/gpu/report.py")).arg("--merge");
+    merge.args([path("all.json"), path("0.json"), path("1.json")]);
+    let summary = out(merge);
+    assert!(
+        summary.contains("GPU: NVIDIA X, driver 580.1, toolkit 13.0"),
+        "{summary}"
+    );
+    assert!(
+        summary.contains("8b-q4_k_m pp512 depth 256 x1: 9000.0 tok/s, 1.25 of the other engine"),
+        "{summary}"
+    );
+    assert!(summary.contains("2800 GB/s  93 %"), "{summary}");
+    let mut tables = Command::new("python3");
+    let script = "import pathlib, sys; import documents; print(documents.gpus(pathlib.Path(sys.argv[1])))";
+    tables.args(["-B", "-c", script]).arg(path("all.json"));
+    let tables = out({
+        tables.current_dir(root().join("tests/tools"));
+        tables
+    });
+    for line in [
+        "### NVIDIA X",
+        "2026-12-01, driver 580.1, CUDA 13.0. Measured limits: copy_bytes 1024, tb_s 3.",
+        "| 8b-q4_k_m | prompt of 512 | 256 | 1 | 9000.0 | 1.25 |",
+        "| 8b-q4_k_m | decode of 64 | 256 | 1 | 350.0 | 1.25 |",
+        "| 8b-q4_k_m | mul_vec_int (mul_vec_int.cu) | 64 | 12.5 | 2800.0 | - |",
+    ] {
+        assert!(tables.lines().any(|own| own == line), "{line:?} is missing: {tables}");
+    }
+}
