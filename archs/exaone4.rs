@@ -7,6 +7,7 @@ arch_macros::arch! {
 
     models {
         "32B": n_layer == 64;
+        "published": n_layer == 30 || n_layer == 64;
     }
 
     hparams {
@@ -14,6 +15,8 @@ arch_macros::arch! {
         let has_windows = model_is("32B") || (n_swa > 0 && given(swa_pattern));
         let is_swa = has_windows && swa_pattern;
         let use_rope = !has_windows || swa_pattern;
+        warn !given(n_swa) || n_swa == 0 || given(swa_pattern) || model_is("published"),
+             "attention.sliding_window_pattern is missing: all layers have full attention, but models of this depth may use attention.sliding_window";
     }
 
     tensors {

@@ -1,5 +1,6 @@
 //! Falcon H1: in every layer, attention and a Mamba 2 mixer run in parallel on the same normalized input, and
-//! their outputs are added. The Mamba norm is optional.
+//! their outputs are added. The Mamba norm is optional and follows the gate: published models set
+//! `mamba_norm_before_gate` to false, and files have no key for the other order.
 
 arch_macros::arch! {
     name: "falcon-h1";

@@ -8,6 +8,7 @@ arch_macros::arch! {
 
     models {
         "Maverick": n_expert == 128;
+        "published": n_layer == 48;
     }
 
     hparams {
@@ -19,6 +20,9 @@ arch_macros::arch! {
         moe_step: usize = "interleave_moe_layer_step";
         let has_experts = moe_step > 0 && (il + 1) % max(moe_step, 1) == 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
+        // Most files do not contain the size of a chunk.
+        warn given(n_swa) || model_is("published"),
+             "attention.sliding_window is missing: chunks have 8192 positions, but models of this depth may have another attention_chunk_size";
     }
 
     tensors {

@@ -1,5 +1,5 @@
 //! Spark 2.5: sliding-window and full layers as listed in the file, with different numbers of rotated
-//! dimensions, a sigmoid gate per attention head, and GELU gates.
+//! dimensions, a sigmoid gate per attention head, and exact GELU gates.
 
 arch_macros::arch! {
     name: "spark2_5";
@@ -27,7 +27,7 @@ arch_macros::arch! {
             let h = rms_norm(x, attn_norm);
             let attn = attend_heads(h, base = rope_base, dims = if is_swa { n_rot_swa }, window = sliding(n_swa, is_swa));
             x += wo(merge(heads(attn, n_head) * heads(sigmoid(head_gate(h)), n_head)));
-            x += ffn(rms_norm(x, ffn_norm), act = gelu);
+            x += ffn(rms_norm(x, ffn_norm), act = gelu_erf);
         }
         output(rms_norm(x, output_norm))
     }

@@ -56,6 +56,22 @@ fn missing_key_with_uncertain_default_is_a_warning() {
     let of_gemma = warnings("gemma2-dense", &["gemma2.attention.scale"], &[]);
     assert!(of_gemma[0].starts_with("attention.scale is missing: "), "{of_gemma:?}");
     assert_eq!(warnings("gemma2-dense", &[], &[]), Vec::<String>::new());
+    let size = [("llama4.attention.sliding_window", Value::U32(64))];
+    let of_llama4 = warnings("llama4-moe", &["llama4.attention.sliding_window"], &[]);
+    assert!(
+        of_llama4[0].starts_with("attention.sliding_window is missing: "),
+        "{of_llama4:?}"
+    );
+    assert_eq!(warnings("llama4-moe", &[], &size), Vec::<String>::new());
+    let size = [("exaone4.attention.sliding_window", Value::U32(64))];
+    let pattern = "exaone4.attention.sliding_window_pattern";
+    let of_exaone4 = warnings("exaone4-dense", &[pattern], &size);
+    assert!(
+        of_exaone4[0].starts_with("attention.sliding_window_pattern is missing: "),
+        "{of_exaone4:?}"
+    );
+    let listed = [size[0].clone(), (pattern, Value::U32(2))];
+    assert_eq!(warnings("exaone4-dense", &[], &listed), Vec::<String>::new());
     // Only files of the size of version 3 are suspicious.
     assert_eq!(
         warnings("deepseek2-moe", &["deepseek2.expert_gating_func"], &[]),
