@@ -131,6 +131,8 @@ PUBLISHED = {
     "dots1": SIGMOID,
     "eurobert": dict(clf_pooling="mean", classifier_pooling="mean"),
     "exaone_moe": SIGMOID,
+    # The converter reads the epsilon under the name of the original configuration.
+    "glm": dict(layernorm_epsilon=0.00000015625),
     "gpt2": dict(n_ctx=512),
     "gpt_neox": dict(rotary_pct=0.25),
     "granitemoehybrid": HYBRID,
