@@ -323,7 +323,8 @@ fn is_this_machine(host: &str) -> bool {
             .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }
 
-/// Resolves a redirect. HTTPS never redirects to HTTP.
+/// Resolves a redirect. HTTPS never redirects to HTTP, and no redirect supplies a user name, because a name can look
+/// like a host.
 fn redirected(from: &str, location: &str) -> HubResult<String> {
     let wrong = || HubError::new(format_args!("{from}: invalid redirect to {location:?}"));
     let (scheme, _) = origin(from).ok_or_else(wrong)?;
@@ -343,7 +344,15 @@ fn redirected(from: &str, location: &str) -> HubResult<String> {
         let directory = path.rfind('/').map_or(path, |at| &path[..=at]);
         format!("{directory}{location}")
     };
+    let has_user = |url: &str| {
+        let uri: Option<Uri> = url.parse().ok();
+        uri.is_some_and(|uri| {
+            uri.authority()
+                .is_some_and(|authority| authority.as_str().contains('@'))
+        })
+    };
     match origin(&to) {
+        _ if has_user(&to) && !has_user(from) => Err(wrong()),
         Some((to_scheme, _)) if scheme != "https" || to_scheme == "https" => Ok(to),
         _ => Err(wrong()),
     }
@@ -364,6 +373,10 @@ mod tests {
             ("http://h/x", None),
             ("file:///etc/passwd", None),
             ("ftp://h/x", None),
+            ("https://hub.example@evil/x", None),
+            ("https://hub.example:443@evil/x", None),
+            ("//user:word@evil/x", None),
+            ("/x@y", Some("https://a.b/x@y")),
         ] {
             assert_eq!(to(location).as_deref(), expected, "{location}");
         }
