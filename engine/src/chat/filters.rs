@@ -6,12 +6,13 @@ use super::compare::{equal, order};
 use super::json::tojson;
 use super::meter::{NODE, spend};
 use super::methods::join_items;
-use super::numbers::{Number, float, int, number};
+use super::numbers::{Number, float, int, number, too_long, whole};
 use super::ops::item;
 use super::repr::text_of;
 use super::text_filters::{self, lowered};
 use super::values::{Group, Kind, items, kind, list, pairs, tuple, type_name};
 use minijinja::{Error, State, Value};
+use std::num::IntErrorKind;
 
 /// Returns all filters.
 pub(super) fn filters() -> Vec<(&'static str, Call)> {
@@ -234,8 +235,11 @@ fn digits(text: &str) -> Option<String> {
 }
 
 /// Parses a string as Python's `int` with a base.
-fn parsed_int(text: &str, base: u32) -> Option<i128> {
-    let text = digits(text.trim_matches(super::methods::is_space))?.to_ascii_lowercase();
+fn parsed_int(text: &str, base: u32) -> Result<Option<i128>, Error> {
+    let Some(text) = digits(text.trim_matches(super::methods::is_space)) else {
+        return Ok(None);
+    };
+    let text = text.to_ascii_lowercase();
     let (is_negative, text) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(&text)),
@@ -249,14 +253,13 @@ fn parsed_int(text: &str, base: u32) -> Option<i128> {
         None => (text, if base == 0 { 10 } else { base }),
     };
     if digits.starts_with(['+', '-']) || !(2..=36).contains(&base) {
-        return None;
+        return Ok(None);
     }
-    let n = i128::from_str_radix(digits, base).ok()?;
-    Some(if is_negative { -n } else { n })
-}
-
-fn truncated(x: f64) -> Option<i128> {
-    if x.is_finite() { Some(x as i128) } else { None }
+    match i128::from_str_radix(digits, base) {
+        Ok(n) => Ok(Some(if is_negative { -n } else { n })),
+        Err(e) if *e.kind() == IntErrorKind::PosOverflow => Err(too_long("the integer of a text")),
+        Err(_) => Ok(None),
+    }
 }
 
 fn undefined(value: &Value) -> Result<(), Error> {
@@ -271,10 +274,14 @@ fn to_int(_: &mut State, args: &[Value]) -> Result<Value, Error> {
     let value = required(value)?;
     undefined(&value)?;
     let base = integer(base)?.and_then(|base| u32::try_from(base).ok()).unwrap_or(10);
+    let truncated = |x| whole(x, "the integer of a number");
     let n = match (value.as_str(), number(&value)) {
-        (Some(text), _) => parsed_int(text, base).or_else(|| truncated(parsed_float(text)?)),
+        (Some(text), _) => match parsed_int(text, base)? {
+            Some(n) => Some(n),
+            None => parsed_float(text).map(truncated).transpose()?.flatten(),
+        },
         (None, Some(Number::Int(n))) => Some(n),
-        (None, Some(Number::Float(x))) => truncated(x),
+        (None, Some(Number::Float(x))) => truncated(x)?,
         (None, None) => None,
     };
     Ok(n.map(int).or(default).unwrap_or_else(|| Value::from(0)))
@@ -372,7 +379,8 @@ fn round(_: &mut State, args: &[Value]) -> Result<Value, Error> {
         ("common", Number::Int(n)) if precision >= 0 => int(n),
         ("common", Number::Int(n)) => {
             let unit = u32::try_from(-precision).ok().and_then(|p| 10i128.checked_pow(p));
-            unit.map_or_else(|| Value::from(0), |unit| int(rounded(n, unit)))
+            let rounded = unit.map_or(Some(0), |unit| rounded(n, unit));
+            int(rounded.ok_or_else(|| too_long("the rounded number"))?)
         }
         ("common", Number::Float(x)) if precision >= 0 => {
             // Formatting rounds the exact value to the nearest, halves to even, like Python.
@@ -386,11 +394,12 @@ fn round(_: &mut State, args: &[Value]) -> Result<Value, Error> {
     })
 }
 
-/// Rounds to a multiple of `unit`, halves to even.
-fn rounded(n: i128, unit: i128) -> i128 {
+/// Rounds to a multiple of `unit`, halves to even. `None` if the result exceeds 128 bits.
+fn rounded(n: i128, unit: i128) -> Option<i128> {
     let (whole, rest) = (n.div_euclid(unit), n.rem_euclid(unit));
-    let up = rest * 2 > unit || (rest * 2 == unit && whole % 2 != 0);
-    (whole + i128::from(up)).saturating_mul(unit)
+    let missing = unit - rest;
+    let up = rest > missing || (rest == missing && whole % 2 != 0);
+    (whole + i128::from(up)).checked_mul(unit)
 }
 
 /// Selects or rejects items by a test, which may apply to an attribute.

@@ -6,7 +6,7 @@
 
 use super::literal::unescaped;
 use super::method_names::is_method;
-use minijinja::machinery::{CodeGenerator, Instructions, Span, ast, parse};
+use minijinja::machinery::{CodeGenerator, Instructions, Span, Token, Tokenizer, ast, parse};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Error, ErrorKind, Value};
 
@@ -16,6 +16,9 @@ use ast::{BinOpKind, CallArg, CompareOpKind, Expr, Spanned, Stmt};
 pub(super) const NAME: &str = "chat_template";
 /// Maximum depth of an expression or statement, because compilation recurses.
 const MAX_NESTING: usize = 1000;
+/// Maximum number of operators, calls and lookups in a tag. Chains such as `a.b.c` become trees of that depth, which
+/// the parser and the destructor of the tree walk by recursion.
+const MAX_OPERATORS: usize = 5000;
 /// Maximum length of a chain such as `a < b < c`, because calls count their arguments with 16 bits.
 const MAX_COMPARISONS: usize = 1000;
 
@@ -46,16 +49,58 @@ pub(super) const READ: &str = "%read";
 pub(super) fn program(source: &str) -> Result<Instructions<'_>, Error> {
     // `transformers` uses these settings for chat templates.
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
+    check_depth(source, syntax.clone())?;
     let tree = parse(source, NAME, syntax)?;
-    let lowered = Lower { source, depth: 0 }.stmt(&tree)?;
+    let mut lower = Lower {
+        source,
+        depth: 0,
+        n_macros: 0,
+        params: Vec::new(),
+    };
+    let lowered = lower.stmt(&tree)?;
     let mut generator = CodeGenerator::new(NAME, source);
     generator.compile_stmt(&lowered);
     Ok(generator.finish().0)
 }
 
+/// Checks the depths of the syntax tree that the parser does not limit. Invalid tokens are left to the parser.
+fn check_depth(source: &str, syntax: SyntaxConfig) -> Result<(), Error> {
+    let mut tokens = Tokenizer::new(source, NAME, false, syntax);
+    let (mut n_operators, mut n_alternatives) = (0, 0);
+    while let Ok(Some((token, _))) = tokens.next_token() {
+        match token {
+            Token::VariableStart | Token::BlockStart => n_operators = 0,
+            Token::Ident("elif") => n_alternatives += 1,
+            Token::Ident(word) => n_operators += usize::from(WORDS.contains(&word)),
+            Token::Plus | Token::Minus | Token::Mul | Token::Div | Token::FloorDiv | Token::Mod | Token::Pow => {
+                n_operators += 1
+            }
+            Token::Eq | Token::Ne | Token::Gt | Token::Gte | Token::Lt | Token::Lte => n_operators += 1,
+            Token::Dot | Token::Tilde | Token::Pipe => n_operators += 1,
+            Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => n_operators += 1,
+            _ => {}
+        }
+        if n_operators > MAX_OPERATORS || n_alternatives > MAX_NESTING {
+            return Err(too_deep());
+        }
+    }
+    Ok(())
+}
+
+/// Operators that are words.
+const WORDS: [&str; 6] = ["and", "if", "in", "is", "not", "or"];
+
+fn too_deep() -> Error {
+    Error::new(ErrorKind::SyntaxError, "the template is nested too deeply")
+}
+
 struct Lower<'s> {
     source: &'s str,
     depth: usize,
+    /// Number of macros around the current expression.
+    n_macros: usize,
+    /// Parameters of these macros.
+    params: Vec<&'s str>,
 }
 
 /// Applies a filter to expressions.
@@ -79,7 +124,7 @@ fn unsupported(what: &'static str) -> Error {
 impl<'s> Lower<'s> {
     fn nested<T>(&mut self, lower: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         if self.depth >= MAX_NESTING {
-            return Err(Error::new(ErrorKind::SyntaxError, "the template is nested too deeply"));
+            return Err(too_deep());
         }
         self.depth += 1;
         let lowered = lower(self);
@@ -195,6 +240,12 @@ impl<'s> Lower<'s> {
     /// Moves the defaults of parameters into the body, where they can refer to preceding parameters.
     fn macro_decl(&mut self, s: &Spanned<ast::Macro<'s>>) -> Result<ast::Macro<'s>, Error> {
         let args = s.args.iter().map(target_of).collect::<Result<Vec<_>, _>>()?;
+        let n_params = self.params.len();
+        self.n_macros += 1;
+        self.params.extend(s.args.iter().filter_map(|arg| match arg {
+            Expr::Var(var) => Some(var.id),
+            _ => None,
+        }));
         let n_required = s.args.len().saturating_sub(s.defaults.len());
         let mut body = Vec::with_capacity(s.body.len() + s.defaults.len());
         for (arg, default) in s.args[n_required..].iter().zip(&s.defaults) {
@@ -216,6 +267,8 @@ impl<'s> Lower<'s> {
             body.push(Stmt::IfCond(Spanned::new(cond, span)));
         }
         body.extend(self.body(&s.body)?);
+        self.params.truncate(n_params);
+        self.n_macros -= 1;
         Ok(ast::Macro {
             name: s.name,
             args,
@@ -235,6 +288,9 @@ impl<'s> Lower<'s> {
     fn expr_of(&mut self, expr: &Expr<'s>) -> Result<Expr<'s>, Error> {
         let span = expr.span();
         Ok(match expr {
+            Expr::Var(e) if self.n_macros > 0 && is_rest(e.id) && !self.params.contains(&e.id) => {
+                return Err(unsupported("`varargs` and `kwargs` of macros"));
+            }
             Expr::Var(e) => Expr::Var(Spanned::new(ast::Var { id: e.id }, span)),
             Expr::Const(e) => constant(self.value(&e.value, span)?, span),
             Expr::Slice(e) => {
@@ -397,6 +453,11 @@ impl<'s> Lower<'s> {
         };
         args.iter().map(&mut lower).collect()
     }
+}
+
+/// Returns true for the names of further arguments in Jinja's macros.
+fn is_rest(name: &str) -> bool {
+    matches!(name, "varargs" | "kwargs")
 }
 
 /// Copies the target of an assignment.

@@ -1,7 +1,8 @@
 //! Python's numbers.
 
+use super::args::invalid;
 use super::values::{Kind, kind};
-use minijinja::Value;
+use minijinja::{Error, Value};
 
 /// A number as Python computes with it.
 #[derive(Clone, Copy)]
@@ -29,6 +30,21 @@ pub(super) fn float(number: Number) -> f64 {
         Number::Int(n) => n as f64,
         Number::Float(x) => x,
     }
+}
+
+/// Returns the integer part of a number; `None` if it is not finite. `what` names the number in errors.
+pub(super) fn whole(x: f64, what: &str) -> Result<Option<i128>, Error> {
+    const END: f64 = (1_u128 << 127) as f64;
+    match x {
+        x if !x.is_finite() => Ok(None),
+        x if (-END..END).contains(&x) => Ok(Some(x as i128)),
+        _ => Err(too_long(what)),
+    }
+}
+
+/// Returns the error of an integer that Python could represent.
+pub(super) fn too_long(what: &str) -> Error {
+    invalid(format!("{what} exceeds 128 bits"))
 }
 
 /// Returns the value of an integer.

@@ -5,7 +5,7 @@ use super::compare::{contains, equal, order};
 use super::lower;
 use super::meter::{NODE, spend};
 use super::method_names::has_method;
-use super::numbers::{Number, float, int, number};
+use super::numbers::{Number, float, int, number, too_long};
 use super::printf::percent;
 use super::repr::{escaped, write_text};
 use super::values::{
@@ -142,7 +142,7 @@ fn arithmetic(
     match (number(a), number(b)) {
         (Some(Number::Int(x)), Some(Number::Int(y))) => match ints(x, y) {
             Some(n) => Ok(int(n)),
-            None => Err(invalid(format!("the result of {op} exceeds 128 bits"))),
+            None => Err(too_long(&format!("the result of {op}"))),
         },
         (Some(x), Some(y)) => Ok(Value::from(floats(float(x), float(y)))),
         _ => Err(impossible(op, a, b)),
@@ -173,7 +173,8 @@ fn div(a: &Value, b: &Value) -> Result<Value, Error> {
 fn floor_div(a: &Value, b: &Value) -> Result<Value, Error> {
     Ok(match nonzero("//", a, b)? {
         (Number::Int(x), Number::Int(y)) => {
-            int(x.wrapping_div(y) - i128::from(x.wrapping_rem(y) != 0 && (x < 0) != (y < 0)))
+            let quotient = x.checked_div(y).ok_or_else(|| too_long("the result of //"))?;
+            int(quotient - i128::from(x % y != 0 && (x < 0) != (y < 0)))
         }
         (x, y) => Value::from((float(x) / float(y)).floor()),
     })
@@ -208,9 +209,7 @@ fn pow(a: &Value, b: &Value) -> Result<Value, Error> {
     match (number(a), number(b)) {
         (Some(Number::Int(x)), Some(Number::Int(y))) if y >= 0 => {
             let power = u32::try_from(y).ok().and_then(|y| x.checked_pow(y));
-            power
-                .map(int)
-                .ok_or_else(|| invalid("the result of ** exceeds 128 bits"))
+            power.map(int).ok_or_else(|| too_long("the result of **"))
         }
         (Some(x), Some(y)) => Ok(Value::from(float(x).powf(float(y)))),
         _ => Err(impossible("**", a, b)),

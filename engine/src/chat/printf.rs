@@ -2,7 +2,7 @@
 
 use super::args::{invalid, split};
 use super::meter::spend;
-use super::numbers::{Number, float, number};
+use super::numbers::{Number, float, number, whole};
 use super::repr::{code_point, float_text, python_exponent, repr_of, text_of};
 use super::values::{Kind, items, kind, type_name};
 use minijinja::{Error, State, Value};
@@ -158,14 +158,17 @@ fn converted(state: &mut State, value: &Value, mut spec: Spec, conversion: char)
             )));
         }
         'd' | 'i' | 'u' | 'x' | 'X' | 'o' => {
-            let whole = match number(value) {
+            let needs_integer = || invalid(format!("%{conversion} format: an integer is required"));
+            let n = match number(value) {
                 Some(Number::Int(n)) => n,
-                Some(Number::Float(x)) if !"xXo".contains(conversion) => x.trunc() as i128,
-                _ => return Err(invalid(format!("%{conversion} format: an integer is required"))),
+                Some(Number::Float(x)) if !"xXo".contains(conversion) => {
+                    whole(x, "a formatted number")?.ok_or_else(needs_integer)?
+                }
+                _ => return Err(needs_integer()),
             };
             spec.conversion = Some(if "iu".contains(conversion) { 'd' } else { conversion });
             let digits = spec.precision.take().unwrap_or(0);
-            return integer(state, whole, &spec, digits);
+            return integer(state, n, &spec, digits);
         }
         'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
             spec.conversion = Some(conversion);
