@@ -310,5 +310,10 @@ fn refused(message: &str) -> GrammarError {
         .lines()
         .find(|line| !line.trim().is_empty())
         .unwrap_or("the grammar cannot be used");
-    GrammarError::Refused(line.trim().to_owned())
+    let line = match line.trim() {
+        // No token continues a text that the grammar accepts.
+        "NoExtensionBias" => "the grammar accepts no text; each rule needs an alternative that ends",
+        line => line,
+    };
+    GrammarError::Refused(line.to_owned())
 }

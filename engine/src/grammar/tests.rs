@@ -94,6 +94,13 @@ ws ::= | " " | "\n" [ \t]{0,20}
 "#;
 
 #[test]
+fn grammar_of_no_text_is_refused_in_a_sentence() {
+    let text = "root ::= a\na ::= b\nb ::= a";
+    let refused = compile(Grammar::Gbnf(text.to_owned())).map(|_| ()).unwrap_err();
+    assert!(refused.to_string().contains("accepts no text"), "{refused}");
+}
+
+#[test]
 fn gbnf_accepts_and_rejects_expected_strings() {
     let json = gbnf(JSON);
     assert_takes(

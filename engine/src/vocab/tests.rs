@@ -126,6 +126,21 @@ fn spm_text_round_trips() {
     assert_eq!(without.detokenize(&framed, false, false), "a b");
 }
 
+/// A text without a place to split is merged in parts.
+#[test]
+fn words_of_megabytes_round_trip() {
+    let n = 3 * merge::MAX_WORD + 5;
+    for (vocab, text) in [
+        (vocab(spm_source()), "ab".repeat(n / 2)),
+        (vocab(bpe_source("gpt-2")), "l".repeat(n)),
+        (vocab(bpe_source("gpt-2")), "é".repeat(n / 2)),
+    ] {
+        let tokens = vocab.tokenize(&text, false, false);
+        assert!(vocab.detokenize(&tokens, false, false) == text);
+        assert!(tokens.len() <= n, "{} tokens", tokens.len());
+    }
+}
+
 #[test]
 fn unknown_character_without_byte_tokens_is_unk() {
     let tokens = [

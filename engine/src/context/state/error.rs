@@ -10,8 +10,9 @@ use crate::sched::SchedError;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum StateError {
-    /// The data does not start with the magic of a state.
-    #[error("not a saved state: expected the magic {expected:02x?}, found {found:02x?}")]
+    /// The data does not start with the magic of a state. The message omits `found`, which may be the start of another
+    /// file that the clients of a server must not read.
+    #[error("not a saved state: the magic at the start is missing")]
     NotAState {
         expected: [u8; 8],
         /// First bytes of the state, at most 8.
