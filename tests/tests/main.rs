@@ -47,6 +47,7 @@ mod speculation;
 mod state;
 mod synth;
 mod tables;
+mod templates;
 mod threads;
 mod tidy;
 mod variations;
