@@ -189,6 +189,18 @@ fn run_prints_one_error_for_damaged_files() {
 }
 
 #[test]
+fn models_of_whole_texts_do_not_run() {
+    let home = Home::new();
+    let mut header = Gguf::open_header(fixtures().join("olmo-dense.header.gguf")).expect("a header");
+    header.metadata.insert("olmo.attention.causal", false);
+    let path = home.path("whole.gguf");
+    std::fs::write(&path, seeded::seeded_model(&header, 1).expect("a tiny model")).expect("a file");
+    for model in [path.to_str().expect("UTF-8"), &home.model("bert-dense", None)] {
+        ended(home.llama(&["run", model, "hi", "-n", "2"])).fails_saying(&[model, "llama embed"]);
+    }
+}
+
+#[test]
 fn closed_stdout_is_success() {
     let home = Home::new();
     let model = home.model("llama-dense", None);

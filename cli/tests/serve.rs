@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
+use engine::gguf::GgufWriter;
+
 use crate::common::{Home, ended, root};
 
 /// A server process that is killed when dropped.
@@ -344,6 +346,16 @@ fn models_dir_serves_models_by_name() {
         std::fs::copy(&model, directory.join(format!("{name}.gguf"))).expect("a copy");
     }
     std::fs::write(directory.join("broken.gguf"), "no model").expect("a file");
+    for (name, key, value) in [
+        ("lora", "general.type", "adapter"),
+        ("vector", "general.architecture", "controlvector"),
+        ("images", "general.type", "mmproj"),
+    ] {
+        let mut writer = GgufWriter::new();
+        writer.set(key, value);
+        let path = directory.join(format!("{name}.gguf"));
+        writer.write_file(path).expect("a file that is no model");
+    }
     let directory = directory.to_str().expect("UTF-8");
     let args = [
         "serve",

@@ -185,6 +185,12 @@ impl Session {
         let pending = args.grammar.pending()?;
         let hook = pending.as_ref().map(Pending::hook);
         let model = load.load_and(path, args.context.precision.mode, Some(memory), hook)?;
+        if model.bidirectional() {
+            return Err(Failure::new(format_args!(
+                "{}: this model reads whole texts and cannot generate; use `llama embed`",
+                path.display()
+            )));
+        }
         let constraint = pending.map(Pending::started).transpose()?;
         let can_shrink = args.context.ctx_size.is_none() && args.load.placement.fit;
         let n_ctx_min = if can_shrink { args.context.fit_ctx } else { usize::MAX };

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Command;
 use engine::backend::installed_memory;
+use engine::gguf::{FileKind, Gguf};
 use server::model_pool::{LazyDownload, ModelEntry, ModelPool, ModelPoolParams};
 
 use super::args::ServeArgs;
@@ -207,12 +208,22 @@ fn of_directory(directory: &Path) -> Outcome<Vec<ModelEntry>> {
         let is_model = path.extension().is_some_and(|e| e == "gguf") && !stem.is_empty() && !stem.starts_with("mmproj");
         // Only the first shard represents a model.
         let part = stem.rsplit_once("-of-").and_then(|(before, _)| before.rsplit_once('-'));
-        if is_model && part.is_none_or(|(_, part)| part == "00001") {
+        if is_model && part.is_none_or(|(_, part)| part == "00001") && !is_other_kind(&path, part.is_some()) {
             models.push(model_entry(stem, path));
         }
     }
     models.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(models)
+}
+
+/// Returns true for a readable file that is no model by itself, such as an adapter. Damaged files count as models,
+/// so that requests report their errors.
+fn is_other_kind(path: &Path, is_shard: bool) -> bool {
+    Gguf::open_header(path).is_ok_and(|header| {
+        // The first shard may have no tensors.
+        let n_tensors = header.tensors().len().max(usize::from(is_shard));
+        FileKind::of(&header.metadata, n_tensors) != FileKind::Model
+    })
 }
 
 /// Adds the models in the cache.
