@@ -32,6 +32,7 @@ mod activations;
 pub mod attention;
 mod convert;
 mod dispatch;
+mod encode;
 mod generic;
 pub mod interleaved;
 mod layout;
@@ -52,6 +53,7 @@ pub use activations::{
 };
 pub use convert::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 pub use dispatch::{Isa, isa};
+pub use encode::{can_encode, encode_row};
 pub use matmul::{MatMul, WeightLayout, matmul, matmul_scratch, multiply_tiles_in_cache};
 pub use prefetch::{CACHE_LINE, CacheLevel, prefetch};
 pub use types::GgmlType;

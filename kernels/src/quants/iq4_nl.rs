@@ -4,6 +4,7 @@ use std::mem::offset_of;
 
 use super::fit::{best_scale, inverse};
 use crate::GgmlType;
+use crate::layout::assemble::FromScale;
 use crate::layout::block::{Block, Half, Quantize};
 use crate::layout::decode::{Decode, Encode, Sink};
 use crate::layout::groups::{Field, Interleaved, Unit, UnpackGroup, block_at_run, field, group_nibbles};
@@ -11,7 +12,7 @@ use crate::layout::runs::Unpack;
 use crate::simd::{IntSimd, Simd};
 
 /// Table of the values of IQ4_NL and IQ4_XS.
-pub(super) const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub(crate) const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Table of the values as floats.
 pub(super) static FLOATS: [f32; 16] = to_floats(VALUES);
@@ -35,6 +36,15 @@ impl Block for BlockIQ4NL {
         for j in 0..16 {
             low[j] = d * f32::from(VALUES[usize::from(self.qs[j] & 15)]);
             high[j] = d * f32::from(VALUES[usize::from(self.qs[j] >> 4)]);
+        }
+    }
+}
+
+impl FromScale for BlockIQ4NL {
+    fn from_scale(d: Half, q: &[u8]) -> Self {
+        BlockIQ4NL {
+            d,
+            qs: std::array::from_fn(|j| q[j] | q[j + 16] << 4),
         }
     }
 }

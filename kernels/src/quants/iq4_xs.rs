@@ -4,6 +4,7 @@ use std::mem::offset_of;
 
 use super::iq4_nl::{FLOATS, VALUES};
 use crate::GgmlType;
+use crate::layout::assemble::{FromScales, IntScales};
 use crate::layout::block::{Block, Half};
 use crate::layout::decode::{Decode, Sink};
 use crate::layout::groups::{
@@ -53,6 +54,21 @@ impl Block for BlockIQ4XS {
                 low[j] = scale * f32::from(VALUES[usize::from(qs[j] & 15)]);
                 high[j] = scale * f32::from(VALUES[usize::from(qs[j] >> 4)]);
             }
+        }
+    }
+}
+
+impl FromScales<8> for BlockIQ4XS {
+    fn from_scales(scales: &IntScales<8>, q: &[u8; 256]) -> Self {
+        let scale = |g: usize| (i32::from(scales.scales[g]) + 32) as u8;
+        BlockIQ4XS {
+            d: scales.d,
+            scales_h: std::array::from_fn(|i| (0..4).fold(0, |byte, j| byte | (scale(4 * i + j) >> 4) << (2 * j))),
+            scales_l: std::array::from_fn(|i| scale(2 * i) & 15 | (scale(2 * i + 1) & 15) << 4),
+            qs: std::array::from_fn(|i| {
+                let first = i / 16 * 32 + i % 16;
+                q[first] | q[first + 16] << 4
+            }),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! - the `#[repr(C)]` block and its scalar decoder, which defines the type;
 //! - the vector decoder, which must produce the same bits;
 //! - the unpacking of rows and of row groups to integers, if the type has integer kernels;
-//! - the quantizer, if any.
+//! - the quantizer of caches and the assembly of encoded blocks, if any.
 //!
 //! Shared code is in `fit` (search for scales) and, for the grid types IQ1, IQ2, and IQ3, in `grids`, `levels`,
 //! and `grid_block`.
@@ -55,6 +55,7 @@ pub use self::iq2_xxs::BlockIQ2XXS;
 pub use self::iq3_s::BlockIQ3S;
 pub use self::iq3_xxs::BlockIQ3XXS;
 pub use self::iq4_nl::BlockIQ4NL;
+pub(crate) use self::iq4_nl::VALUES as IQ4_VALUES;
 pub use self::iq4_xs::BlockIQ4XS;
 pub use self::mxfp4::BlockMXFP4;
 pub use self::nvfp4::BlockNVFP4;

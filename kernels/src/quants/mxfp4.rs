@@ -62,6 +62,21 @@ impl Block for BlockMXFP4 {
     }
 }
 
+impl BlockMXFP4 {
+    /// Returns half the scale with this code.
+    pub(crate) fn half_scale_of(e: u8) -> f32 {
+        BlockMXFP4 { e, qs: [0; 16] }.half_scale()
+    }
+
+    /// Makes a block from the code of its scale and the indices of its elements.
+    pub(crate) fn from_code(e: u8, q: &[u8; 32]) -> Self {
+        BlockMXFP4 {
+            e,
+            qs: std::array::from_fn(|j| q[j] | q[j + 16] << 4),
+        }
+    }
+}
+
 impl<V: Simd> Decode<V> for BlockMXFP4 {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {

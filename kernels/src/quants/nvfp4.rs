@@ -58,6 +58,29 @@ fn half_scales<V: Simd>(d: V::Int) -> V {
     V::select(V::has_bit(V::plus_one(d), 0x80), scale.constant(0.0), scale)
 }
 
+impl BlockNVFP4 {
+    /// Returns half the scale with this code.
+    pub(crate) fn half_scale_of(d: u8) -> f32 {
+        half_scale(d)
+    }
+
+    /// Returns the code of the scale that maps this magnitude to about 6, the largest E2M1 value.
+    pub(crate) fn code_of_largest(magnitude: f32) -> i32 {
+        // The inverse of the arithmetic in `half_scale`, rounded to the nearest code.
+        let scale = magnitude.min(448.0 * 6.0) * (0.5 / 6.0);
+        let bits = (scale * f32::from_bits((127 - 119) << 23)).to_bits();
+        ((bits + (1 << 19)) >> 20) as i32
+    }
+
+    /// Makes a block from the codes of its scales and the indices of its elements.
+    pub(crate) fn from_codes(d: [u8; 4], q: &[u8; 64]) -> Self {
+        BlockNVFP4 {
+            d,
+            qs: std::array::from_fn(|g| std::array::from_fn(|j| q[16 * g + j] | q[16 * g + j + 8] << 4)),
+        }
+    }
+}
+
 impl<V: Simd> Decode<V> for BlockNVFP4 {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {

@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use crate::GgmlType;
+use crate::layout::assemble::FromScale;
 use crate::layout::block::{Block, Half};
 use crate::layout::decode::{Decode, Sink};
 use crate::layout::groups::{Field, Interleaved, Unit, UnpackGroup, block_at_run, field, group_word};
@@ -29,6 +30,17 @@ impl Block for BlockQ1_0 {
             } else {
                 -d
             };
+        }
+    }
+}
+
+impl FromScale for BlockQ1_0 {
+    fn from_scale(d: Half, q: &[u8]) -> Self {
+        BlockQ1_0 {
+            d,
+            qs: std::array::from_fn(|i| {
+                std::array::from_fn(|k| (0..8).fold(0, |byte, j| byte | q[32 * i + 8 * k + j] << j))
+            }),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use crate::GgmlType;
+use crate::layout::assemble::FromScale;
 use crate::layout::block::{Block, Half};
 use crate::layout::decode::{Decode, Sink};
 use crate::layout::groups::{Field, Interleaved, Rewrite, Unit, UnpackGroup, block_at_run, field, group_bit_pairs};
@@ -27,6 +28,15 @@ impl Block for BlockQ2_0 {
         for (j, v) in out.iter_mut().enumerate() {
             let q = self.qs[j / 4] >> (j % 4 * 2) & 3;
             *v = (f32::from(q) - 1.0) * d;
+        }
+    }
+}
+
+impl FromScale for BlockQ2_0 {
+    fn from_scale(d: Half, q: &[u8]) -> Self {
+        BlockQ2_0 {
+            d,
+            qs: std::array::from_fn(|i| (0..4).fold(0, |byte, j| byte | q[4 * i + j] << (2 * j))),
         }
     }
 }

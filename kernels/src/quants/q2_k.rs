@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use crate::GgmlType;
+use crate::layout::assemble::{FromLines, Lines};
 use crate::layout::block::{Block, Half};
 use crate::layout::decode::{Decode, Sink};
 use crate::layout::groups::{
@@ -39,6 +40,25 @@ impl Block for BlockQ2K {
             }
         }
     }
+}
+
+impl FromLines<16> for BlockQ2K {
+    fn from_lines(lines: &Lines<16>, q: &[u8; 256]) -> Self {
+        BlockQ2K {
+            scales: std::array::from_fn(|g| lines.scales[g] | lines.mins[g] << 4),
+            qs: bit_pairs_of(q),
+            d: lines.d,
+            dmin: lines.dmin,
+        }
+    }
+}
+
+/// Stores the low two bits of each element, in the order of [`BlockQ2K`].
+pub(super) fn bit_pairs_of(q: &[u8; 256]) -> [u8; 64] {
+    std::array::from_fn(|i| {
+        let first = i / 32 * 128 + i % 32;
+        (0..4).fold(0, |byte, j| byte | (q[first + 32 * j] & 3) << (2 * j))
+    })
 }
 
 impl<V: Simd> Decode<V> for BlockQ2K {

@@ -2,8 +2,9 @@
 
 use std::mem::offset_of;
 
-use super::q2_k::{UNSHIFTED_FACTORS, bit_pairs};
+use super::q2_k::{UNSHIFTED_FACTORS, bit_pairs, bit_pairs_of};
 use crate::GgmlType;
+use crate::layout::assemble::{FromScales, IntScales};
 use crate::layout::block::{Block, Half};
 use crate::layout::decode::{Decode, Sink};
 use crate::layout::groups::{
@@ -56,6 +57,21 @@ impl Block for BlockQ3K {
                 let q = self.qs[first + l] >> shift & 3 | high << 2;
                 *v = scale * (i32::from(q) - 4) as f32;
             }
+        }
+    }
+}
+
+impl FromScales<16> for BlockQ3K {
+    fn from_scales(scales: &IntScales<16>, q: &[u8; 256]) -> Self {
+        let scale = |g: usize| (i32::from(scales.scales[g]) + 32) as u8;
+        BlockQ3K {
+            hmask: std::array::from_fn(|l| (0..8).fold(0, |bits, j| bits | (q[32 * j + l] >> 2) << j)),
+            qs: bit_pairs_of(q),
+            scales: std::array::from_fn(|i| match i {
+                0..8 => scale(i) & 15 | (scale(i + 8) & 15) << 4,
+                _ => (0..4).fold(0, |byte, j| byte | (scale(i - 8 + 4 * j) >> 4) << (2 * j)),
+            }),
+            d: scales.d,
         }
     }
 }

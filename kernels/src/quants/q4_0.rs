@@ -4,6 +4,7 @@ use std::mem::offset_of;
 
 use super::fit::{best_scale, inverse, round_to};
 use crate::GgmlType;
+use crate::layout::assemble::FromScale;
 use crate::layout::block::{Block, Half, Quantize};
 use crate::layout::decode::{Decode, Encode, Sink};
 use crate::layout::groups::{Field, Interleaved, Unit, UnpackGroup, block_at_run, field, group_nibbles};
@@ -29,6 +30,15 @@ impl Block for BlockQ4_0 {
         for j in 0..16 {
             low[j] = (i32::from(self.qs[j] & 15) - 8) as f32 * d;
             high[j] = (i32::from(self.qs[j] >> 4) - 8) as f32 * d;
+        }
+    }
+}
+
+impl FromScale for BlockQ4_0 {
+    fn from_scale(d: Half, q: &[u8]) -> Self {
+        BlockQ4_0 {
+            d,
+            qs: std::array::from_fn(|j| q[j] | q[j + 16] << 4),
         }
     }
 }

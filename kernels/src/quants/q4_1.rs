@@ -4,6 +4,7 @@ use std::mem::offset_of;
 
 use super::fit::{best_line, inverse, round_to};
 use crate::GgmlType;
+use crate::layout::assemble::FromLine;
 use crate::layout::block::{Block, Half, Quantize};
 use crate::layout::decode::{Decode, Encode, Sink};
 use crate::layout::groups::{
@@ -32,6 +33,16 @@ impl Block for BlockQ4_1 {
         for j in 0..16 {
             low[j] = f32::from(self.qs[j] & 15) * d + m;
             high[j] = f32::from(self.qs[j] >> 4) * d + m;
+        }
+    }
+}
+
+impl FromLine for BlockQ4_1 {
+    fn from_line(d: Half, m: Half, q: &[u8]) -> Self {
+        BlockQ4_1 {
+            d,
+            m,
+            qs: std::array::from_fn(|j| q[j] | q[j + 16] << 4),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use crate::GgmlType;
+use crate::layout::assemble::{FromLines, Lines};
 use crate::layout::block::{Block, Half};
 use crate::layout::decode::{Decode, Sink};
 use crate::layout::groups::{
@@ -36,6 +37,34 @@ impl Block for BlockQ4K {
             }
         }
     }
+}
+
+impl FromLines<8> for BlockQ4K {
+    fn from_lines(lines: &Lines<8>, q: &[u8; 256]) -> Self {
+        BlockQ4K {
+            d: lines.d,
+            dmin: lines.dmin,
+            scales: packed_scales_and_mins(&lines.scales, &lines.mins),
+            qs: nibble_pairs_of(q),
+        }
+    }
+}
+
+/// Packs the scales and minimums; the inverse of [`scales_and_mins`].
+pub(super) fn packed_scales_and_mins(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; 12] {
+    std::array::from_fn(|i| match i {
+        0..4 => scales[i] | (scales[i + 4] >> 4) << 6,
+        4..8 => mins[i - 4] | (mins[i] >> 4) << 6,
+        _ => scales[i - 4] & 15 | (mins[i - 4] & 15) << 4,
+    })
+}
+
+/// Stores the low four bits of each element, in the order of [`BlockQ4K`].
+pub(super) fn nibble_pairs_of(q: &[u8; 256]) -> [u8; 128] {
+    std::array::from_fn(|i| {
+        let first = i / 32 * 64 + i % 32;
+        q[first] & 15 | (q[first + 32] & 15) << 4
+    })
 }
 
 impl<V: Simd> Decode<V> for BlockQ4K {

@@ -4,6 +4,7 @@ use std::mem::offset_of;
 
 use super::fit::{best_scale, inverse, round_to};
 use crate::GgmlType;
+use crate::layout::assemble::FromScale;
 use crate::layout::block::{Block, Half, Quantize};
 use crate::layout::decode::{Decode, Encode, Sink};
 use crate::layout::groups::{Field, Interleaved, Unit, UnpackGroup, block_at_run, field, group_nibbles, group_word};
@@ -29,6 +30,13 @@ impl Block for BlockQ5_0 {
         for (v, q) in out.iter_mut().zip(join(&self.qh, &self.qs)) {
             *v = (i32::from(q) - 16) as f32 * d;
         }
+    }
+}
+
+impl FromScale for BlockQ5_0 {
+    fn from_scale(d: Half, q: &[u8]) -> Self {
+        let (qh, qs) = split(|j| q[j]);
+        BlockQ5_0 { d, qh, qs }
     }
 }
 

@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use super::fit::{best_line, inverse, round_to};
 use super::q5_0::{five_bits, group_five_bits, join, split};
 use crate::GgmlType;
+use crate::layout::assemble::FromLine;
 use crate::layout::block::{Block, Half, Quantize};
 use crate::layout::decode::{Decode, Encode, Sink};
 use crate::layout::groups::{Field, GroupScales, Interleaved, Unit, UnpackGroup, block_at_run, field, load_group_f16};
@@ -31,6 +32,13 @@ impl Block for BlockQ5_1 {
         for (v, q) in out.iter_mut().zip(join(&self.qh, &self.qs)) {
             *v = f32::from(q) * d + m;
         }
+    }
+}
+
+impl FromLine for BlockQ5_1 {
+    fn from_line(d: Half, m: Half, q: &[u8]) -> Self {
+        let (qh, qs) = split(|j| q[j]);
+        BlockQ5_1 { d, m, qh, qs }
     }
 }
 

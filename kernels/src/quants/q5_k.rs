@@ -2,9 +2,13 @@
 
 use std::mem::offset_of;
 
-use super::q4_k::{nibbles_of_pair, scale_groups, scales_and_mins, set_group_scales, set_scales_and_mins};
+use super::q4_k::{
+    nibble_pairs_of, nibbles_of_pair, packed_scales_and_mins, scale_groups, scales_and_mins, set_group_scales,
+    set_scales_and_mins,
+};
 use super::q5_0::group_five_bits;
 use crate::GgmlType;
+use crate::layout::assemble::{FromLines, Lines};
 use crate::layout::block::{Block, Half};
 use crate::layout::decode::{Decode, Sink};
 use crate::layout::groups::{Field, GroupScales, Interleaved, Unit, UnpackGroup, field};
@@ -36,6 +40,18 @@ impl Block for BlockQ5K {
                 let q = self.qs[g / 2 * 32 + l] >> (g % 2 * 4) & 15 | (self.qh[l] >> g & 1) << 4;
                 *v = scale * f32::from(q) - min;
             }
+        }
+    }
+}
+
+impl FromLines<8> for BlockQ5K {
+    fn from_lines(lines: &Lines<8>, q: &[u8; 256]) -> Self {
+        BlockQ5K {
+            d: lines.d,
+            dmin: lines.dmin,
+            scales: packed_scales_and_mins(&lines.scales, &lines.mins),
+            qh: std::array::from_fn(|l| (0..8).fold(0, |bits, g| bits | (q[32 * g + l] >> 4) << g)),
+            qs: nibble_pairs_of(q),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use crate::GgmlType;
+use crate::layout::assemble::{FromScales, IntScales};
 use crate::layout::block::{Block, Half};
 use crate::layout::decode::{Decode, Sink};
 use crate::layout::groups::{
@@ -39,6 +40,23 @@ impl Block for BlockQ6K {
                 let high = self.qh[half * 32 + first + l] >> (j * 2) & 3;
                 *v = scale * (i32::from(low | high << 4) - 32) as f32;
             }
+        }
+    }
+}
+
+impl FromScales<16> for BlockQ6K {
+    fn from_scales(scales: &IntScales<16>, q: &[u8; 256]) -> Self {
+        BlockQ6K {
+            ql: std::array::from_fn(|i| {
+                let first = i / 64 * 128 + i % 64;
+                q[first] & 15 | (q[first + 64] & 15) << 4
+            }),
+            qh: std::array::from_fn(|i| {
+                let first = i / 32 * 128 + i % 32;
+                (0..4).fold(0, |byte, j| byte | (q[first + 32 * j] >> 4) << (2 * j))
+            }),
+            scales: scales.scales,
+            d: scales.d,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use crate::GgmlType;
+use crate::layout::assemble::FromScale;
 use crate::layout::block::{Block, Half};
 use crate::layout::decode::{Decode, Sink};
 use crate::layout::groups::{
@@ -97,10 +98,15 @@ impl BlockTQ1_0 {
             [0, 2, 4, 6].map(|at| pairs >> at & 0x0303_0303_0303_0303)
         });
         let digits: [u8; 256] = bytemuck::cast(words);
+        Self::from_digits(pairs.d, &digits)
+    }
+
+    /// Packs digits to base 3.
+    fn from_digits(d: Half, digits: &[u8]) -> BlockTQ1_0 {
         let mut block = BlockTQ1_0 {
             qs: [0; 48],
             qh: [0; 4],
-            d: pairs.d,
+            d,
         };
         let (first, second) = block.qs.split_at_mut(32);
         for (bytes, digits) in [
@@ -144,6 +150,12 @@ impl BlockTQ1_0 {
 fn next_digits(bytes: u64) -> u64 {
     const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
     (((bytes & EVEN) * 3) & EVEN) | ((((bytes >> 8) & EVEN) * 3) & EVEN) << 8
+}
+
+impl FromScale for BlockTQ1_0 {
+    fn from_scale(d: Half, q: &[u8]) -> Self {
+        Self::from_digits(d, q)
+    }
 }
 
 impl<V: Simd> Decode<V> for BlockTQ1_0 {

@@ -4,6 +4,7 @@ use std::mem::offset_of;
 
 use super::q2_k::bit_pairs;
 use crate::GgmlType;
+use crate::layout::assemble::FromScale;
 use crate::layout::block::{Block, Half};
 use crate::layout::decode::{Decode, Sink};
 use crate::layout::groups::{
@@ -30,6 +31,18 @@ impl Block for BlockTQ2_0 {
             for (v, q) in values.iter_mut().zip(&self.qs[i / 4 * 32..]) {
                 *v = (f32::from(q >> (i % 4 * 2) & 3) - 1.0) * d;
             }
+        }
+    }
+}
+
+impl FromScale for BlockTQ2_0 {
+    fn from_scale(d: Half, q: &[u8]) -> Self {
+        BlockTQ2_0 {
+            qs: std::array::from_fn(|i| {
+                let first = i / 32 * 128 + i % 32;
+                (0..4).fold(0, |byte, j| byte | q[first + 32 * j] << (2 * j))
+            }),
+            d,
         }
     }
 }

@@ -1,0 +1,293 @@
+//! Encoders of weights: the scales with the least squared error, weighted by the importance of each column.
+//!
+//! - `lanes`: eight groups of weights at a time
+//! - `lines`: types with scales and minimums
+//! - `scales`: types with scales
+//! - `floats`: types of 4-bit floats
+//! - `ternary`: types with one or two magnitudes
+//!
+//! A search starts from several ranges, then alternates between rounding elements and fitting scales. Types
+//! with integer scales do both for whole blocks. The layouts are in [`quants`](crate::quants).
+
+mod floats;
+mod lanes;
+mod lines;
+mod scales;
+mod ternary;
+
+use self::lanes::{Groups, N};
+use self::lines::{COARSE, COARSE_WEIGHTED, FINE, Limits, WEIGHTED};
+use self::scales::{Integers, Iq4, Levels, Range};
+use crate::GgmlType;
+use crate::layout::assemble::{FromLine, FromLines, FromScale, FromScales};
+use crate::layout::block::{Half, Quantize};
+use crate::quants::*;
+
+type Encode = fn(&[f32], Option<&[f32]>, &mut [u8]);
+
+/// Returns true if [`encode_row`] supports this type.
+pub fn can_encode(ty: GgmlType) -> bool {
+    encoder(ty).is_some()
+}
+
+/// Encodes a row of weights, minimizing the sum of squared errors, each multiplied by the importance of its
+/// column. The search is slower and more exact than that of [`quantize_row`](crate::quantize_row), which
+/// serves caches. Results are the same on every CPU.
+///
+/// Magnitudes above the range of the type become the largest representable values. Non-finite weights yield
+/// arbitrary blocks. Importance is not negative; only its ratios within a block matter.
+///
+/// # Panics
+/// If the type has no encoder (see [`can_encode`]), or the lengths disagree.
+pub fn encode_row(ty: GgmlType, src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
+    let encode = encoder(ty).unwrap_or_else(|| panic!("{ty} cannot be encoded"));
+    crate::lengths::check_lengths(ty, dst.len(), src.len());
+    if let Some(importance) = importance {
+        crate::lengths::same_length(src.len(), importance.len());
+    }
+    encode(src, importance, dst);
+}
+
+/// Compiles an encoder for the target's baseline and for AVX2.
+macro_rules! compiled {
+    ($encode:expr) => {{
+        fn portable(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+            $encode(x, w, out)
+        }
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2")]
+            fn vectorized(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+                $encode(x, w, out)
+            }
+            fn avx2(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+                // SAFETY: this function is chosen only if the CPU supports AVX2.
+                unsafe { vectorized(x, w, out) }
+            }
+            let best = if is_x86_feature_detected!("avx2") {
+                avx2
+            } else {
+                portable
+            };
+            (portable as Encode, best as Encode)
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        (portable as Encode, portable as Encode)
+    }};
+}
+
+/// Returns the encoder of a type that this CPU runs fastest.
+fn encoder(ty: GgmlType) -> Option<Encode> {
+    encoders(ty).map(|(_, best)| best)
+}
+
+/// Returns the portable encoder of a type and the one that this CPU runs fastest. Both compute the same.
+fn encoders(ty: GgmlType) -> Option<(Encode, Encode)> {
+    let encode = match ty {
+        GgmlType::F32 => compiled!(plain::<BlockF32>),
+        GgmlType::F16 => compiled!(plain::<BlockF16>),
+        GgmlType::BF16 => compiled!(plain::<BlockBF16>),
+        GgmlType::Q8_0 => compiled!(q8_0),
+        GgmlType::Q4_0 => compiled!(scaled::<BlockQ4_0, Integers<-8, 7>, 32>),
+        GgmlType::Q5_0 => compiled!(scaled::<BlockQ5_0, Integers<-16, 15>, 32>),
+        GgmlType::IQ4_NL => compiled!(scaled::<BlockIQ4NL, Iq4, 32>),
+        GgmlType::Q2_0 => compiled!(scaled::<BlockQ2_0, Integers<-1, 2>, 64>),
+        GgmlType::Q4_1 => compiled!(line::<BlockQ4_1, 15>),
+        GgmlType::Q5_1 => compiled!(line::<BlockQ5_1, 31>),
+        GgmlType::Q2_K => compiled!(lines::<BlockQ2K, 2, 16, 16, 3, 15>),
+        GgmlType::Q4_K => compiled!(lines::<BlockQ4K, 1, 32, 8, 15, 63>),
+        GgmlType::Q5_K => compiled!(lines::<BlockQ5K, 1, 32, 8, 31, 63>),
+        GgmlType::Q3_K => compiled!(scales::<BlockQ3K, Integers<-4, 3>, 2, 16, 16, 32>),
+        GgmlType::Q6_K => compiled!(scales::<BlockQ6K, Integers<-32, 31>, 2, 16, 16, 128>),
+        GgmlType::IQ4_XS => compiled!(scales::<BlockIQ4XS, Iq4, 1, 32, 8, 32>),
+        GgmlType::TQ1_0 => compiled!(ternary::<BlockTQ1_0>),
+        GgmlType::TQ2_0 => compiled!(ternary::<BlockTQ2_0>),
+        GgmlType::Q1_0 => compiled!(signs),
+        GgmlType::MXFP4 => compiled!(mxfp4),
+        GgmlType::NVFP4 => compiled!(nvfp4),
+        _ => return None,
+    };
+    Some(encode)
+}
+
+/// Yields the chunks of a row with their importance. The last chunk may be shorter.
+#[inline(always)]
+fn chunks<'a>(x: &'a [f32], w: Option<&'a [f32]>, n: usize) -> impl Iterator<Item = (&'a [f32], Option<&'a [f32]>)> {
+    x.chunks(n)
+        .enumerate()
+        .map(move |(i, x)| (x, w.map(|w| &w[i * n..i * n + x.len()])))
+}
+
+/// Encodes types without a search.
+#[inline(always)]
+fn plain<B: Quantize>(x: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
+    let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
+    for (x, block) in x.chunks_exact(B::TYPE.block_size()).zip(blocks) {
+        *block = B::quantize(x);
+    }
+}
+
+/// Encodes Q8_0, whose error does not depend on importance much.
+#[inline(always)]
+fn q8_0(x: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
+    /// Largest magnitude: that of a scale in F16 times an element.
+    const LIMIT: f32 = 65504.0 * 127.0;
+    let blocks: &mut [BlockQ8_0] = bytemuck::cast_slice_mut(out);
+    for (x, block) in x.chunks_exact(32).zip(blocks) {
+        let x: [f32; 32] = std::array::from_fn(|i| x[i].clamp(-LIMIT, LIMIT));
+        *block = BlockQ8_0::quantize(&x);
+    }
+}
+
+/// Encodes types with one scale per `L` elements.
+#[inline(always)]
+fn scaled<B: FromScale, T: Levels, const L: usize>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
+    for ((x, w), blocks) in chunks(x, w, N * L).zip(blocks.chunks_mut(N)) {
+        let scales = scales::fit_half::<T, L>(&Groups::new(x, w));
+        for ((x, d), block) in x.chunks_exact(L).zip(scales).zip(blocks) {
+            let mut q = [0; L];
+            scales::indices::<T>(x, d.get(), &mut q);
+            *block = B::from_scale(d, &q);
+        }
+    }
+}
+
+/// Encodes types with one scale and minimum per 32 elements.
+#[inline(always)]
+fn line<B: FromLine, const MAX: i32>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    let limits = Limits {
+        q: MAX as f32,
+        scale: 1.0,
+        signed: true,
+        narrowings: if w.is_some() { WEIGHTED } else { FINE },
+    };
+    let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
+    for ((x, w), blocks) in chunks(x, w, N * 32).zip(blocks.chunks_mut(N)) {
+        let fitted = lines::fit_halves::<32>(&Groups::new(x, w), limits);
+        for ((x, (d, min)), block) in x.chunks_exact(32).zip(fitted).zip(blocks) {
+            let mut q = [0; 32];
+            lines::indices(x, d.get(), min.get(), limits.q, &mut q);
+            *block = B::from_line(d, Half::new(-min.get()), &q);
+        }
+    }
+}
+
+/// Encodes types with `G` integer scales and minimums, for groups of `L` elements in `S` sets of lanes.
+#[inline(always)]
+fn lines<B, const S: usize, const L: usize, const G: usize, const MAX: i32, const SCALE: i32>(
+    x: &[f32],
+    w: Option<&[f32]>,
+    out: &mut [u8],
+) where
+    B: FromLines<G>,
+{
+    let limits = Limits {
+        q: MAX as f32,
+        scale: SCALE as f32,
+        signed: false,
+        narrowings: match (MAX < 15, w.is_some()) {
+            (true, true) => COARSE_WEIGHTED,
+            (true, false) => COARSE,
+            (false, true) => WEIGHTED,
+            (false, false) => FINE,
+        },
+    };
+    let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
+    for ((x, w), block) in chunks(x, w, 256).zip(blocks) {
+        let found = lines::search::<S, L, G>(&Groups::sets(x, w), limits);
+        let mut q = [0; 256];
+        for (g, (x, q)) in x.chunks_exact(L).zip(q.chunks_exact_mut(L)).enumerate() {
+            let scale = found.d.get() * f32::from(found.scales[g]);
+            let min = found.dmin.get() * f32::from(found.mins[g]);
+            lines::indices(x, scale, min, limits.q, q);
+        }
+        *block = B::from_lines(&found, &q);
+    }
+}
+
+/// Encodes types with `G` integer scales of at least `-LIMIT`, for groups of `L` elements in `S` sets of lanes.
+#[inline(always)]
+fn scales<B, T, const S: usize, const L: usize, const G: usize, const LIMIT: i32>(
+    x: &[f32],
+    w: Option<&[f32]>,
+    out: &mut [u8],
+) where
+    B: FromScales<G>,
+    T: Levels,
+{
+    let range = Range {
+        low: -LIMIT as f32,
+        high: (LIMIT - 1) as f32,
+    };
+    let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
+    for ((x, w), block) in chunks(x, w, 256).zip(blocks) {
+        let found = scales::search::<T, S, L, G>(&Groups::sets(x, w), range);
+        let mut q = [0; 256];
+        for (g, (x, q)) in x.chunks_exact(L).zip(q.chunks_exact_mut(L)).enumerate() {
+            scales::indices::<T>(x, found.d.get() * f32::from(found.scales[g]), q);
+        }
+        *block = B::from_scales(&found, &q);
+    }
+}
+
+#[inline(always)]
+fn ternary<B: FromScale>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
+    for ((x, w), block) in chunks(x, w, 256).zip(blocks) {
+        let (d, digits) = ternary::ternary(x, w);
+        *block = B::from_scale(d, &digits);
+    }
+}
+
+#[inline(always)]
+fn signs(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    let blocks: &mut [BlockQ1_0] = bytemuck::cast_slice_mut(out);
+    for ((x, w), block) in chunks(x, w, 128).zip(blocks) {
+        let q: [u8; 128] = std::array::from_fn(|i| u8::from(x[i] >= 0.0));
+        *block = BlockQ1_0::from_scale(ternary::magnitude(x, w), &q);
+    }
+}
+
+#[inline(always)]
+fn mxfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    let blocks: &mut [BlockMXFP4] = bytemuck::cast_slice_mut(out);
+    for ((x, w), blocks) in chunks(x, w, N * 32).zip(blocks.chunks_mut(N)) {
+        // The usual scale makes the largest magnitude at least 4 and less than 8; 6 is the largest value.
+        let usual = |max: f32| (max.to_bits() >> 23) as i32 - 2;
+        let codes = floats::best_codes::<32>(&Groups::new(x, w), &[0, 1, -1], 254, usual, BlockMXFP4::half_scale_of);
+        for ((x, code), block) in x.chunks_exact(32).zip(codes).zip(blocks) {
+            let mut q = [0; 32];
+            scales::indices::<floats::E2M1>(x, BlockMXFP4::half_scale_of(code), &mut q);
+            *block = BlockMXFP4::from_code(code, &q);
+        }
+    }
+}
+
+#[inline(always)]
+fn nvfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    /// Codes around that of a sixth of the largest magnitude: there are 8 per power of two.
+    const OFFSETS: &[i32] = &[0, 1, -1, 2, -2, 3, 4, 5, 6, 7, -3];
+    let blocks: &mut [BlockNVFP4] = bytemuck::cast_slice_mut(out);
+    for ((x, w), blocks) in chunks(x, w, N * 16).zip(blocks.chunks_mut(2)) {
+        let codes = floats::best_codes::<16>(
+            &Groups::new(x, w),
+            OFFSETS,
+            126,
+            BlockNVFP4::code_of_largest,
+            BlockNVFP4::half_scale_of,
+        );
+        for (i, block) in blocks.iter_mut().enumerate() {
+            let mut q = [0; 64];
+            let d: [u8; 4] = std::array::from_fn(|g| codes[4 * i + g]);
+            for g in 0..4 {
+                let x = &x[i * 64 + g * 16..][..16];
+                scales::indices::<floats::E2M1>(x, BlockNVFP4::half_scale_of(d[g]), &mut q[g * 16..][..16]);
+            }
+            *block = BlockNVFP4::from_codes(d, &q);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

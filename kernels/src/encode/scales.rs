@@ -1,0 +1,379 @@
+//! Search for scales: types whose values are a scale times one of a few levels.
+
+use super::lanes::{Groups, Lanes, N};
+use crate::layout::assemble::IntScales;
+use crate::layout::block::Half;
+use crate::quants::IQ4_VALUES;
+
+/// Levels of a type: the values of its elements before they are scaled.
+pub(super) trait Levels {
+    /// Levels, or positions near them, to which candidates map the element of largest magnitude.
+    const ENDS: &'static [f32];
+
+    /// Level of largest magnitude.
+    const LOWEST: f32;
+
+    /// Returns the nearest levels.
+    fn nearest(x: Lanes) -> Lanes;
+
+    /// Returns the index of the nearest level.
+    fn index(x: f32) -> u8;
+}
+
+/// Integers from `LOW` to `HIGH`.
+pub(super) struct Integers<const LOW: i32, const HIGH: i32>;
+
+/// Candidates of a range that is wide enough for the end to matter little.
+const fn ends_of(low: i32) -> &'static [f32] {
+    match low {
+        -32 => &[-32.5, -32.0, -31.5, -31.0, -30.5, -30.0, 30.75, 31.25, -28.5],
+        -16 => &[-17.0, -16.5, -16.0, -15.5, -15.0, -14.5, 15.0, 15.5, -13.75, 14.25],
+        -8 => &[-9.0, -8.5, -8.25, -8.0, -7.75, -7.5, -7.25, -7.0, 7.0, 7.5, -6.5, 6.5],
+        -4 => &[-5.0, -4.6, -4.3, -4.0, -3.7, -3.4, -3.1, 2.8, 3.1, 3.4, 2.5, -2.6],
+        _ => &[-1.8, -1.5, -1.2, -1.0, 1.2, 1.5, 1.8, 2.1, 2.5, 3.0, -2.2],
+    }
+}
+
+impl<const LOW: i32, const HIGH: i32> Levels for Integers<LOW, HIGH> {
+    const ENDS: &'static [f32] = ends_of(LOW);
+    const LOWEST: f32 = LOW as f32;
+
+    #[inline(always)]
+    fn nearest(x: Lanes) -> Lanes {
+        x.clamp(LOW as f32, HIGH as f32).round()
+    }
+
+    #[inline(always)]
+    fn index(x: f32) -> u8 {
+        let x = x - LOW as f32;
+        let x = if x > 0.0 { x } else { 0.0 };
+        let high = (HIGH - LOW) as f32;
+        (if x < high { x } else { high } + 0.5) as u8
+    }
+}
+
+/// The table of IQ4_NL and IQ4_XS.
+pub(super) struct Iq4;
+
+impl Levels for Iq4 {
+    const LOWEST: f32 = IQ4_VALUES[0] as f32;
+    const ENDS: &'static [f32] = &[
+        -140.0, -134.0, -130.0, -127.0, -124.0, -120.0, -115.0, -110.0, -104.0, 104.0, 108.0, 113.0, 117.0, 122.0,
+        128.0,
+    ];
+
+    #[inline(always)]
+    fn nearest(x: Lanes) -> Lanes {
+        let mut level = Lanes::splat(f32::from(IQ4_VALUES[0]));
+        for pair in IQ4_VALUES.windows(2) {
+            let [below, above] = [f32::from(pair[0]), f32::from(pair[1])];
+            let middle = Lanes::splat((below + above) / 2.0);
+            level = middle.select_less(x, Lanes::splat(above), level);
+        }
+        level
+    }
+
+    #[inline(always)]
+    fn index(x: f32) -> u8 {
+        IQ4_VALUES
+            .windows(2)
+            .map(|pair| u8::from(x > (f32::from(pair[0]) + f32::from(pair[1])) / 2.0))
+            .sum()
+    }
+}
+
+/// Sums over a group, for fixed levels `v`.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sums {
+    xv: Lanes,
+    vv: Lanes,
+}
+
+impl Sums {
+    /// Returns the squared error less the constant `sum(w x^2)`.
+    #[inline(always)]
+    fn error(&self, scale: Lanes) -> Lanes {
+        scale * (scale * self.vv - Lanes::splat(2.0) * self.xv)
+    }
+
+    #[inline(always)]
+    fn best(&self) -> Lanes {
+        self.xv.over(self.vv)
+    }
+}
+
+/// Returns the sums of a group whose elements are rounded with this scale, and the squared error.
+#[inline(always)]
+pub(super) fn round<T: Levels, const L: usize>(groups: &Groups<L>, scale: Lanes) -> (Sums, Lanes) {
+    let inverse = scale.inverse();
+    let (mut sums, mut error) = (Sums::default(), Lanes::ZERO);
+    for (&x, &w) in groups.x.iter().zip(&groups.w) {
+        let v = T::nearest(x * inverse);
+        let wv = w * v;
+        let difference = x - scale * v;
+        sums.xv = sums.xv + wv * x;
+        sums.vv = sums.vv + wv * v;
+        error = error + w * difference * difference;
+    }
+    (sums, error)
+}
+
+/// Returns the best scale of each group, with its sums. `to_storage` rounds scales to the precision in which they
+/// are stored.
+#[inline(always)]
+fn fit<T: Levels, const L: usize>(groups: &Groups<L>, to_storage: impl Fn(Lanes) -> Lanes) -> (Lanes, Sums) {
+    let max = groups.largest();
+    let mut scale = Lanes::ZERO;
+    let (mut sums, mut best) = (Sums::default(), Lanes::splat(f32::MAX));
+    let mut consider = |s: Lanes| {
+        let (new, _) = round::<T, L>(groups, s);
+        let s = to_storage(new.best());
+        let error = new.error(s);
+        scale = error.select_less(best, s, scale);
+        sums.xv = error.select_less(best, new.xv, sums.xv);
+        sums.vv = error.select_less(best, new.vv, sums.vv);
+        best = error.min(best);
+        scale
+    };
+    let mut last = Lanes::ZERO;
+    for &end in T::ENDS {
+        last = consider(max * Lanes::splat(1.0 / end));
+    }
+    last = consider(last);
+    consider(last);
+    (scale, sums)
+}
+
+/// Returns the best scale of each group that is an F16.
+#[inline(always)]
+pub(super) fn fit_half<T: Levels, const L: usize>(groups: &Groups<L>) -> [Half; N] {
+    let (mut scale, _) = fit::<T, L>(groups, Lanes::half_precision);
+    // A scale of 0 is best for magnitudes below the smallest F16, because not all types have a level of 0.
+    let (_, total) = round::<T, L>(groups, Lanes::ZERO);
+    let (mut best, mut best_error) = ([Half::default(); N], total);
+    let mut consider = |scale: Lanes| {
+        let halves = scale.0.map(to_half);
+        let (sums, error) = round::<T, L>(groups, Lanes(halves.map(Half::get)));
+        for lane in 0..N {
+            if error.0[lane] < best_error.0[lane] {
+                (best[lane], best_error.0[lane]) = (halves[lane], error.0[lane]);
+            }
+        }
+        (sums.best(), best_error)
+    };
+    let mut error = total;
+    for _ in 0..3 {
+        (scale, error) = consider(scale);
+    }
+    if nearly_exact(error, total) {
+        let max = groups.largest();
+        for &end in T::ENDS {
+            let (refined, _) = consider(max * Lanes::splat(1.0 / end));
+            consider(refined);
+        }
+    }
+    best
+}
+
+/// Returns true if the error of any group is so small that it depends on the rounding of the scale to F16. The
+/// sums are too inexact to compare candidates for such groups.
+#[inline(always)]
+fn nearly_exact(error: Lanes, total: Lanes) -> bool {
+    (0..N).any(|i| error.0[i] > 0.0 && error.0[i] < total.0[i] * 1e-5)
+}
+
+/// Rounds to F16, but not to an infinity, and numbers other than 0 not to 0.
+#[inline(always)]
+fn to_half(x: f32) -> Half {
+    let half = Half::new(x.clamp(-65504.0, 65504.0));
+    if half.get() != 0.0 || x == 0.0 {
+        half
+    } else {
+        Half::new(5.960_464_5e-8f32.copysign(x))
+    }
+}
+
+/// Range of the integer scales of a type.
+#[derive(Clone, Copy)]
+pub(super) struct Range {
+    pub low: f32,
+    pub high: f32,
+}
+
+impl Range {
+    #[inline(always)]
+    fn nearest(self, ideal: Lanes, d: Half) -> Lanes {
+        (ideal * Lanes::splat(d.get()).inverse())
+            .clamp(self.low, self.high)
+            .round()
+    }
+}
+
+/// Positions of the largest scale, relative to the lower end of the range. Small ones matter if one group needs a
+/// much larger scale than all others.
+const POSITIONS: [f32; 16] = [
+    1.0, 0.985, 0.97, 0.95, 0.93, 0.9, 1.03, -0.97, -0.93, 0.85, 0.8, 0.75, 0.7, 0.65, 0.58, 0.51,
+];
+
+/// Rounds of choosing integers and fitting the common factor.
+const ROUNDS: usize = 4;
+
+/// Returns the scales of a block of `S` times 8 groups with the least error found.
+#[inline(always)]
+pub(super) fn search<T: Levels, const S: usize, const L: usize, const G: usize>(
+    groups: &[Groups<L>; S],
+    range: Range,
+) -> IntScales<G> {
+    let mut fitted = [(Lanes::ZERO, Sums::default()); S];
+    let mut largest = 0f32;
+    for (to, groups) in fitted.iter_mut().zip(groups) {
+        *to = fit::<T, L>(groups, |scale| scale);
+        largest = larger(largest, to.0);
+    }
+    let mut best = IntScales {
+        d: Half::default(),
+        scales: [0; G],
+    };
+    let d = start(&fitted, range, largest);
+    let total: f32 = groups
+        .iter()
+        .map(|groups| round::<T, L>(groups, Lanes::ZERO).1.sum())
+        .sum();
+    let mut error = total;
+    refine::<T, S, L, G>(groups, range, fitted, d, &mut best, &mut error);
+    // The choice of the factor assumed levels that change with the rounding of small integers.
+    let coarse: usize = fitted.iter().map(|(ideal, _)| n_coarse(*ideal, d)).sum();
+    let n_starts = match coarse {
+        0 => 0,
+        n if n < S * N / 2 => 4,
+        _ => 24,
+    };
+    // The level of largest magnitude allows the smallest scale for the largest element.
+    let lowest = at_end(groups, T::LOWEST);
+    for fitted in [fitted, lowest] {
+        let largest = fitted.iter().fold(0f32, |max, fit| larger(max, fit.0));
+        let mut position = 1.04;
+        for _ in 0..n_starts {
+            let d = to_half(largest / (position * range.low));
+            refine::<T, S, L, G>(groups, range, fitted, d, &mut best, &mut error);
+            position *= 0.96;
+        }
+    }
+    if error > 0.0 && error < total * 1e-5 {
+        // The error depends on the rounding of the factor to F16, so each end of the levels may be best.
+        for &end in T::ENDS {
+            let fitted = at_end(groups, end);
+            let largest = fitted.iter().fold(0f32, |max, fit| larger(max, fit.0));
+            refine::<T, S, L, G>(
+                groups,
+                range,
+                fitted,
+                to_half(largest / range.low),
+                &mut best,
+                &mut error,
+            );
+        }
+    }
+    best
+}
+
+/// Returns scales that map the largest magnitude of each group to `end`. Sums are left out.
+#[inline(always)]
+fn at_end<const S: usize, const L: usize>(groups: &[Groups<L>; S], end: f32) -> [(Lanes, Sums); S] {
+    let mut scales = [(Lanes::ZERO, Sums::default()); S];
+    for (to, groups) in scales.iter_mut().zip(groups) {
+        to.0 = groups.largest() * Lanes::splat(1.0 / end);
+    }
+    scales
+}
+
+/// Returns the number of groups whose integer scale is so small that levels depend on its rounding.
+#[inline(always)]
+fn n_coarse(ideal: Lanes, d: Half) -> usize {
+    let limit = 4.0 * d.get().abs();
+    ideal.0.into_iter().filter(|ideal| ideal.abs() < limit).count()
+}
+
+/// Returns the value of largest magnitude, with its sign.
+#[inline(always)]
+fn larger(max: f32, lanes: Lanes) -> f32 {
+    lanes
+        .0
+        .into_iter()
+        .fold(max, |max, x| if x.abs() > max.abs() { x } else { max })
+}
+
+/// Alternates between choosing integers and fitting the common factor. Improves on `best` and its error.
+#[inline(always)]
+fn refine<T: Levels, const S: usize, const L: usize, const G: usize>(
+    groups: &[Groups<L>; S],
+    range: Range,
+    mut fitted: [(Lanes, Sums); S],
+    mut d: Half,
+    best: &mut IntScales<G>,
+    best_error: &mut f32,
+) {
+    for _ in 0..ROUNDS {
+        let mut chosen = [Lanes::ZERO; S];
+        let (mut error, mut xv, mut vv) = (0.0, Lanes::ZERO, Lanes::ZERO);
+        for ((to, (ideal, _)), groups) in chosen.iter_mut().zip(&mut fitted).zip(groups) {
+            let scale = range.nearest(*ideal, d);
+            *to = scale;
+            let real = Lanes::splat(d.get());
+            let (mut new, mut found) = round::<T, L>(groups, scale * real);
+            if n_coarse(*ideal, d) > 0 {
+                for offset in [-1.0, 1.0] {
+                    let scale = (scale + Lanes::splat(offset)).clamp(range.low, range.high);
+                    let (sums, error) = round::<T, L>(groups, scale * real);
+                    *to = error.select_less(found, scale, *to);
+                    new.xv = error.select_less(found, sums.xv, new.xv);
+                    new.vv = error.select_less(found, sums.vv, new.vv);
+                    found = error.min(found);
+                }
+            }
+            let scale = *to;
+            error += found.sum();
+            xv = xv + scale * new.xv;
+            vv = vv + scale * scale * new.vv;
+            // A scale of 0 has no sums of its own.
+            *ideal = Lanes::ZERO.select_less(new.vv, new.best(), *ideal);
+        }
+        if error < *best_error {
+            *best_error = error;
+            best.d = d;
+            for g in 0..G {
+                best.scales[g] = chosen[g / N].0[g % N] as i8;
+            }
+        }
+        let vv = vv.sum();
+        if vv > 0.0 {
+            d = to_half(xv.sum() / vv);
+        }
+    }
+}
+
+/// Returns the common factor with the least error for the levels of the fitted scales.
+#[inline(always)]
+fn start<const S: usize>(fitted: &[(Lanes, Sums); S], range: Range, largest: f32) -> Half {
+    let (mut best, mut best_error) = (Half::default(), f32::INFINITY);
+    for position in POSITIONS {
+        let d = to_half(largest / (position * range.low));
+        let mut error = 0.0;
+        for (ideal, sums) in fitted {
+            error += sums.error(range.nearest(*ideal, d) * Lanes::splat(d.get())).sum();
+        }
+        if error < best_error {
+            (best, best_error) = (d, error);
+        }
+    }
+    best
+}
+
+/// Returns the index of each element of a group.
+#[inline(always)]
+pub(super) fn indices<T: Levels>(x: &[f32], scale: f32, out: &mut [u8]) {
+    let inverse = Lanes::splat(scale).inverse().0[0];
+    for (q, &x) in out.iter_mut().zip(x) {
+        *q = T::index(x * inverse);
+    }
+}

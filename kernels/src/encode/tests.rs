@@ -1,0 +1,206 @@
+//! Tests against the errors of llama.cpp's quantizers, recorded in `tests/data/quants/errors.txt` from its
+//! release b11434.
+
+use super::*;
+use crate::dequantize_row;
+
+/// Rows and columns of a recorded matrix.
+const ROWS: usize = 4;
+const COLUMNS: usize = 512;
+
+/// Random numbers that every language and platform computes alike.
+struct Random(u64);
+
+impl Random {
+    /// Returns a number from 0 to 1 with 24 bits.
+    fn uniform(&mut self) -> f32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / 16_777_216.0
+    }
+
+    /// Returns a nearly normal number: the sum of 12 uniform ones.
+    fn normal(&mut self) -> f32 {
+        (0..12).map(|_| self.uniform()).sum::<f32>() - 6.0
+    }
+}
+
+/// Returns a recorded matrix and the importance of its columns.
+fn matrix(index: usize) -> (Vec<f32>, Vec<f32>) {
+    let mut r = Random(index as u64 + 1);
+    let size = [0.02, 1.0, 1e-4, 300.0][index / 16];
+    let mut x: Vec<f32> = (0..ROWS * COLUMNS)
+        .map(|i| {
+            let n = r.normal();
+            size * match index % 16 {
+                0 | 1 => n,
+                2 | 3 => n * n * n,
+                4 => n * r.normal() * r.normal() * r.normal() * r.normal(),
+                5 => n.abs(),
+                6 => n + 3.0,
+                7 => n - 5.0,
+                8 => 2.0 * r.uniform() - 1.0,
+                9 if i % COLUMNS == 77 => 50.0 * n,
+                10 if i % 32 == 5 => 20.0 * n,
+                11 if r.uniform() < 0.7 => 0.0,
+                12 => (n * 1.5).clamp(-1.0, 1.0).round_ties_even(),
+                13 if i / COLUMNS == 2 => 0.0,
+                _ => n,
+            }
+        })
+        .collect();
+    match index {
+        14 => x.fill(0.0),
+        30 => x.iter_mut().for_each(|x| *x *= 1e-41),
+        46 => x.iter_mut().for_each(|x| *x *= 1e-4),
+        62 => x.fill(-0.75),
+        _ => {}
+    }
+    let w = (0..COLUMNS)
+        .map(|_| 1e-3 + r.normal() * r.normal() * r.normal() * r.normal())
+        .map(f32::abs)
+        .collect();
+    (x, w)
+}
+
+/// Returns the squared error of a matrix after encoding, weighted by the importance of its columns.
+fn error_of(ty: GgmlType, x: &[f32], w: Option<&[f32]>) -> f64 {
+    let mut blocks = vec![0; ty.row_bytes(x.len()).unwrap()];
+    for (x, out) in x
+        .chunks_exact(COLUMNS)
+        .zip(blocks.chunks_exact_mut(ty.row_bytes(COLUMNS).unwrap()))
+    {
+        encode_row(ty, x, w, out);
+    }
+    let mut found = vec![f32::NAN; x.len()];
+    dequantize_row(ty, &blocks, &mut found);
+    weighted_squares(x, w, |i| f64::from(found[i]))
+}
+
+/// Returns the sum of the weighted squared differences to `other`.
+fn weighted_squares(x: &[f32], w: Option<&[f32]>, other: impl Fn(usize) -> f64) -> f64 {
+    let w = |i: usize| w.map_or(1.0, |w| f64::from(w[i % COLUMNS]));
+    x.iter()
+        .enumerate()
+        .map(|(i, &x)| w(i) * (f64::from(x) - other(i)).powi(2))
+        .sum()
+}
+
+/// Yields the type, whether columns are weighted, and the recorded error of each matrix.
+fn recorded() -> Vec<(GgmlType, bool, Vec<f64>)> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/quants/errors.txt");
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines()
+        .map(|line| {
+            let mut fields = line.split(' ');
+            let ty = GgmlType::from_name(fields.next().unwrap()).unwrap();
+            let weighted = fields.next() == Some("1");
+            (ty, weighted, fields.map(|field| field.parse().unwrap()).collect())
+        })
+        .collect()
+}
+
+/// Checks that no error exceeds the recorded one by more than `slack`, unless the rounding of scales to F16
+/// explains the error. Returns the number of matrices with a larger error.
+fn count_worse(weighted: bool, slack: f64) -> Vec<(GgmlType, usize)> {
+    let matrices: Vec<_> = (0..64).map(matrix).collect();
+    let mut counts = Vec::new();
+    for (ty, _, errors) in recorded().into_iter().filter(|recorded| recorded.1 == weighted) {
+        assert_eq!(errors.len(), 64);
+        let mut worse = 0;
+        for (i, ((x, w), theirs)) in matrices.iter().zip(errors).enumerate() {
+            let w = weighted.then_some(&w[..]);
+            let ours = error_of(ty, x, w);
+            // Recorded with 6 digits.
+            let exact = 1e-7 * weighted_squares(x, w, |_| 0.0);
+            if ours > theirs * 1.000_01 && ours > exact {
+                worse += 1;
+                assert!(
+                    ours <= theirs * (1.0 + slack),
+                    "{ty}, matrix {i}: {ours:e} exceeds {theirs:e}"
+                );
+            }
+        }
+        counts.push((ty, worse));
+    }
+    assert_eq!(counts.len(), 18);
+    counts
+}
+
+#[test]
+fn encode_row_has_at_most_the_recorded_errors() {
+    count_worse(false, 1e-5);
+}
+
+#[test]
+fn encode_row_with_importance_has_at_most_the_recorded_errors() {
+    for (ty, worse) in count_worse(true, WEIGHTED_SLACK) {
+        // At most 5 % of the matrices.
+        assert!(worse <= 3, "{ty}: {worse} matrices");
+    }
+}
+
+/// Largest excess over a recorded error for columns of different importance.
+const WEIGHTED_SLACK: f64 = 0.01;
+
+#[test]
+fn encode_row_is_independent_of_the_instruction_set() {
+    let (x, w) = matrix(2);
+    for ty in GgmlType::ALL
+        .iter()
+        .copied()
+        .filter(|&ty| can_encode(ty) && ty.block_size() > 1)
+    {
+        let (portable, best) = encoders(ty).unwrap();
+        for w in [None, Some(&w[..])] {
+            let mut blocks = [
+                vec![0; ty.row_bytes(COLUMNS).unwrap()],
+                vec![0; ty.row_bytes(COLUMNS).unwrap()],
+            ];
+            portable(&x[..COLUMNS], w, &mut blocks[0]);
+            best(&x[..COLUMNS], w, &mut blocks[1]);
+            assert_eq!(blocks[0], blocks[1], "{ty}");
+        }
+    }
+}
+
+#[test]
+fn encode_row_accepts_any_float() {
+    let values = [
+        0.0,
+        1e-45,
+        1e-30,
+        -1e30,
+        f32::MAX,
+        f32::MIN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+    ];
+    for ty in GgmlType::ALL.iter().copied().filter(|&ty| can_encode(ty)) {
+        for x in values {
+            for w in [None, Some(0.0), Some(1e30), Some(f32::MAX)] {
+                let row = [x; 256];
+                let w = w.map(|w| [w; 256]);
+                let mut blocks = vec![0; ty.row_bytes(256).unwrap()];
+                encode_row(ty, &row, w.as_ref().map(|w| &w[..]), &mut blocks);
+                let mut out = [f32::NAN; 256];
+                dequantize_row(ty, &blocks, &mut out);
+                assert!(x != 0.0 || out == row, "{ty}: zeros were encoded as {out:?}");
+                let finite = out.iter().all(|out| out.is_finite());
+                assert!(
+                    finite || !x.is_finite() || ty.block_size() == 1,
+                    "{ty}: {x} was encoded as {out:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "rows must have the same length, found 32 and 31 elements")]
+fn encode_row_rejects_importance_of_another_length() {
+    encode_row(GgmlType::Q4_0, &[0.0; 32], Some(&[1.0; 31]), &mut [0; 18]);
+}
