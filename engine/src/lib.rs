@@ -16,6 +16,7 @@
 //! - [`chat`]: chat templates
 //! - [`random`]: random numbers for seeded weights and tests
 //! - [`conformance`]: checks of architectures against recorded logits
+//! - [`quantize`]: quantization of model files
 //! - [`synth`]: synthetic models for benchmarks
 
 #![warn(missing_docs)]
@@ -34,6 +35,7 @@ pub mod gguf;
 pub mod grammar;
 pub mod graph;
 pub mod model;
+pub mod quantize;
 pub mod random;
 pub mod sample;
 pub mod sched;

@@ -1,0 +1,224 @@
+//! Plans: the type of each tensor of an output file.
+
+use std::collections::HashMap;
+
+use kernels::GgmlType;
+use regex_lite::Regex;
+
+use super::error::QuantizeError;
+use super::mixture::{Facts, Mixture, fitting};
+use super::role::{self, Role};
+use crate::gguf::{Array, GgufSet, TensorInfo, Value};
+
+/// Choices of a quantization.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Types of all tensors without a rule of their own.
+    pub mixture: Mixture,
+    /// Stores all matrices in the base type of the mixture.
+    pub pure: bool,
+    /// Keeps the type of the output projection.
+    pub keep_output: bool,
+    /// Type of the output projection, or of a token embedding that serves as one.
+    pub output: Option<GgmlType>,
+    /// Type of the token embedding.
+    pub embedding: Option<GgmlType>,
+    /// Types of the tensors whose name matches. The first match counts.
+    pub rules: Vec<(Regex, GgmlType)>,
+    /// Accepts source tensors that are quantized already.
+    pub allow_requantize: bool,
+}
+
+/// Type of a tensor in the output file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedTensor {
+    /// Name of the tensor.
+    pub name: String,
+    /// Dimensions, fastest-varying first.
+    pub shape: Vec<usize>,
+    /// Type in the source file.
+    pub from: GgmlType,
+    /// Type in the output file.
+    pub to: GgmlType,
+    /// Type that the rules chose, if rows are not whole blocks of it.
+    pub wanted: Option<GgmlType>,
+    /// Size in the output file.
+    pub bytes: usize,
+}
+
+impl PlannedTensor {
+    /// Returns the number of elements.
+    pub fn n_elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// Types of all tensors of an output file, in the order of the source.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Mixture of the plan.
+    pub mixture: Mixture,
+    /// All tensors.
+    pub tensors: Vec<PlannedTensor>,
+}
+
+impl Plan {
+    /// Chooses the type of every tensor.
+    ///
+    /// # Errors
+    /// If a tensor to be converted is quantized, unless the options accept it, or has no decoder.
+    pub fn new(source: &GgufSet, options: &Options) -> Result<Plan, QuantizeError> {
+        let model = Model::new(source);
+        let mut tensors = Vec::with_capacity(source.n_tensors());
+        for (_, info) in source.tensors() {
+            let wanted = wanted(info, options, &model);
+            let to = if wanted == info.ty {
+                wanted
+            } else {
+                fitting(wanted, info.ne[0])
+            };
+            if to != info.ty && info.ty.is_quantized() && !options.allow_requantize {
+                return Err(QuantizeError::AlreadyQuantized {
+                    tensor: info.name.clone(),
+                    ty: info.ty,
+                });
+            }
+            if to != info.ty && !kernels::can_dequantize(info.ty) {
+                return Err(QuantizeError::Undecodable {
+                    tensor: info.name.clone(),
+                    ty: info.ty,
+                });
+            }
+            let rows = info.n_elements() / info.ne[0].max(1);
+            tensors.push(PlannedTensor {
+                name: info.name.clone(),
+                shape: info.shape().to_vec(),
+                from: info.ty,
+                to,
+                wanted: (wanted != to).then_some(wanted),
+                bytes: to.row_bytes(info.ne[0]).unwrap_or(0) * rows,
+            });
+        }
+        Ok(Plan {
+            mixture: options.mixture,
+            tensors,
+        })
+    }
+
+    /// Returns the size of all tensors in the output file.
+    pub fn bytes(&self) -> usize {
+        self.tensors.iter().map(|tensor| tensor.bytes).sum()
+    }
+
+    /// Returns the average number of bits per weight in the output file.
+    pub fn bits_per_weight(&self) -> f64 {
+        let n: usize = self.tensors.iter().map(PlannedTensor::n_elements).sum();
+        self.bytes() as f64 * 8.0 / n.max(1) as f64
+    }
+}
+
+/// Returns the type that the options choose, regardless of the length of rows.
+fn wanted(info: &TensorInfo, options: &Options, model: &Model) -> GgmlType {
+    let role = role::role(&info.name);
+    let is_output = role == Role::Output;
+    if role::is_kept(&info.name, info.n_dims) || is_output && options.keep_output {
+        return info.ty;
+    }
+    if let Some((_, ty)) = options.rules.iter().find(|(pattern, _)| pattern.is_match(&info.name)) {
+        return *ty;
+    }
+    let serves_as_output = is_output || role == Role::Embedding && model.is_tied;
+    let chosen = match role {
+        Role::Embedding => options.embedding.or(options.output.filter(|_| serves_as_output)),
+        Role::Output => options.output,
+        _ => None,
+    };
+    chosen.unwrap_or_else(|| {
+        if options.pure {
+            options.mixture.base()
+        } else {
+            options.mixture.type_of(&model.facts(info, role))
+        }
+    })
+}
+
+/// Facts about the model that the rules of mixtures use.
+struct Model {
+    /// Layers with a tensor of each kind, in file order.
+    layers: HashMap<String, Vec<usize>>,
+    is_tied: bool,
+    is_falcon: bool,
+    n_expert: usize,
+    n_gqa: usize,
+    n_layer: usize,
+}
+
+impl Model {
+    fn new(source: &GgufSet) -> Model {
+        let metadata = source.metadata();
+        let arch: &str = metadata.optional("general.architecture").ok().flatten().unwrap_or("");
+        let number = |key: &str| match metadata.get(&format!("{arch}.{key}")) {
+            Some(Value::Array(array)) => largest(array),
+            Some(value) => unsigned(value),
+            None => None,
+        };
+        let heads = number("attention.head_count").unwrap_or(1);
+        let key_heads = number("attention.head_count_kv").unwrap_or(heads);
+        let mut layers: HashMap<String, Vec<usize>> = HashMap::new();
+        for (_, info) in source.tensors() {
+            if let (Some(layer), kind) = role::split(&info.name) {
+                layers.entry(kind.to_owned()).or_default().push(layer);
+            }
+        }
+        layers.values_mut().for_each(|layers| layers.sort_unstable());
+        Model {
+            layers,
+            is_tied: source.tensor("output.weight").is_none(),
+            is_falcon: arch == "falcon",
+            n_expert: number("expert_count").unwrap_or(0),
+            n_gqa: heads / key_heads.max(1),
+            n_layer: number("block_count").unwrap_or(0),
+        }
+    }
+
+    fn facts(&self, info: &TensorInfo, role: Role) -> Facts {
+        let (layer, kind) = role::split(&info.name);
+        let layers = self.layers.get(kind).map_or(&[][..], Vec::as_slice);
+        let position = layer.map_or(0, |layer| layers.partition_point(|&other| other < layer));
+        Facts {
+            role,
+            n_in: info.ne[0],
+            is_experts: info.n_dims == 3 && kind.ends_with("_exps"),
+            turn: (position, layers.len()),
+            is_tied: self.is_tied,
+            is_falcon: self.is_falcon,
+            n_expert: self.n_expert,
+            n_gqa: self.n_gqa,
+            n_layer: self.n_layer,
+        }
+    }
+}
+
+/// Returns a nonnegative integer of any width.
+fn unsigned(value: &Value) -> Option<usize> {
+    match *value {
+        Value::U8(v) => Some(v.into()),
+        Value::U16(v) => Some(v.into()),
+        Value::U32(v) => usize::try_from(v).ok(),
+        Value::U64(v) => usize::try_from(v).ok(),
+        Value::I32(v) => usize::try_from(v).ok(),
+        Value::I64(v) => usize::try_from(v).ok(),
+        _ => None,
+    }
+}
+
+/// Returns the largest element of an array of integers.
+fn largest(array: &Array) -> Option<usize> {
+    match array {
+        Array::U32(v) => v.iter().max().and_then(|&v| usize::try_from(v).ok()),
+        Array::I32(v) => v.iter().max().and_then(|&v| usize::try_from(v).ok()),
+        Array::U64(v) => v.iter().max().and_then(|&v| usize::try_from(v).ok()),
+        Array::I64(v) => v.iter().max().and_then(|&v| usize::try_from(v).ok()),
+        _ => None,
+    }
+}

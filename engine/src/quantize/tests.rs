@@ -1,0 +1,239 @@
+use std::io;
+
+use kernels::GgmlType::{self, *};
+use regex_lite::Regex;
+
+use super::*;
+use crate::gguf::{GgufFile, GgufSet, GgufWriter};
+
+/// Returns a model with 16 layers whose matrices have rows of `n_in` elements.
+fn model(n_in: usize, change: impl Fn(&str, &mut [f32])) -> GgufSet {
+    let mut writer = GgufWriter::new();
+    writer
+        .set("general.architecture", "llama")
+        .set("llama.block_count", 16u32);
+    writer
+        .set("llama.attention.head_count", 8u32)
+        .set("llama.attention.head_count_kv", 4u32);
+    let mut add = |name: &str, shape: &[usize]| {
+        let n: usize = shape.iter().product();
+        let mut x: Vec<f32> = (0..n).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 504.0).collect();
+        change(name, &mut x);
+        writer
+            .add_tensor(name, F32, shape, bytemuck::cast_slice(&x).to_vec())
+            .unwrap();
+    };
+    add("token_embd.weight", &[n_in, 8]);
+    add("output.weight", &[n_in, 8]);
+    add("output_norm.weight", &[n_in]);
+    for layer in 0..16 {
+        for kind in [
+            "attn_q",
+            "attn_k",
+            "attn_v",
+            "attn_output",
+            "ffn_up",
+            "ffn_down",
+            "ffn_gate_inp",
+        ] {
+            add(&format!("blk.{layer}.{kind}.weight"), &[n_in, 4]);
+        }
+        add(&format!("blk.{layer}.ffn_down_exps.weight"), &[n_in, 2, 2]);
+        add(&format!("blk.{layer}.attn_norm.weight"), &[n_in]);
+    }
+    set(writer)
+}
+
+fn set(writer: GgufWriter<'_>) -> GgufSet {
+    let file = GgufFile::from_bytes("model.gguf", &writer.to_bytes().unwrap()).unwrap();
+    GgufSet::from_file(file).unwrap()
+}
+
+fn options(mixture: &str) -> Options {
+    Options {
+        mixture: Mixture::find(mixture).unwrap(),
+        pure: false,
+        keep_output: false,
+        output: None,
+        embedding: None,
+        rules: Vec::new(),
+        allow_requantize: false,
+    }
+}
+
+fn type_of(plan: &Plan, name: &str) -> GgmlType {
+    plan.tensors.iter().find(|tensor| tensor.name == name).unwrap().to
+}
+
+/// Writes and reads a file.
+fn quantized(source: &GgufSet, options: &Options) -> Result<GgufSet, QuantizeError> {
+    let plan = Plan::new(source, options)?;
+    let mut bytes = Vec::new();
+    write(source, &plan, &[], &mut bytes, &|_| true)?;
+    let file = GgufFile::from_bytes("quantized.gguf", &bytes)?;
+    Ok(GgufSet::from_file(file)?)
+}
+
+/// The expected layers are those of llama.cpp b11434 for a model with 16 layers.
+#[test]
+fn mixtures_give_sensitive_tensors_more_bits() {
+    let source = model(256, |_, _| ());
+    let layers = |mixture: &str, kind: &str, ty: GgmlType| -> Vec<usize> {
+        let plan = Plan::new(&source, &options(mixture)).unwrap();
+        let is = |layer: &usize| type_of(&plan, &format!("blk.{layer}.{kind}.weight")) == ty;
+        (0..16).filter(is).collect()
+    };
+    let sensitive = [0, 1, 4, 7, 10, 13, 14, 15];
+    assert_eq!(layers("q4_k_m", "attn_v", Q6_K), sensitive);
+    assert_eq!(layers("q4_k_m", "ffn_down", Q6_K), sensitive);
+    assert_eq!(layers("q4_k_m", "ffn_down_exps", Q6_K), sensitive);
+    assert_eq!(layers("Q5_K_M", "ffn_down", Q6_K), sensitive);
+    assert_eq!(layers("q4_k_s", "attn_v", Q5_K), [0, 1, 2, 3]);
+    assert_eq!(layers("q4_k_s", "ffn_down", Q5_K), [0, 1]);
+    assert_eq!(layers("q3_k_m", "attn_v", Q5_K), [0, 1]);
+    assert_eq!(layers("q3_k_m", "ffn_down", Q5_K), [0]);
+    assert_eq!(layers("q3_k_m", "attn_output", Q4_K).len(), 16);
+    assert_eq!(layers("q3_k_l", "ffn_down", Q5_K).len(), 16);
+    assert_eq!(layers("q2_k", "attn_v", Q3_K).len(), 16);
+    assert_eq!(layers("q2_k_s", "ffn_down", Q4_K), [0, 1]);
+    assert_eq!(layers("iq4_xs", "ffn_down", Q5_K), [0, 1]);
+    assert_eq!(layers("mxfp4_moe", "ffn_down_exps", MXFP4).len(), 16);
+    assert_eq!(layers("mxfp4_moe", "ffn_down", Q8_0).len(), 16);
+    assert_eq!(layers("q4_k_m", "ffn_gate_inp", F32).len(), 16);
+    for (mixture, output, embedding) in [
+        ("q4_0", Q6_K, Q4_0),
+        ("q8_0", Q8_0, Q8_0),
+        ("tq1_0", Q6_K, Q4_K),
+        ("f16", F16, F16),
+    ] {
+        let plan = Plan::new(&source, &options(mixture)).unwrap();
+        assert_eq!(type_of(&plan, "output.weight"), output, "{mixture}");
+        assert_eq!(type_of(&plan, "token_embd.weight"), embedding, "{mixture}");
+        assert_eq!(type_of(&plan, "output_norm.weight"), F32, "{mixture}");
+    }
+}
+
+#[test]
+fn options_override_the_mixture() {
+    let source = model(256, |_, _| ());
+    let mut options = options("q4_k_m");
+    options.rules = vec![
+        (Regex::new(r"^blk\.0\.ffn_down\.").unwrap(), Q8_0),
+        (Regex::new("ffn_down").unwrap(), Q5_1),
+    ];
+    options.embedding = Some(Q5_0);
+    options.output = Some(F16);
+    let plan = Plan::new(&source, &options).unwrap();
+    assert_eq!(type_of(&plan, "blk.0.ffn_down.weight"), Q8_0);
+    assert_eq!(type_of(&plan, "blk.0.ffn_down_exps.weight"), Q5_1);
+    assert_eq!(type_of(&plan, "token_embd.weight"), Q5_0);
+    assert_eq!(type_of(&plan, "output.weight"), F16);
+    options.pure = true;
+    options.keep_output = true;
+    let plan = Plan::new(&source, &options).unwrap();
+    assert_eq!(type_of(&plan, "blk.1.attn_v.weight"), Q4_K);
+    assert_eq!(type_of(&plan, "output.weight"), F32);
+}
+
+#[test]
+fn rows_without_whole_blocks_get_the_next_type() {
+    let plan = Plan::new(&model(96, |_, _| ()), &options("q4_k_m")).unwrap();
+    let tensor = plan
+        .tensors
+        .iter()
+        .find(|tensor| tensor.name == "blk.3.ffn_up.weight")
+        .unwrap();
+    assert_eq!((tensor.to, tensor.wanted), (Q5_0, Some(Q4_K)));
+    assert_eq!(tensor.bytes, 4 * 3 * 22);
+    assert_eq!(type_of(&plan, "output.weight"), Q8_0);
+    let plan = Plan::new(&model(40, |_, _| ()), &options("q4_k_m")).unwrap();
+    assert_eq!(type_of(&plan, "blk.3.ffn_up.weight"), F16);
+}
+
+#[test]
+fn written_file_has_planned_types_and_close_weights() {
+    let source = model(256, |_, _| ());
+    for mixture in Mixture::names() {
+        let options = options(mixture);
+        let plan = Plan::new(&source, &options).unwrap();
+        let file = quantized(&source, &options).unwrap();
+        assert_eq!(file.n_tensors(), source.n_tensors());
+        let file_type: u32 = file.metadata().require("general.file_type").unwrap();
+        assert_eq!(file_type, options.mixture.file_type());
+        assert_eq!(
+            file.metadata().require::<u32>("general.quantization_version").unwrap(),
+            2
+        );
+        for tensor in &plan.tensors {
+            let (_, info) = file.tensor(&tensor.name).unwrap();
+            assert_eq!(
+                (info.ty, info.bytes, info.shape()),
+                (tensor.to, tensor.bytes, &tensor.shape[..])
+            );
+            let mut floats = vec![0.0; info.n_elements()];
+            kernels::dequantize_row(info.ty, file.tensor_data(&tensor.name).unwrap(), &mut floats);
+            let original: &[f32] = bytemuck::cast_slice(source.tensor_data(&tensor.name).unwrap());
+            let error: f32 = floats.iter().zip(original).map(|(a, b)| (a - b).powi(2)).sum();
+            let size: f32 = original.iter().map(|x| x * x).sum();
+            // One bit explains three quarters of a uniform distribution.
+            assert!(error < 0.26 * size, "{mixture}, {}: {error} of {size}", tensor.name);
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_are_refused_with_their_position() {
+    for (name, value) in [
+        ("blk.2.ffn_down_exps.weight", f32::NAN),
+        ("output_norm.weight", f32::INFINITY),
+    ] {
+        let source = model(256, |tensor, x| {
+            if tensor == name {
+                let at = x.len() - 3;
+                x[at] = value;
+            }
+        });
+        let error = quantized(&source, &options("q4_k_m")).unwrap_err();
+        let row = if value.is_nan() { 3 } else { 0 };
+        let expected =
+            format!("tensor {name} has the value {value} in row {row}, column 253; the source file is damaged");
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[test]
+fn quantized_sources_are_refused_unless_allowed() {
+    let source = quantized(&model(256, |_, _| ()), &options("q8_0")).unwrap();
+    let error = Plan::new(&source, &options("q4_k_m")).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("tensor token_embd.weight is already quantized (q8_0)"),
+        "{error}"
+    );
+    let mut allowed = options("q4_k_m");
+    allowed.allow_requantize = true;
+    assert_eq!(
+        quantized(&source, &allowed)
+            .unwrap()
+            .tensor("blk.2.ffn_up.weight")
+            .unwrap()
+            .1
+            .ty,
+        Q4_K
+    );
+    // Equal types are copied.
+    let copied = quantized(&source, &options("q8_0")).unwrap();
+    assert_eq!(copied.tensor_data("output.weight"), source.tensor_data("output.weight"));
+}
+
+#[test]
+fn write_stops_on_request_and_reports_failed_writes() {
+    let source = model(256, |_, _| ());
+    let plan = Plan::new(&source, &options("q4_0")).unwrap();
+    let error = write(&source, &plan, &[], &mut io::sink(), &|done| done < 5000).unwrap_err();
+    assert!(matches!(error, QuantizeError::Stopped));
+    let mut full = [0u8; 4096];
+    let error = write(&source, &plan, &[], &mut &mut full[..], &|_| true).unwrap_err();
+    assert!(matches!(error, QuantizeError::Gguf(_)), "{error}");
+}
