@@ -21,7 +21,7 @@ pub use display::{DisplayArgs, LogArgs};
 pub use grammar::GrammarArgs;
 pub use hub::HubArgs;
 pub use load::LoadArgs;
-pub use placement::{DeviceList, DraftPlacementArgs, PlacementArgs, Split};
+pub use placement::{DeviceList, DraftPlacementArgs, PlacementArgs, Split, override_kv};
 pub use plan::PlanArgs;
 pub use sampling::{SamplerArgs, TextBiasArgs};
 pub use serving::ServingArgs;

@@ -21,6 +21,7 @@ mod hub;
 mod instruction_sets;
 mod llama_cpp;
 mod loading;
+mod quantize;
 mod run;
 #[cfg(unix)]
 mod serve;

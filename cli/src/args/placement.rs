@@ -184,7 +184,8 @@ fn override_tensor(text: &str) -> Result<TensorOverride, String> {
     })
 }
 
-fn override_kv(text: &str) -> Result<(String, Value), String> {
+/// Parses a metadata key with the type and value that replace it.
+pub fn override_kv(text: &str) -> Result<(String, Value), String> {
     let form = "expected KEY=TYPE:VALUE with TYPE int, float, bool or str";
     let (key, typed) = text.split_once('=').ok_or(form)?;
     let (ty, value) = typed.split_once(':').ok_or(form)?;

@@ -12,6 +12,7 @@ pub mod inspect;
 pub mod logits;
 pub mod models;
 mod plan;
+pub mod quantize;
 pub mod reference;
 pub mod run;
 pub mod serve;
