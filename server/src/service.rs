@@ -126,7 +126,7 @@ impl ModelService {
 
     /// Returns the default token limit of a completion.
     pub fn max_tokens(&self) -> usize {
-        let has_reasoning = self.chat.has_reasoning_tags() || self.chat.is_harmony();
+        let has_reasoning = self.chat.has_reasoning_tags() || self.chat.has_messages();
         self.params.defaults.limit(has_reasoning)
     }
 
@@ -140,11 +140,16 @@ impl ModelService {
         splits: bool,
     ) -> ApiResult<OutputStream> {
         let (chat, constraints) = (&self.chat, &self.constraints);
-        let tools = conversation.tools.as_ref();
         let thinks = splits && chat.can_reason(&conversation);
         // A required call comes before a document, which the completion after the results of the call must match.
-        let call = chat.required_call_grammar(tools, thinks, constraints)?;
-        let grammar = match (call, self.grammar(grammar, &conversation)) {
+        let call = chat.required_call_grammar(conversation.tools.as_ref(), thinks, constraints)?;
+        let document = self.grammar(grammar, &conversation);
+        if call.is_none() && document.is_some() && chat.has_messages() && !chat.is_harmony() {
+            // The headers of such messages are no part of grammars.
+            conversation.tools = None;
+        }
+        let tools = conversation.tools.as_ref();
+        let grammar = match (call, document) {
             (Some(call), _) => Some(Cow::Owned(call)),
             (None, Some(document)) => Some(chat.document_grammar(tools, document, thinks, constraints)?),
             (None, None) => None,

@@ -15,7 +15,8 @@ use tracing::warn;
 use super::conversation::Conversation;
 use super::parser::OutputParser;
 use super::tools::{
-    CallSyntax, HARMONY_FINAL, Harmony, ToolCallParser, ToolFormat, Tools, as_text, generic_format, harmony_document,
+    CallSyntax, HARMONY_FINAL, Harmony, Messages, ToolCallParser, ToolFormat, Tools, as_text, generic_format, harmony_document,
+    with_written_calls,
 };
 use crate::api::{ApiError, ApiResult};
 use crate::constraints::Constraints;
@@ -123,6 +124,9 @@ impl ChatFormat {
         };
         let template_has_tools = calls.is_some();
         let calls = calls.or_else(|| template.as_ref().map(|_| generic_format()));
+        // Their parser separates reasoning.
+        let has_messages = calls.as_ref().is_some_and(|calls| calls.messages.is_some());
+        let tags = tags.filter(|_| !has_messages);
         let mut marks = calls.as_ref().map(ToolFormat::marks).unwrap_or_default();
         if let Some((open, close)) = tags {
             marks += open;
@@ -183,6 +187,20 @@ impl ChatFormat {
             .is_some_and(|format| format.form == CallSyntax::Harmony)
     }
 
+    /// Returns the header of an answer if the model writes reasoning, content and calls as separate messages.
+    fn answer_header(&self) -> Option<&'static str> {
+        let format = self.calls.as_ref()?;
+        match format.messages {
+            Some(messages) => Some(messages.answer),
+            None => self.is_harmony().then_some(HARMONY_FINAL),
+        }
+    }
+
+    /// Returns true if the model writes reasoning, content and calls as separate messages.
+    pub fn has_messages(&self) -> bool {
+        self.answer_header().is_some()
+    }
+
     /// Renders and tokenizes the prompt of a conversation.
     pub fn prompt(&self, conversation: &Conversation) -> ApiResult<Prompt> {
         self.of_request(conversation.tools.as_ref()).own_prompt(conversation)
@@ -210,18 +228,17 @@ impl ChatFormat {
             [before @ .., last] if conversation.continues_last => (before, last.content.as_str()),
             messages => (messages, ""),
         };
-        let as_text = if self.template_has_tools {
-            None
-        } else {
-            as_text(messages, tools)
+        let as_text = match &self.calls {
+            Some(format) if self.template_has_tools => with_written_calls(messages, format),
+            _ => as_text(messages, tools),
         };
         let messages = as_text.as_deref().unwrap_or(messages);
         let vocab = self.model.vocab();
         let rendered = template.rendered(vocab, messages, !conversation.without_answer, &variables);
         let mut rendered = rendered.map_err(|e| ApiError::invalid(e.to_string()))?;
         if conversation.skip_reasoning {
-            if tools.is_none() && self.is_harmony() {
-                rendered.push(HARMONY_FINAL);
+            if let Some(header) = self.answer_header().filter(|_| tools.is_none()) {
+                rendered.push(header);
             }
             template.close_reasoning(&mut rendered);
         }
@@ -250,9 +267,13 @@ impl ChatFormat {
             return OutputParser::Harmony(Harmony::new(functions, parallel, &prompt.text));
         }
         let calls = self.calls.as_ref().zip(tools);
+        let calls = calls.map(|(format, tools)| ToolCallParser::new(format.clone(), tools.functions(), tools.parallel));
+        if let Some(marks) = self.calls.as_ref().and_then(|format| format.messages) {
+            return OutputParser::Messages(Messages::new(marks, calls, &prompt.text));
+        }
         OutputParser::Tags {
             reasoning: ReasoningSplit::new(if splits { prompt.tags } else { None }, &prompt.text),
-            calls: calls.map(|(format, tools)| ToolCallParser::new(format.clone(), tools.functions(), tools.parallel)),
+            calls,
         }
     }
 
@@ -290,7 +311,7 @@ impl ChatFormat {
     }
 
     fn own_delimiters(&self, prompt: &Prompt, tools: Option<&Tools>, budget: Option<&Budget>) -> Option<Arc<[Token]>> {
-        if self.is_harmony() || tools.is_some() || prompt.tags.is_some() || budget.is_some() {
+        if self.has_messages() || tools.is_some() || prompt.tags.is_some() || budget.is_some() {
             Some(self.delimiters.clone())
         } else {
             None
@@ -407,7 +428,7 @@ impl ChatFormat {
         let (grammar, mut trigger) = tools.lazy_grammar(format, self.model.vocab(), &can_be_compiled)?;
         if let Some((open, close)) = prompt.tags
             && splits
-            && !chat.is_harmony()
+            && !chat.has_messages()
         {
             trigger.starts_in_prefix = prompt.text.trim_end().ends_with(open);
             trigger.prefix = Some((open.to_owned(), close.to_owned()));

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use engine::chat::{ReasoningSplit, Segment};
 
 use super::event::OutputEvent;
-use super::tools::{Harmony, ToolCallParser};
+use super::tools::{Harmony, Messages, ToolCallParser};
 
 /// Incremental parser of one completion.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub enum OutputParser {
     },
     /// Parser of the Harmony format, with messages in channels.
     Harmony(Harmony),
+    /// Parser of other formats with separate messages.
+    Messages(Messages),
 }
 
 impl OutputParser {
@@ -39,6 +41,12 @@ impl OutputParser {
                 harmony.push(text, &mut events);
                 if is_last {
                     harmony.finish(&mut events);
+                }
+            }
+            OutputParser::Messages(messages) => {
+                messages.push(text, &mut events);
+                if is_last {
+                    messages.finish(&mut events);
                 }
             }
             OutputParser::Tags { reasoning, calls } => {

@@ -4,6 +4,7 @@ use engine::chat::{ChatTemplate, Message};
 use serde_json::{Map, Value as Json, json};
 
 use super::markers::{common_end, common_start, common_tags_before, common_tags_behind, without_open_tag};
+use super::messages::MessageMarks;
 
 /// Format of tool calls: `open head CALL tail head CALL tail … close`. Whitespace in the markers follows the
 /// template; models may omit it.
@@ -13,6 +14,8 @@ pub struct ToolFormat {
     pub open: String,
     /// Marker before each call; may be empty.
     pub head: String,
+    /// Marker between an id, which is in front of the name, and the name.
+    pub id: Option<String>,
     /// Format of name and arguments.
     pub form: CallSyntax,
     /// Marker after each call.
@@ -21,6 +24,10 @@ pub struct ToolFormat {
     pub close: String,
     /// Additional marker that some models write before a call.
     pub lead: Option<String>,
+    /// Control tokens around messages, if the model writes content and calls as separate messages.
+    pub messages: Option<&'static MessageMarks>,
+    /// The template omits earlier calls.
+    pub omits_calls: bool,
 }
 
 /// Format of a function name and its arguments.
@@ -55,6 +62,14 @@ pub enum CallSyntax {
     Bare {
         /// Quotation marker of strings.
         quote: String,
+    },
+    /// The name, followed by each argument as an element, whose tags follow a control token. Nested values are
+    /// nested elements.
+    Elements {
+        /// Marker after the name.
+        begin: String,
+        /// Control token in front of each tag.
+        mark: String,
     },
     /// The name, followed by Python keyword arguments.
     Python,
@@ -102,6 +117,7 @@ const UNRENDERED: &[(&str, &str, &str, bool)] = &[
         "]<|tool_call_end|>",
         true,
     ),
+    ("List of tools: [", "<|tool_call_start|>[", "]<|tool_call_end|>", true),
     ("<|/tool|>", "<|tool_call|>[", "]<|/tool_call|>", false),
     ("<|tool_call|>", "<|tool_call|>[", "]", false),
 ];
@@ -158,6 +174,7 @@ impl ToolFormat {
         if before.ends_with("<|channel|>final<|message|>") {
             return Some(ToolFormat::new(CallSyntax::Harmony));
         }
+        let messages = MessageMarks::of(before);
         let mut called = |n: usize| {
             let text = render(&[user.clone(), calling(n)])?;
             let n_said = without_open_tag(common_start(&text, before)).len();
@@ -166,7 +183,8 @@ impl ToolFormat {
             let whole = text.strip_suffix(behind);
             let whole = whole.or_else(|| text.trim_end().strip_suffix(behind.trim_end()));
             let cut = || &text[..text.len() - common_tags_behind(text, behind).len()];
-            Some(whole.unwrap_or_else(cut).trim_start().to_owned())
+            let calls = whole.unwrap_or_else(cut).trim_start();
+            Some(messages.map_or_else(|| calls.to_owned(), |messages| messages.contents(calls)))
         };
         let one = called(1)?;
         let mut format = if one.contains(F) {
@@ -178,6 +196,7 @@ impl ToolFormat {
         if source.contains(lead) {
             format.lead = Some(lead.to_owned());
         }
+        format.messages = messages;
         Some(format)
     }
 
@@ -187,10 +206,13 @@ impl ToolFormat {
         ToolFormat {
             open,
             head,
+            id: None,
             form,
             tail,
             close,
             lead: None,
+            messages: None,
+            omits_calls: false,
         }
     }
 
@@ -199,10 +221,13 @@ impl ToolFormat {
         let ToolFormat {
             open,
             head,
+            id,
             form,
             tail,
             close,
             lead,
+            messages,
+            omits_calls: _,
         } = self;
         let gap = |gap: &Marker| format!("{}{}", gap.before, gap.after.as_deref().unwrap_or_default());
         let inner = match form {
@@ -210,10 +235,12 @@ impl ToolFormat {
             CallSyntax::Named { middle } => gap(middle),
             CallSyntax::Tagged { begin, key, value, end } => format!("{}{key}{}{end}", gap(begin), gap(value)),
             CallSyntax::Bare { quote } => quote.clone(),
+            CallSyntax::Elements { begin, mark } => format!("{begin}{mark}"),
             CallSyntax::Harmony => HARMONY_MARKS.concat(),
         };
-        let lead = lead.as_deref().unwrap_or_default();
-        format!("{lead}{open}{head}{inner}{tail}{close}")
+        let [lead, id] = [lead, id].map(|mark| mark.as_deref().unwrap_or_default());
+        let messages = messages.map(MessageMarks::marks).unwrap_or_default();
+        format!("{messages}{lead}{open}{head}{id}{inner}{tail}{close}")
     }
 }
 
@@ -242,6 +269,7 @@ fn unrendered(source: &str) -> Option<ToolFormat> {
     Some(ToolFormat {
         open: (*open).to_owned(),
         close: (*close).to_owned(),
+        omits_calls: true,
         ..ToolFormat::new(form)
     })
 }
@@ -309,16 +337,26 @@ fn object(one: &str, two: Option<&str>) -> Option<ToolFormat> {
 /// Detects formats with the name outside the arguments.
 fn named(one: &str, two: Option<&str>) -> Option<ToolFormat> {
     let (before, rest) = one.split_once(F)?;
-    // An id before the name and a repeated name are not supported.
-    if rest.contains(F) || IDS.iter().any(|id| before.contains(id)) {
+    let with_id = before.split_once(IDS[0]);
+    let id = with_id.map(|(_, id)| id.to_owned());
+    // A repeated name and an id next to the name are not supported.
+    if rest.contains(F) || id.as_ref().is_some_and(|id| id.trim().is_empty()) {
         return None;
     }
     let second = two.and_then(|two| two.split_once(F)?.1.split_once(G));
     let (form, end) = json_arguments(rest, second.map(|(_, rest)| rest))
         .or_else(|| literal_arguments(rest))
-        .or_else(|| tagged_arguments(rest, second.map(|(_, rest)| rest)))?;
+        .or_else(|| tagged_arguments(rest, second.map(|(_, rest)| rest)))
+        .or_else(|| element_arguments(rest))?;
     let between = second.and_then(|(text, _)| text.get(end..));
-    Some(around(before, between, &rest[end..], form))
+    let (before, between) = match with_id {
+        Some((before, _)) => (before, between.and_then(|text| Some(text.split_once(IDS[1])?.0))),
+        None => (before, between),
+    };
+    Some(ToolFormat {
+        id,
+        ..around(before, between, &rest[end..], form)
+    })
 }
 
 /// Detects arguments as a JSON object after a marker; returns their end. `second` is the text after the
@@ -376,6 +414,21 @@ fn tagged_arguments(rest: &str, second: Option<&str>) -> Option<(CallSyntax, usi
         return None;
     }
     Some((form, rest.len() - last.len() + end.len()))
+}
+
+/// Detects arguments as elements with the names of the keys; returns their end.
+fn element_arguments(rest: &str) -> Option<(CallSyntax, usize)> {
+    let (to_key, behind) = rest.split_once(&format!("<{A}>{VALUE_F}"))?;
+    let (mark, behind) = behind.split_once(&format!("</{A}>"))?;
+    let begin = to_key.strip_suffix(mark)?;
+    let next = format!("{mark}<{B}>{NUMBER}{mark}</{B}>");
+    let last = behind.strip_prefix(&next)?;
+    // Without a control token, a text could contain tags.
+    if mark.trim().is_empty() {
+        return None;
+    }
+    let (begin, mark) = (begin.to_owned(), mark.to_owned());
+    Some((CallSyntax::Elements { begin, mark }, rest.len() - last.len()))
 }
 
 impl Marker {

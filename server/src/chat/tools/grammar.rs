@@ -1,5 +1,7 @@
 //! Grammars for required tool calls, built from the format of calls and the argument schemas.
 
+mod elements;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
@@ -21,6 +23,8 @@ const WHITE_SPACE: &str = r"[ ]|\n[ \t]{0,20}";
 pub(super) const SPACE: &str = "WS: /[ \\t\\r\\n]{1,20}/\n";
 /// Regular expression of whitespace within markers.
 const BLANKS: &str = r"[ \t\r\n]*";
+/// Maximum length of an id in front of a name.
+const MAX_ID: usize = 16;
 /// Maximum number of arguments in arbitrary order; the rules track them in a 64-bit set.
 const MAX_UNORDERED: usize = 63;
 
@@ -55,12 +59,14 @@ impl Tools {
         let mut rules = Rules::new(vocab);
         let mut calls = Vec::with_capacity(required_functions.len());
         for function in &required_functions {
-            calls.push(rules.call(function, format)?);
+            let header = rules.message_header(function, format);
+            let open = rules.literal(&format.open);
+            calls.push(format!("{header} {open} {}", rules.call(function, format)?));
         }
-        let (open, close) = (rules.literal(&format.open), rules.literal(&format.close));
+        let close = rules.literal(&format.close);
         let thought = rules.harmony_thought(thinks && format.form == CallSyntax::Harmony);
         let text = format!(
-            "%llguidance {{}}\nstart: {thought} {open} call {close}\ncall: {}\n{}{}",
+            "%llguidance {{}}\nstart: {thought} call {close}\ncall: {}\n{}{}",
             calls.join(" | "),
             if thought.is_empty() { "" } else { SPACE },
             rules.text
@@ -139,14 +145,21 @@ impl<'a> Rules<'a> {
 
     fn gap(&self, gap: &Marker) -> String {
         let before = self.literal(&gap.before);
-        let Some(after) = &gap.after else { return before };
+        match &gap.after {
+            Some(after) => format!("{before} {}", self.id_until(9, after)),
+            None => before,
+        }
+    }
+
+    /// Returns an id of at most `n_max` letters and digits, and the marker behind the id.
+    fn id_until(&self, n_max: usize, after: &str) -> String {
         let mark = self.literal(after);
         if mark.contains("<[") {
-            format!("{before} /[A-Za-z0-9]{{1,9}}/ {mark}")
+            format!("/[A-Za-z0-9]{{1,{n_max}}}/ {mark}")
         } else {
             // A single regular expression; a separate pattern for arbitrary text would match the start of the
             // marker.
-            format!("{before} /[A-Za-z0-9]{{1,9}}{}/", escaped(after))
+            format!("/[A-Za-z0-9]{{1,{n_max}}}{}/", escaped(after))
         }
     }
 
@@ -167,9 +180,20 @@ impl<'a> Rules<'a> {
         Ok(self.rule("", &format!("{head} {body} {tail}")))
     }
 
+    /// Returns the header of the message of a call, in front of all markers.
+    fn message_header(&self, function: &Function, format: &ToolFormat) -> String {
+        match format.messages.and_then(|messages| messages.call) {
+            Some((before, behind)) => self.literal(&format!("{before}{}{behind}", function.name)),
+            None => String::new(),
+        }
+    }
+
     /// Adds a rule for a call without markers.
     pub fn body(&mut self, function: &Function, format: &ToolFormat) -> ApiResult<String> {
-        let name = self.literal(&function.name);
+        let name = match &format.id {
+            Some(id) => format!("{} {}", self.id_until(MAX_ID, id), self.literal(&function.name)),
+            None => self.literal(&function.name),
+        };
         let body = match &format.form {
             CallSyntax::Object { name, arguments, ids } => {
                 let mut schema = object(function, name.as_deref(), arguments, ids);
@@ -202,6 +226,10 @@ impl<'a> Rules<'a> {
                 // Each function has its own definitions.
                 self.defs.clear();
                 format!("{name} {}", self.bare_object(&schema, &schema, quote, 0))
+            }
+            CallSyntax::Elements { begin, mark } => {
+                let members = self.elements(function, mark)?;
+                format!("{name} {} {members}", self.literal(begin))
             }
             CallSyntax::Python => {
                 let mut items = Vec::new();

@@ -5,6 +5,7 @@ use engine::vocab::partial_match_len;
 use serde_json::{Map, Value as Json};
 
 use super::definition::Function;
+use super::elements;
 use super::format::{CallSyntax, Marker, ToolFormat};
 use super::literal::{ParseStop, Reader};
 use super::markers::{MAX_GAP, MarkerMatch, at_start, last_part};
@@ -82,7 +83,14 @@ fn behind_marks(text: &str, format: &ToolFormat, functions: &[Function]) -> Head
         let n = text.len() - text.trim_start_matches(['[', ' ', '\n', '\t', '\r']).len();
         return moved(object(&text[n..], name.as_deref(), arguments, functions), n);
     }
-    let n = text.len() - text.trim_start().len();
+    let n_id = match &format.id {
+        Some(id) => match behind_gap(text, &any_until(id)) {
+            Ok(n) => n,
+            Err(stop) => return stopped(stop),
+        },
+        None => 0,
+    };
+    let n = text.len() - text[n_id..].trim_start().len();
     let (function, n_name) = match name_of(&text[n..], functions) {
         Ok(found) => found,
         Err(stop) => return stopped(stop),
@@ -111,6 +119,14 @@ fn behind_marks(text: &str, format: &ToolFormat, functions: &[Function]) -> Head
             },
             Err(stop) => stopped(stop),
         },
+        CallSyntax::Elements { begin, mark } => match at_start(rest, begin) {
+            MarkerMatch::Whole(n) => match elements::arguments(&rest[n..], mark, &functions[function].parameters) {
+                Ok((arguments, end)) => whole(Ok(arguments), n + end),
+                Err(stop) => stopped(stop),
+            },
+            MarkerMatch::Partial => HeaderMatch::More,
+            MarkerMatch::Not => HeaderMatch::Not,
+        },
         CallSyntax::Tagged { begin, .. } => behind_gap(rest, begin).map_or_else(stopped, call),
         CallSyntax::Bare { quote } => {
             let mut reader = Reader::new(rest, quote);
@@ -125,6 +141,14 @@ fn behind_marks(text: &str, format: &ToolFormat, functions: &[Function]) -> Head
         CallSyntax::Object { .. } | CallSyntax::Harmony => HeaderMatch::Not,
     };
     moved(found, n)
+}
+
+/// Returns a marker of any text that ends with `end`.
+fn any_until(end: &str) -> Marker {
+    Marker {
+        before: String::new(),
+        after: Some(end.to_owned()),
+    }
 }
 
 fn stopped(stop: ParseStop) -> HeaderMatch {

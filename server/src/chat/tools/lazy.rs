@@ -250,7 +250,7 @@ pub mod tests {
     /// Returns the tags of a text that look like control tokens.
     fn tags(text: &str) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
-        for (open, close) in [("<|", ">"), ("[T", "]"), ("[A", "]"), ("[C", "]")] {
+        for (open, close) in [("<|", ">"), ("[T", "]"), ("[A", "]"), ("[C", "]"), ("]<]", "[>[")] {
             for (at, _) in text.match_indices(open) {
                 let end = text[at..].find(close).map_or(at, |n| at + n + close.len());
                 all.push(text[at..end].to_owned());
@@ -376,6 +376,10 @@ pub mod tests {
                         vec![format!("{end}{}", format.tail), format!("{end}{key}"), end.clone()]
                     }
                     CallSyntax::Bare { quote } => vec![quote.clone()],
+                    CallSyntax::Elements { mark, .. } => {
+                        let end = |name: &str| format!("{mark}</{name}>");
+                        ["t", "l", "item", "o"].map(end).into()
+                    }
                     _ => Vec::new(),
                 };
                 let more = ["\"", "'", "}", "]", ")", &format.tail, "\n", "e"].map(str::to_owned);

@@ -32,13 +32,18 @@ pub fn at_start(text: &str, mark: &str) -> MarkerMatch {
     }
 }
 
-/// Returns the start of a marker: up to the end of its first tag, or up to whitespace.
+/// Returns the start of a marker: up to the end of its first tag, or up to whitespace. A closing bracket without
+/// content, as in `]<]minimax[>[<call>`, does not end a tag.
 pub fn first_part(mark: &str) -> &str {
     let mark = mark.trim_start();
+    let mut is_open = false;
     let end = mark.char_indices().find_map(|(at, c)| match c {
-        '>' | ']' => Some(at + c.len_utf8()),
+        '>' | ']' if is_open => Some(at + c.len_utf8()),
         c if c.is_whitespace() => Some(at),
-        _ => None,
+        c => {
+            is_open = !matches!(c, '<' | '[' | '>' | ']');
+            None
+        }
     });
     &mark[..end.unwrap_or(mark.len())]
 }
@@ -114,5 +119,6 @@ mod tests {
         assert_eq!(without_open_tag("<x>y<z_"), "<x>y");
         assert_eq!((first_part("<a>\n<b="), last_part("<a>\n<b=")), ("<a>", Some("<b=")));
         assert_eq!((first_part("[X][{"), last_part("<a>")), ("[X]", None));
+        assert_eq!(first_part("]<]minimax[>[<call>\n"), "]<]minimax[>[<call>");
     }
 }

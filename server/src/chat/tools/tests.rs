@@ -54,6 +54,7 @@ const JSON: &str = "{{ c.function.arguments | tojson }}";
 const VALUE: &str = "{{ v if v is string else v | tojson }}";
 
 const END: &str = "{% endfor %}";
+const MARK: &str = "]<]m[>[";
 const NAME: &str = "{{ c.function.name }}";
 
 /// Returns model families: name, template of calls, and output that calls `f` with a string, a number and a
@@ -125,8 +126,28 @@ pub fn families() -> Vec<(&'static str, String, &'static str)> {
             "<|tools_prefix|>[{\"f\": {ARGS}}, {\"g\": {}}]<|tools_suffix|>",
         ),
     ];
-    all.extend(tagged_families());
+    all.extend(other_families().into_iter().chain(tagged_families()));
     all
+}
+
+/// Returns model families with an id in front of the name, and with arguments as elements.
+fn other_families() -> Vec<(&'static str, String, &'static str)> {
+    vec![
+        (
+            "Solar Open, without messages",
+            format!(
+                "<|tool_calls|>{EACH}<|tool_call:begin|>{{{{ c.id }}}}<|tool_call:name|>{NAME}<|tool_call:args|>{JSON}<|tool_call:end|>{END}<|calls|>"
+            ),
+            "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>f<|tool_call:args|>{ARGS}<|tool_call:end|><|tool_call:begin|>x<|tool_call:name|>g<|tool_call:args|>{}<|tool_call:end|><|calls|>",
+        ),
+        (
+            "MiniMax M3",
+            format!(
+                "{MARK}<tool_call>\n{EACH}{MARK}<invoke name=\"{NAME}\">{ITEMS}{MARK}<{{{{ k }}}}>{{% if v is iterable and v is not string %}}{{% for i in v %}}{MARK}<item>{{{{ i }}}}{MARK}</item>{END}{{% else %}}{{{{ v }}}}{{% endif %}}{MARK}</{{{{ k }}}}>{END}{MARK}</invoke>\n{END}{MARK}</tool_call>"
+            ),
+            "]<]m[>[<tool_call>\n]<]m[>[<invoke name=\"f\">]<]m[>[<t>TEXT]<]m[>[</t>]<]m[>[<a>7]<]m[>[</a>]<]m[>[<l>]<]m[>[<item>1]<]m[>[</item>]<]m[>[<item>x]<]m[>[</item>]<]m[>[</l>]<]m[>[</invoke>\n]<]m[>[<invoke name=\"g\">]<]m[>[</invoke>\n]<]m[>[</tool_call>",
+        ),
+    ]
 }
 
 /// Returns model families that write arguments one by one.
@@ -198,7 +219,7 @@ fn text(text: &str) -> OutputEvent {
 
 /// Returns the calls with parsed arguments.
 #[track_caller]
-fn calls(events: &[OutputEvent]) -> Vec<(String, Json)> {
+pub fn calls(events: &[OutputEvent]) -> Vec<(String, Json)> {
     let mut all: Vec<(String, Json)> = Vec::new();
     for events in events {
         match events {
@@ -253,7 +274,8 @@ fn non_calls_remain_content_in_every_family() {
             .replace("]f[", "]unheard_of[");
         let unknown = unknown
             .replace("functions.f", "functions.unheard_of")
-            .replace("call:f{", "call:unheard_of{");
+            .replace("call:f{", "call:unheard_of{")
+            .replace("name|>f<|", "name|>unheard_of<|");
         for other in ["Nothing.", "a < b [c] {d", &filled(events)[..6], "", &unknown] {
             let found = split(&source, other, true);
             let is_first_text = found
@@ -427,10 +449,11 @@ const PUBLISHED: &[(&str, &str)] = &[
     ("GLM-4.7", "tagged"),
     ("Kimi-K3", "tagged"),
     ("LFM2-", "python"),
-    ("LFM2.5-8B", "python"),
+    ("LFM2.5-", "python"),
     ("MiMo-VL", "object"),
     ("MiniMax-M1", "object"),
     ("MiniMax-M2", "tagged"),
+    ("MiniMax-M3", "elements"),
     ("Ministral", "named"),
     ("mistralai-Ministral", "named"),
     ("Mistral-Small-3.2", "named"),
@@ -449,10 +472,12 @@ const PUBLISHED: &[(&str, &str)] = &[
     ("meta-llama-Llama-3", "object"),
     ("mistralai-Mistral-Nemo", "object"),
     ("moonshotai-Kimi-K2", "named"),
+    ("muse-glimmer", "tagged"),
     ("openai-gpt-oss", "harmony"),
     ("llm-jp", "harmony"),
     ("poolside", "tagged"),
     ("unsloth-mistral-Devstral", "named"),
+    ("upstage-Solar-Open", "named"),
 ];
 
 /// Calls rendered by published templates are parsed correctly.
@@ -483,6 +508,7 @@ fn published_template_calls_are_parsed() {
             CallSyntax::Named { .. } => "named",
             CallSyntax::Tagged { .. } => "tagged",
             CallSyntax::Bare { .. } => "bare",
+            CallSyntax::Elements { .. } => "elements",
             CallSyntax::Python => "python",
             CallSyntax::Harmony => "harmony",
         };
@@ -497,7 +523,12 @@ fn published_template_calls_are_parsed() {
                 harmony.finish(&mut events);
                 joined(events)
             }
-            _ => split(&source, &text, true),
+            _ => {
+                let calls = format
+                    .messages
+                    .map_or(text.clone(), |messages| messages.contents(&text));
+                split(&source, &calls, true)
+            }
         };
         if let Err(why) = super::lazy::tests::keeps(&published_tools(), &format, text.trim_start_matches("assistant")) {
             wrong.push(format!("{name}: {why}: {format:?} of {text:?}"));

@@ -1,7 +1,7 @@
 //! JSON types that a tool argument may have. Models that write arguments between markers do not quote strings, so
 //! the type decides how a value is read.
 
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 use super::literal::value_of;
 
@@ -30,6 +30,27 @@ impl ValueTypes {
         ValueTypes(schema.map_or(ANY, |schema| of_schema(parameters, schema, 0)))
     }
 
+    /// Returns the types of a value according to its schema; all types without a schema.
+    pub fn of_schema(root: &Json, schema: Option<&Json>) -> ValueTypes {
+        ValueTypes(schema.map_or(ANY, |schema| of_schema(root, schema, 0)))
+    }
+
+    /// Returns true if the value may be a list.
+    pub fn allows_lists(self) -> bool {
+        self.0 & ARRAY != 0
+    }
+
+    /// Reads the text of an element. An element without content is an empty list or object, unless strings are
+    /// allowed.
+    pub fn element(self, text: &str) -> Json {
+        let is_empty = text.trim().is_empty() && self.0 & STRING == 0;
+        match self.0 {
+            types if is_empty && types & ARRAY != 0 => Json::Array(Vec::new()),
+            types if is_empty && types & OBJECT != 0 => Json::Object(Map::new()),
+            _ => self.value(text),
+        }
+    }
+
     /// Returns true if the value is a string.
     pub fn is_text(self) -> bool {
         self.0 == STRING
@@ -45,6 +66,39 @@ impl ValueTypes {
             _ => text.into(),
         }
     }
+}
+
+/// Returns the schema of a property of an object.
+pub fn property_schema<'a>(root: &'a Json, schema: &'a Json, name: &str) -> Option<&'a Json> {
+    part_of(root, schema, 0, &|schema: &'a Json| schema.get("properties")?.get(name))
+}
+
+/// Returns the schema of the items of a list.
+pub fn item_schema<'a>(root: &'a Json, schema: &'a Json) -> Option<&'a Json> {
+    part_of(root, schema, 0, &|schema: &'a Json| schema.get("items"))
+}
+
+/// Finds a part of a schema, of the definition that it refers to, or of its alternatives.
+fn part_of<'a>(
+    root: &'a Json,
+    schema: &'a Json,
+    depth: usize,
+    part: &dyn Fn(&'a Json) -> Option<&'a Json>,
+) -> Option<&'a Json> {
+    if depth > MAX_DEPTH {
+        return None;
+    }
+    let target = resolved(root, schema);
+    if !std::ptr::eq(target, schema) {
+        return part_of(root, target, depth + 1, part);
+    }
+    part(schema).or_else(|| {
+        let lists = ["anyOf", "oneOf", "allOf"]
+            .iter()
+            .filter_map(|key| schema.get(key)?.as_array());
+        let mut options = lists.flat_map(|options| options.iter().take(MAX_OPTIONS));
+        options.find_map(|option| part_of(root, option, depth + 1, part))
+    })
 }
 
 /// Follows the reference of a schema once.
