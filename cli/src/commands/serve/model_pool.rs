@@ -216,8 +216,8 @@ fn of_directory(directory: &Path) -> Outcome<Vec<ModelEntry>> {
     Ok(models)
 }
 
-/// Returns true for a readable file that is no model by itself, such as an adapter. Damaged files count as models,
-/// so that requests report their errors.
+/// Returns true for a readable file of another kind than a model, such as an adapter. Damaged files count as models, so
+/// that requests report their errors.
 fn is_other_kind(path: &Path, is_shard: bool) -> bool {
     Gguf::open_header(path).is_ok_and(|header| {
         // The first shard may have no tensors.
