@@ -173,11 +173,7 @@ impl ModelService {
         let trace = request.diagnostics.verbose.then(|| prompt.tokens.clone());
         request.prompt = prompt.tokens;
         let (n, events) = (request.n, self.submit(request)?);
-        let output = OutputStream::new(vec![(events, n)], &parser);
-        Ok(match trace {
-            Some(prompt) => output.traced(prompt),
-            None => output,
-        })
+        Ok(OutputStream::new(vec![(events, n)], &parser).traced(trace))
     }
 
     /// Counts the prompt tokens of a conversation. `requested` is the grammar of the request.

@@ -17,6 +17,7 @@ use tower::ServiceExt;
 
 use crate::api::{ApiError, ApiResult};
 use crate::http::{Body as Fields, Charge, Client, json as json_response};
+use crate::openapi::OPENAPI_ROUTES;
 use crate::routes::{PAGE, ROUTES};
 
 /// Field of an instance that selects its route.
@@ -40,8 +41,10 @@ impl Vertex {
         let is_path = |path: &str| path.starts_with('/') && path.len() > 1 && !path.contains(['{', '}', '*', ':', '?']);
         let is_known = |path: &str| {
             let of_models = ROUTES.iter().flat_map(|route| route.paths);
+            let of_document = OPENAPI_ROUTES.iter().flat_map(|route| route.paths);
             let of_page = PAGE.iter().flat_map(|route| route.paths);
-            of_models.chain(of_page).any(|known| *known == path)
+            let is_of_pool = path.starts_with("/models/");
+            is_of_pool || of_models.chain(of_document).chain(of_page).any(|known| *known == path)
         };
         if !is_path(predict) || is_known(predict) || predict == health {
             return Err(format!(
@@ -227,6 +230,8 @@ mod tests {
     fn vertex_paths_must_be_free() {
         for (predict, health) in [
             ("/v1/chat/completions", ""),
+            ("/openapi.json", ""),
+            ("/models/load", ""),
             ("/", ""),
             ("predict", ""),
             ("/{x}", ""),

@@ -198,11 +198,11 @@ impl OutputStream {
         }
     }
 
-    /// Records the prompt and the unparsed output.
-    pub fn traced(self, prompt: Vec<Token>) -> OutputStream {
+    /// Records this prompt and the unparsed output, unless the prompt is `None`.
+    pub fn traced(self, prompt: Option<Vec<Token>>) -> OutputStream {
         let outputs = vec![String::new(); self.n_choices()];
         OutputStream {
-            trace: Some(Box::new(Trace { prompt, outputs })),
+            trace: prompt.map(|prompt| Box::new(Trace { prompt, outputs })),
             ..self
         }
     }

@@ -21,7 +21,7 @@ pub const SLOT_FIELDS: &[Field] = &[Field::text(
 )];
 
 /// Start of the names of directories with the files of one API key.
-const KEY_FOLDER: &str = "key-";
+const KEY_DIRECTORY: &str = "key-";
 
 /// Handles `GET /slots`.
 pub async fn slots(State(app): State<Shared>, Extension(client): Extension<Client>) -> ApiResult {
@@ -104,7 +104,7 @@ fn file(app: &App, Client(client): Client, body: Json) -> ApiResult<(String, Pat
     let path = match app.service.scheduler.settings().cache_owner(client) {
         0 => folder.join(&name),
         owner => {
-            let own = folder.join(format!("{KEY_FOLDER}{owner}"));
+            let own = folder.join(format!("{KEY_DIRECTORY}{owner}"));
             let failed = |e: std::io::Error| ApiError::unprocessable(format!("cannot create {}: {e}", own.display()));
             std::fs::create_dir_all(&own).map_err(failed)?;
             own.join(&name)
@@ -140,7 +140,7 @@ fn bytes_in(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let size = |entry: std::fs::DirEntry| match entry.metadata() {
         Ok(file) if file.is_file() => file.len(),
-        Ok(file) if file.is_dir() && entry.file_name().to_string_lossy().starts_with(KEY_FOLDER) => {
+        Ok(file) if file.is_dir() && entry.file_name().to_string_lossy().starts_with(KEY_DIRECTORY) => {
             bytes_in(&entry.path())
         }
         _ => 0,

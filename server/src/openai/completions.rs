@@ -235,11 +235,7 @@ fn ask(
         timings_per_token: request.diagnostics.timings_per_token,
         settings: is_verbose.then(|| settings_json(service, &request, is_stream)),
     };
-    let output = OutputStream::new(submitted, &OutputParser::none());
-    let output = match first {
-        Some(prompt) => output.traced(prompt),
-        None => output,
-    };
+    let output = OutputStream::new(submitted, &OutputParser::none()).traced(first);
     Ok((output, meta, is_stream))
 }
 

@@ -105,12 +105,7 @@ pub fn read(
     fields.object("metadata")?;
     let mut request = generating(&mut fields, &app.service.params.defaults)?;
     request.max_tokens = max_tokens(&mut fields, &["max_output_tokens"], 1)?;
-    if fields.flag("background")?.unwrap_or(false) {
-        return Err(ApiError::field(
-            "background",
-            "background responses are not supported; expected false",
-        ));
-    }
+    check_background(&mut fields)?;
     let mut history = match fields.text("previous_response_id")? {
         None => Vec::new(),
         Some(id) => {
@@ -164,6 +159,16 @@ pub fn read(
         ..Conversation::default()
     };
     Ok((request_fields, conversation, request, grammar))
+}
+
+fn check_background(fields: &mut Fields) -> ApiResult<()> {
+    match fields.flag("background")? {
+        Some(true) => Err(ApiError::field(
+            "background",
+            "background responses are not supported; expected false",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the request fields that the response repeats, with defaults for absent fields.
