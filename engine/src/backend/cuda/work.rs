@@ -34,7 +34,7 @@ impl Work {
             }
             Step::QuantizedAttention(attended) => Work::of_node(graph, attended.attention),
             Step::Node(id) => Work::of_node(graph, *id),
-            Step::Normed(_) | Step::Heads(_) => Work::default(),
+            Step::Normed(_) | Step::Heads(_) | Step::Routing(_) | Step::WeightedSum(_) => Work::default(),
         }
     }
 
