@@ -9,7 +9,7 @@
 # Each call ends within nine minutes, and each phase has its own limit: a phase that fails or hangs does not stop the others. Results are in
 # $OUT (default: .gpu-pack/out): report.json and the logs of all phases. The last lines of the output are the summary of the report.
 #
-# LLAMA_GPU_REHEARSAL=1 uses tiny models, for a rehearsal on the emulated driver. LLAMA_GPU_LIMIT=N limits every phase to N seconds.
+# LLAMA_GPU_REHEARSAL=1 uses tiny models, for a rehearsal on the emulated driver. LLAMA_GPU_LIMIT=N replaces the limit of every phase.
 # LLAMA_GPU_PACK and LLAMA_GPU_WORK replace the directories of the pack and of unpacked files.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -72,8 +72,8 @@ phase() {
         leave_out "$name" "no time is left"
         return
     fi
+    limit=${LLAMA_GPU_LIMIT:-$limit}
     ((limit > left)) && limit=$left
-    ((limit > ${LLAMA_GPU_LIMIT:-$limit})) && limit=$LLAMA_GPU_LIMIT
     timeout -k 5 "$limit" bash -c "$3" > "$logs/$name.log" 2>&1 &
     local pid=$!
     # A process that waits for a GPU that hangs cannot be killed, and must not be waited for.
@@ -148,12 +148,12 @@ fixtures=$(cd tests/data/archs && ls ./*.logits | sed 's|./||; s|\.logits$||')
 filter_ops="ops:: soundness:: scheduler_devices:: profile::"
 filter_tests="cuda:: cuda_forms:: cuda_fusion:: cuda_multi_gpu:: cuda_rounding:: cuda_times::"
 tiny="--shape tiny --type q4_k_m"
-expert_shape=3b reduced=()
+expert_shape=3b reduced=() n_compared=400
 if [[ -n $rehearsal ]]; then
     large=tiny-q4_k_m small=
     prompts=8 tokens=2 depths=0 repeats=1 sequences=1,2 batch_depth=4
     fixtures=$'llama-dense\nllama-moe'
-    expert_shape=tiny reduced=(--set n_layer=1 --set n_vocab=512)
+    n_compared=3 expert_shape=tiny reduced=(--set n_layer=1 --set n_vocab=512)
     filter_ops=profile:: filter_tests=cuda_times::
 fi
 export fixtures
@@ -219,9 +219,10 @@ third() {
     model moe --arch qwen3moe --shape "$expert_shape" --type q4_k_m --set n_expert=128 --set n_expert_used=8 --set n_ff=768 \
         "${reduced[@]}" &
     if [[ -e $pack/model.gguf && -e $pack/tokens ]]; then
-        phase precisions 90 "for p in exact high fast; do
+        phase precisions 90 "cut -d, -f1-$n_compared $pack/tokens > \$W/tokens
+            for p in exact high fast; do
                 for d in cpu cuda0; do
-                    \$L logits $pack/model.gguf --tokens-file $pack/tokens --device \$d -ngl 99 --precision \$p -o \$W/\$d-\$p.logits
+                    \$L logits $pack/model.gguf --tokens-file \$W/tokens --device \$d -ngl 99 --precision \$p -o \$W/\$d-\$p.logits
                 done
             done
             python3 -B tests/gpu/divergence.py \$W/cpu-exact.logits \$W/cuda0-exact.logits \$W/cuda0-high.logits \$W/cuda0-fast.logits \$W/cpu-fast.logits"
