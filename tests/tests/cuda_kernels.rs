@@ -351,10 +351,7 @@ fn decode_attention_compiles_without_spills_or_stack() {
         let count = |name: &str| all.keys().filter(|title| title.starts_with(name)).count();
         assert_eq!((count("attention ("), count("attention_pages (")), (6, 6));
         let kernels: Vec<_> = all.into_values().collect();
-        let every: Vec<_> = kernels
-            .iter()
-            .flat_map(|k| CAPABILITIES.map(|c| (k, c)))
-            .collect();
+        let every: Vec<_> = kernels.iter().flat_map(|k| CAPABILITIES.map(|c| (k, c))).collect();
         every.par_iter().for_each(|&(kernel, capability)| {
             let text = assembled(&kernel.ptx(capability).expect("the kernel compiles"), capability);
             let is_clean = |line: &str| line.contains("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads");

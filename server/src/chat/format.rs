@@ -15,8 +15,8 @@ use tracing::warn;
 use super::conversation::Conversation;
 use super::parser::OutputParser;
 use super::tools::{
-    CallSyntax, HARMONY_FINAL, Harmony, Messages, ToolCallParser, ToolFormat, Tools, as_text, generic_format, harmony_document,
-    with_written_calls,
+    CallSyntax, HARMONY_FINAL, Harmony, Messages, ToolCallParser, ToolFormat, Tools, as_text, generic_format,
+    harmony_document, with_written_calls,
 };
 use crate::api::{ApiError, ApiResult};
 use crate::constraints::Constraints;

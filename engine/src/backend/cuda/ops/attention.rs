@@ -10,6 +10,7 @@ use self::pages::Pages;
 use self::params::{NearBiases, Params};
 use self::tiles::Tiles;
 use super::super::context::LaunchShape;
+use super::super::gpu::Gpu;
 use super::super::kernel::{ATTENTION, ATTENTION_MERGE, Kernel, Value};
 use super::arguments::TensorArg;
 use super::integers;
@@ -48,9 +49,8 @@ pub(in super::super) struct QuantizedAttention {
 /// Values per quantization scale. The head size must be a multiple.
 pub(in super::super) const ROUNDED_TOGETHER: usize = integers::GROUP;
 
-/// Multiprocessors, and shared memory per block in bytes, of GPUs.
-const MULTIPROCESSORS: usize = 132;
-const MAX_SHARED: usize = 99 << 10;
+/// Shared memory per block in bytes, which all supported GPUs have.
+const MAX_SHARED: usize = Gpu::LEAST_SHARED_BYTES as usize;
 
 /// Blocks that run at a time on a multiprocessor.
 const BLOCKS_AT_A_TIME: usize = 2;
@@ -81,6 +81,7 @@ fn n_parts(multiprocessors: usize, n_blocks: usize, n_pages: usize, min_pages: u
 
 /// Number of blocks without sharing, in f32 arithmetic and on tensor cores.
 struct Blocks {
+    multiprocessors: usize,
     in_f32: usize,
     on_tensor_cores: Option<usize>,
 }
@@ -89,9 +90,9 @@ impl Blocks {
     /// Returns the number of blocks that share a token's pages, and the number for which scratch memory is
     /// reserved. Whether tensor cores can be used depends on addresses, which are not known yet at that time.
     fn parts(&self, n_pages: usize) -> (usize, usize) {
-        let in_f32 = n_parts(MULTIPROCESSORS, self.in_f32, n_pages, MIN_PAGES);
+        let in_f32 = n_parts(self.multiprocessors, self.in_f32, n_pages, MIN_PAGES);
         let parts = self.on_tensor_cores.map_or(in_f32, |blocks| {
-            n_parts(MULTIPROCESSORS, blocks, n_pages, MIN_PAGES_ON_TENSOR_CORES)
+            n_parts(self.multiprocessors, blocks, n_pages, MIN_PAGES_ON_TENSOR_CORES)
         });
         (parts, parts.max(in_f32))
     }
@@ -190,6 +191,7 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention, rounds: Option<TensorId>)
         None => Pages::of(task, p, [&queries, &k_arg, &v_arg], MAX_SHARED),
     };
     let blocks = Blocks {
+        multiprocessors: task.target.gpu().multiprocessors as usize,
         in_f32: n_tokens * y_blocks,
         on_tensor_cores: pages.map(|pages| n_tokens * n_head_kv * pages.blocks_of_head()),
     };
