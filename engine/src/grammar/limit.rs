@@ -1,17 +1,22 @@
 //! Time limits for llguidance, which bounds the number of its steps but not their duration. A watchdog thread
 //! cancels the work of a matcher that exceeds its limit.
+//!
+//! Limits apply to the processor time of the working thread. On a busy machine, a thread can wait longer than any
+//! limit before it runs, and cancelling its work would leave output unconstrained.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use super::thread_time::ThreadClock;
 
 use llguidance::{CancellationHandle, Matcher};
 
-/// Runs `work` on a matcher and cancels it after `limit`. A cancelled matcher fails all further calls.
+/// Runs `work` on a matcher and cancels it after `limit` of this thread's processor time. A cancelled matcher fails all further calls.
 pub fn limited<T>(matcher: &mut Matcher, limit: Duration, work: impl FnOnce(&mut Matcher) -> T) -> T {
     let Some(handle) = matcher.cancellation_handle() else {
         return work(matcher);
     };
-    let _watched = WATCHDOG.watch(handle, limit);
+    let _watched = WATCHDOG.watch(handle, ThreadClock::of_this_thread(), limit);
     work(matcher)
 }
 
@@ -43,7 +48,10 @@ struct State {
 
 struct Watched {
     id: u64,
-    end: Instant,
+    /// Clock of the working thread, which lives until the call is removed.
+    clock: ThreadClock,
+    /// Time of `clock` at which the call is cancelled.
+    end: Duration,
     handle: CancellationHandle,
 }
 
@@ -70,12 +78,12 @@ impl Watchdog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watch(&'static self, handle: CancellationHandle, limit: Duration) -> Guard {
+    fn watch(&'static self, handle: CancellationHandle, clock: ThreadClock, limit: Duration) -> Guard {
+        let end = clock.now() + limit;
         let mut state = self.lock();
         let id = state.n_watched;
         state.n_watched += 1;
-        let end = Instant::now() + limit;
-        state.watched.push(Watched { id, end, handle });
+        state.watched.push(Watched { id, clock, end, handle });
         match state.thread {
             Thread::Running => {}
             Thread::Asleep => {
@@ -105,11 +113,37 @@ impl Watchdog {
                 n_idle = 0;
                 continue;
             }
-            let now = Instant::now();
-            let over = state.watched.iter().filter(|watched| watched.end <= now);
+            let over = state
+                .watched
+                .iter()
+                .filter(|watched| watched.end <= watched.clock.now());
             over.for_each(|watched| watched.handle.cancel());
             drop(state);
             std::thread::sleep(TICK);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Waiting, as for a processor, is no work.
+    #[test]
+    fn clock_of_a_thread_advances_with_its_work_only() {
+        let clock = ThreadClock::of_this_thread();
+        let start = clock.now();
+        std::thread::sleep(Duration::from_millis(60));
+        let slept = clock.now() - start;
+        assert!(slept < Duration::from_millis(30), "{slept:?}");
+        let begin = Instant::now();
+        while clock.now() - start < Duration::from_millis(60) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the clock stands still");
+        }
+        // Other threads read the clock, too.
+        let read = std::thread::scope(|scope| scope.spawn(|| clock.now()).join());
+        assert!(read.expect("the thread ends") >= start + Duration::from_millis(60));
     }
 }

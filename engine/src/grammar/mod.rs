@@ -25,6 +25,7 @@ mod runs;
 mod schema;
 #[cfg(test)]
 mod tests;
+mod thread_time;
 mod tokens;
 
 use std::panic::AssertUnwindSafe;
