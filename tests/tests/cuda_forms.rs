@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use engine::backend::cuda::{Specialization, compiler_error, specializations};
+use engine::backend::cuda::{Gpu, Specialization, compiler_error, specializations};
 use engine::context::{Context, ContextParams};
 use engine::gguf::GgufFile;
 use engine::graph::Graph;
@@ -182,7 +182,7 @@ fn kernels() -> Vec<Specialization> {
     let w = graph.input(GgmlType::Q4_K, [256, 32, 1, 1], "w");
     let x = graph.input(GgmlType::F32, [256, 1, 1, 1], "x");
     let product = graph.mul_mat(w, x).expect("the shapes match");
-    specializations(&graph, product, Precision::Fast)
+    specializations(&graph, product, Precision::Fast, Gpu::H100)
 }
 
 /// NVRTC writes machine code for each supported generation, with the instructions that the assembler makes of

@@ -335,7 +335,7 @@ fn decode_attention_compiles_without_spills_or_stack() {
             let node = graph
                 .attention(Attention::causal(0.1), operands)
                 .expect("the shapes match");
-            [Precision::Exact, Precision::Fast].map(|precision| specializations(&graph, node, precision))
+            [Precision::Exact, Precision::Fast].map(|precision| specializations(&graph, node, precision, Gpu::H100))
         };
         let shapes = [
             (GgmlType::F16, [128, 128], [32, 8], 64),
