@@ -27,6 +27,7 @@ mod llama_cpp;
 mod loading;
 mod log;
 mod naming;
+mod output;
 mod printable;
 mod progress;
 mod serving;

@@ -9,12 +9,12 @@ use engine::quantize::{self, Mixture, Options, Plan, PlannedTensor, QuantizeErro
 use kernels::GgmlType;
 use regex_lite::Regex;
 use serde_json::json;
-use tempfile::NamedTempFile;
 use tracing::warn;
 
 use crate::args::override_kv;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
+use crate::output::{Output, failed};
 use crate::{format, interrupt, progress};
 
 /// Examples at the end of the help.
@@ -116,7 +116,7 @@ fn check_names(args: &QuantizeArgs, source: &GgufSet) -> Outcome {
     Ok(())
 }
 
-/// Writes beside the output under a temporary name, and renames the complete file.
+/// Writes the output.
 fn write(
     path: &Path,
     source: &GgufSet,
@@ -124,21 +124,11 @@ fn write(
     overrides: &[(String, Value)],
     of_input: &dyn Fn(QuantizeError) -> Failure,
 ) -> Outcome {
-    let failed = |error: &std::io::Error| Failure::new(format_args!("cannot write {}: {error}", path.display()));
-    let directory = match path.parent() {
-        Some(directory) if !directory.as_os_str().is_empty() => directory,
-        _ => Path::new("."),
-    };
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let mut temporary = tempfile::Builder::new()
-        .prefix(&format!(".{name}."))
-        .suffix(".partial")
-        .tempfile_in(directory)
-        .map_err(|e| failed(&e))?;
+    let mut output = Output::create(path)?;
     let guard = interrupt::listen();
     let total: usize = plan.tensors.iter().map(PlannedTensor::n_elements).sum();
     let bar = progress::bar("quantizing", total);
-    let mut out = BufWriter::with_capacity(1 << 20, temporary.as_file_mut());
+    let mut out = BufWriter::with_capacity(1 << 20, output.file());
     let result = quantize::write(source, plan, overrides, &mut out, &|done| {
         bar.set(done);
         !guard.is_set()
@@ -147,22 +137,9 @@ fn write(
         QuantizeError::Gguf(error) => Failure::new(format_args!("{}: {error}", path.display())),
         error => of_input(error),
     })?;
-    out.flush().map_err(|e| failed(&e))?;
+    out.flush().map_err(|e| failed(path, &e))?;
     drop(out);
-    finish(temporary, path).map_err(|e| failed(&e))
-}
-
-/// Gives a complete file its name.
-fn finish(file: NamedTempFile, path: &Path) -> std::io::Result<()> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // Temporary files are private; a new file of a user is not.
-        file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
-    }
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
+    output.finish(None)
 }
 
 /// Gives an overriding number the type that the key has in the source, or the usual one.

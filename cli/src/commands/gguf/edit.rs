@@ -8,11 +8,11 @@ use engine::gguf::Gguf;
 use engine::gguf::edit::{Change, Edit, EditError, Reserve};
 use engine::model::{did_you_mean, nearest_names};
 
-use super::output::Output;
 use super::value::{Assignment, assignment};
 use crate::args::values::byte_size;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
+use crate::output::Output;
 use crate::{format, input, interrupt};
 
 /// Options of all edits.

@@ -3,7 +3,6 @@
 mod compare;
 mod edit;
 mod hash;
-mod output;
 mod parts;
 mod value;
 mod verify;

@@ -10,10 +10,10 @@ use engine::gguf::partition::{self, Part, PartLimits};
 use engine::gguf::split::part_path;
 use engine::gguf::{GgufError, GgufSet, GgufWriter, TensorInfo};
 
-use super::output::{Output, check_absent, failed};
 use crate::args::values::{byte_size, positive};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
+use crate::output::{Output, check_absent, failed};
 use crate::progress::{self, Bar};
 use crate::{format, interrupt};
 
