@@ -311,13 +311,13 @@ fn kernel_lines(kernels: &[KernelTime], is_markdown: bool) -> Vec<String> {
             k.kernel.clone(),
         ]
     };
-    let line = |cells: [String; 9]| match is_markdown {
-        true => format!("| {} |", cells.join(" | ")),
-        false => {
-            let cells = cells.iter().zip(KERNEL_COLUMNS);
-            let cells: Vec<String> = cells.map(|(cell, (_, width))| format!("{cell:>width$}")).collect();
-            format!("    {}", cells.join("  "))
+    let line = |cells: [String; 9]| {
+        if is_markdown {
+            return format!("| {} |", cells.join(" | "));
         }
+        let cells = cells.iter().zip(KERNEL_COLUMNS);
+        let cells: Vec<String> = cells.map(|(cell, (_, width))| format!("{cell:>width$}")).collect();
+        format!("    {}", cells.join("  "))
     };
     let headings = KERNEL_COLUMNS.map(|(heading, _)| heading.to_owned());
     let lines = kernels.iter().map(|kernel| line(cells(kernel)));
@@ -366,8 +366,7 @@ mod tests {
             gb_s: Some(2.0),
             tflops: None,
         };
-        let expected = "\
-      share  launches  median us     min us    GB/s  TFLOP/s            grid  block  kernel
+        let expected = "      share  launches  median us     min us    GB/s  TFLOP/s            grid  block  kernel
     100.0 %        12       4.00       3.50     2.0        -         132x2x1    128  mul_vec (mul_vec.cu, COLS=1)";
         assert_eq!(kernel_lines(std::slice::from_ref(&kernel), false).join("\n"), expected);
         let rows = kernel_lines(&[kernel], true);
