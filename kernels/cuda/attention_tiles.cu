@@ -140,11 +140,12 @@ struct TwoCells {
         }
     }
 
-    // Returns a mask of the cells that some query with a position in `low..=high` sees. See `sees`.
+    // Returns a mask of the cells that some query with a position in `low..=high` sees. See `sight_of`.
     DEVICE u64 seen(const Params &p, int low, int high) const {
+        Sight sight = sight_of(p, low, high);
         u32 halves[2];
         for (int half = 0; half < 2; half++) {
-            halves[half] = __ballot_sync(ALL_LANES, is_listed[half] && sees(p, cell[half], low, high, pos[half]));
+            halves[half] = __ballot_sync(ALL_LANES, is_listed[half] && sees(p, sight, cell[half], pos[half]));
         }
         return halves[0] | (u64)halves[1] << 32;
     }
