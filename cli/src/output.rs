@@ -1,4 +1,4 @@
-//! Output files that are complete or absent.
+//! OutputFile files that are complete or absent.
 
 use std::fs::File;
 use std::io;
@@ -9,14 +9,14 @@ use tempfile::NamedTempFile;
 use crate::failure::{Failure, Outcome};
 
 /// File that gets its name once it is complete. An error or an interrupt leaves nothing under the name.
-pub struct Output {
+pub struct OutputFile {
     file: NamedTempFile,
     path: PathBuf,
 }
 
-impl Output {
+impl OutputFile {
     /// Creates a temporary file beside `path`.
-    pub fn create(path: &Path) -> Outcome<Output> {
+    pub fn create(path: &Path) -> Outcome<OutputFile> {
         let directory = match path.parent() {
             Some(directory) if !directory.as_os_str().is_empty() => directory,
             _ => Path::new("."),
@@ -27,7 +27,7 @@ impl Output {
             .suffix(".partial")
             .tempfile_in(directory)
             .map_err(|e| failed(path, &e))?;
-        Ok(Output {
+        Ok(OutputFile {
             file,
             path: path.to_owned(),
         })

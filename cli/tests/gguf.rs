@@ -115,7 +115,11 @@ fn edit_that_does_not_fit_writes_a_copy() {
     let (before, digest) = (fs::read(&model).unwrap(), model_digest(&home, &model));
     let long = format!("general.description:string={}", "x".repeat(5000));
     let planned = gguf(&home, &["set", &model, &long, "--dry-run"]);
-    assert!(planned.succeeds().contains("would be written anew"), "{}", planned.out);
+    assert!(
+        planned.succeeds().contains("would be written as a copy"),
+        "{}",
+        planned.out
+    );
     assert!(fs::read(&model).unwrap() == before);
     gguf(&home, &["set", &model, &long]).succeeds();
     assert_eq!(model_digest(&home, &model), digest);

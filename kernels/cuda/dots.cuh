@@ -605,7 +605,7 @@ struct iq1_m : types::iq1_m {
         words<8>(s, 48, scales);
         u32 bits = (scales[0] >> 12 & 15) | scales[0] >> 28 << 4 | (scales[1] >> 12 & 15) << 8 | scales[1] >> 28 << 12;
         float d = half_to_float((u16)bits);
-        u32 of_half = scales[u / 2] >> u % 2 * 3;
+        u32 of_half = (u / 2 ? scales[1] : scales[0]) >> u % 2 * 3;
         for (int r = 0; r < 4; r++) {
             u32 q = low[r] >> u % 2 * 16, of_q = high[r / 2] >> (r % 2 * 16 + u % 2 * 8);
             for (int l = 0; l < 2; l++) {

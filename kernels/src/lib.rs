@@ -24,7 +24,7 @@
 //! 6. `dispatch`: the algorithms instantiated for each instruction set and type, chosen at run time ([`isa`])
 //! 7. `activations`, [`attention`], `convert`, [`interleaved`], [`recurrent`], [`rope`], [`rows`]: functions on
 //!    slices, which check lengths and call the chosen kernel
-//! 8. `matmul`: the choice of an algorithm for a matmul
+//! 8. `encode`, `matmul`: the search for the closest weights of a type, and the choice of an algorithm for a matmul
 //!
 //! The scalar decoders in `quants` are the reference that all other implementations are tested against.
 

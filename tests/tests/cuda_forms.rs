@@ -3,16 +3,18 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
-use engine::backend::cuda::{Gpu, Specialization, compiler_error, specializations};
+use engine::backend::Device;
+use engine::backend::cuda::{Gpu, PlanningDevice, Specialization, compiler_error, pack, specializations, use_archive};
 use engine::context::{Context, ContextParams};
 use engine::gguf::GgufFile;
 use engine::graph::Graph;
-use engine::model::{LoadParams, Model};
+use engine::model::{DeviceLayers, LoadParams, Model};
 use engine::synth::{Mix, ModelShape, Synth, SynthParams};
 use kernels::{GgmlType, Precision};
 use tests::emulator::{with_device, with_settings};
-use tests::{decode_last, exact, fixture, layouts, nmse, place_on, seeded_file};
+use tests::{decode_last, exact, fixture, layouts, nmse, seeded_file};
 
 use crate::cuda::{card, params};
 
@@ -63,8 +65,8 @@ fn gpu_of_unknown_major_version_runs_ptx() {
     on_driver(name, "cubin=1,sm=110", || matches_recording("qwen3-dense"));
 }
 
-/// Returns the logits of a small model whose kernels are in the binary, after a prompt and a token.
-fn precompiled_logits(device: &str) -> Vec<Vec<f32>> {
+/// Returns the logits of a small model after a prompt and a token.
+fn precompiled_logits(device: Arc<dyn Device>) -> Vec<Vec<f32>> {
     let shape = ModelShape {
         name: "small",
         of: "no model",
@@ -90,7 +92,8 @@ fn precompiled_logits(device: &str) -> Vec<Vec<f32>> {
     let synth = Synth::new(arch, archs::ALL, &params).expect("the parameters are valid");
     synth.write(&path).expect("the temporary directory is writable");
     let mut load = LoadParams::default();
-    place_on(&mut load, device, usize::MAX);
+    load.placement.devices = vec![device];
+    load.placement.n_layers = DeviceLayers::Count(usize::MAX);
     let file = GgufFile::open(&path).expect("the file was written before");
     let model = Model::from_file(file, archs::ALL, &load).expect("the model loads");
     let params = ContextParams {
@@ -106,12 +109,17 @@ fn precompiled_logits(device: &str) -> Vec<Vec<f32>> {
     vec![prompt, token]
 }
 
-/// The driver supports CUDA 12.9 but refuses the PTX of that version. Kernels in the binary declare PTX 7.2.
+/// The driver supports CUDA 12.9 but refuses the PTX of that version. Precompiled kernels declare PTX 7.2.
 #[test]
 fn kernels_in_the_binary_replace_refused_ptx() {
     let name = "cuda_forms::kernels_in_the_binary_replace_refused_ptx";
     on_driver(name, "ptx=72", || {
-        let (want, got) = (precompiled_logits("cpu"), precompiled_logits(&card()));
+        let planning = Arc::new(PlanningDevice::new(Gpu::H100));
+        precompiled_logits(planning.clone());
+        let archive = pack(&planning.kernels()).expect("the kernels compile");
+        assert!(use_archive(&archive), "no archive was in use");
+        let device = |name: &str| engine::backend::device(name).expect("the device exists");
+        let (want, got) = (precompiled_logits(device("cpu")), precompiled_logits(device(&card())));
         for (want, got) in want.iter().zip(&got) {
             let error = nmse(want, got);
             assert!(error < 1e-6, "NMSE {error:.3e}");

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use tests::emulator::with_device;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    tests::root()
 }
 
 /// Returns a command in the root of the repository with the directories of the pack in `directory`.

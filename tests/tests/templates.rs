@@ -38,7 +38,7 @@ fn now() -> SystemTime {
 
 /// Runs the script.
 fn recorded(directory: &Path) -> Json {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/render_templates.py");
+    let script = tests::root().join("tests/tools/render_templates.py");
     let python = std::env::var_os("LLAMA_PYTHON").unwrap_or_else(|| "python3".into());
     let mut command = Command::new(python);
     let output = command.arg(script).arg(directory).output().expect("Python runs");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use engine::gguf::{GgufSet, Value};
-use engine::quantize::{self, Mixture, Options, Plan, PlannedTensor, QuantizeError};
+use engine::quantize::{self, Mixture, Options, PlannedTensor, QuantizeError, QuantizePlan};
 use kernels::GgmlType;
 use regex_lite::Regex;
 use serde_json::json;
@@ -14,7 +14,7 @@ use tracing::warn;
 use crate::args::override_kv;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Output, failed};
+use crate::output::{OutputFile, failed};
 use crate::{format, interrupt, progress};
 
 /// Examples at the end of the help.
@@ -82,7 +82,7 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
         QuantizeError::Gguf(error) => error.into(),
         error => Failure::new(format_args!("{}: {error}", args.input.display())),
     };
-    let plan = Plan::new(&source, &options).map_err(of_input)?;
+    let plan = QuantizePlan::new(&source, &options).map_err(of_input)?;
     for (pattern, _) in &args.tensor_type {
         if !plan.tensors.iter().any(|tensor| pattern.is_match(&tensor.name)) {
             warn!("--tensor-type {}: no tensor has such a name", pattern.as_str());
@@ -120,11 +120,11 @@ fn check_names(args: &QuantizeArgs, source: &GgufSet) -> Outcome {
 fn write(
     path: &Path,
     source: &GgufSet,
-    plan: &Plan,
+    plan: &QuantizePlan,
     overrides: &[(String, Value)],
     of_input: &dyn Fn(QuantizeError) -> Failure,
 ) -> Outcome {
-    let mut output = Output::create(path)?;
+    let mut output = OutputFile::create(path)?;
     let guard = interrupt::listen();
     let total: usize = plan.tensors.iter().map(PlannedTensor::n_elements).sum();
     let bar = progress::bar("quantizing", total);
@@ -156,7 +156,7 @@ fn typed(source: &GgufSet, (key, value): &(String, Value)) -> (String, Value) {
     (key.clone(), value)
 }
 
-fn print(args: &QuantizeArgs, plan: &Plan) -> Outcome {
+fn print(args: &QuantizeArgs, plan: &QuantizePlan) -> Outcome {
     let mut out = stdout();
     if args.json {
         let tensors: Vec<_> = plan.tensors.iter().map(tensor_json).collect();

@@ -22,7 +22,7 @@ impl ThreadClock {
 mod system {
     use std::time::Duration;
 
-    pub type Clock = libc::clockid_t;
+    pub(super) type Clock = libc::clockid_t;
 
     pub fn of_this_thread() -> Clock {
         let mut clock = libc::CLOCK_MONOTONIC;
@@ -47,7 +47,7 @@ mod system {
     use std::sync::LazyLock;
     use std::time::{Duration, Instant};
 
-    pub type Clock = ();
+    pub(super) type Clock = ();
 
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 

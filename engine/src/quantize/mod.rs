@@ -9,7 +9,7 @@ mod write;
 
 pub use error::QuantizeError;
 pub use mixture::Mixture;
-pub use plan::{Options, Plan, PlannedTensor};
+pub use plan::{Options, PlannedTensor, QuantizePlan};
 pub use write::write;
 
 #[cfg(test)]

@@ -55,19 +55,19 @@ impl PlannedTensor {
 
 /// Types of all tensors of an output file, in the order of the source.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct QuantizePlan {
     /// Mixture of the plan.
     pub mixture: Mixture,
     /// All tensors.
     pub tensors: Vec<PlannedTensor>,
 }
 
-impl Plan {
+impl QuantizePlan {
     /// Chooses the type of every tensor.
     ///
     /// # Errors
     /// If a tensor to be converted is quantized, unless the options accept it, or has no decoder.
-    pub fn new(source: &GgufSet, options: &Options) -> Result<Plan, QuantizeError> {
+    pub fn new(source: &GgufSet, options: &Options) -> Result<QuantizePlan, QuantizeError> {
         let model = Model::new(source);
         let mut tensors = Vec::with_capacity(source.n_tensors());
         for (_, info) in source.tensors() {
@@ -99,7 +99,7 @@ impl Plan {
                 bytes: to.row_bytes(info.ne[0]).unwrap_or(0) * rows,
             });
         }
-        Ok(Plan {
+        Ok(QuantizePlan {
             mixture: options.mixture,
             tensors,
         })

@@ -61,13 +61,13 @@ fn options(mixture: &str) -> Options {
     }
 }
 
-fn type_of(plan: &Plan, name: &str) -> GgmlType {
+fn type_of(plan: &QuantizePlan, name: &str) -> GgmlType {
     plan.tensors.iter().find(|tensor| tensor.name == name).unwrap().to
 }
 
 /// Writes and reads a file.
 fn quantized(source: &GgufSet, options: &Options) -> Result<GgufSet, QuantizeError> {
-    let plan = Plan::new(source, options)?;
+    let plan = QuantizePlan::new(source, options)?;
     let mut bytes = Vec::new();
     write(source, &plan, &[], &mut bytes, &|_| true)?;
     let file = GgufFile::from_bytes("quantized.gguf", &bytes)?;
@@ -79,7 +79,7 @@ fn quantized(source: &GgufSet, options: &Options) -> Result<GgufSet, QuantizeErr
 fn mixtures_give_sensitive_tensors_more_bits() {
     let source = model(256, |_, _| ());
     let layers = |mixture: &str, kind: &str, ty: GgmlType| -> Vec<usize> {
-        let plan = Plan::new(&source, &options(mixture)).unwrap();
+        let plan = QuantizePlan::new(&source, &options(mixture)).unwrap();
         let is = |layer: &usize| type_of(&plan, &format!("blk.{layer}.{kind}.weight")) == ty;
         (0..16).filter(is).collect()
     };
@@ -106,7 +106,7 @@ fn mixtures_give_sensitive_tensors_more_bits() {
         ("tq1_0", Q6_K, Q4_K),
         ("f16", F16, F16),
     ] {
-        let plan = Plan::new(&source, &options(mixture)).unwrap();
+        let plan = QuantizePlan::new(&source, &options(mixture)).unwrap();
         assert_eq!(type_of(&plan, "output.weight"), output, "{mixture}");
         assert_eq!(type_of(&plan, "token_embd.weight"), embedding, "{mixture}");
         assert_eq!(type_of(&plan, "output_norm.weight"), F32, "{mixture}");
@@ -123,21 +123,21 @@ fn options_override_the_mixture() {
     ];
     options.embedding = Some(Q5_0);
     options.output = Some(F16);
-    let plan = Plan::new(&source, &options).unwrap();
+    let plan = QuantizePlan::new(&source, &options).unwrap();
     assert_eq!(type_of(&plan, "blk.0.ffn_down.weight"), Q8_0);
     assert_eq!(type_of(&plan, "blk.0.ffn_down_exps.weight"), Q5_1);
     assert_eq!(type_of(&plan, "token_embd.weight"), Q5_0);
     assert_eq!(type_of(&plan, "output.weight"), F16);
     options.pure = true;
     options.keep_output = true;
-    let plan = Plan::new(&source, &options).unwrap();
+    let plan = QuantizePlan::new(&source, &options).unwrap();
     assert_eq!(type_of(&plan, "blk.1.attn_v.weight"), Q4_K);
     assert_eq!(type_of(&plan, "output.weight"), F32);
 }
 
 #[test]
 fn rows_without_whole_blocks_get_the_next_type() {
-    let plan = Plan::new(&model(96, |_, _| ()), &options("q4_k_m")).unwrap();
+    let plan = QuantizePlan::new(&model(96, |_, _| ()), &options("q4_k_m")).unwrap();
     let tensor = plan
         .tensors
         .iter()
@@ -146,7 +146,7 @@ fn rows_without_whole_blocks_get_the_next_type() {
     assert_eq!((tensor.to, tensor.wanted), (Q5_0, Some(Q4_K)));
     assert_eq!(tensor.bytes, 4 * 3 * 22);
     assert_eq!(type_of(&plan, "output.weight"), Q8_0);
-    let plan = Plan::new(&model(40, |_, _| ()), &options("q4_k_m")).unwrap();
+    let plan = QuantizePlan::new(&model(40, |_, _| ()), &options("q4_k_m")).unwrap();
     assert_eq!(type_of(&plan, "blk.3.ffn_up.weight"), F16);
 }
 
@@ -155,7 +155,7 @@ fn written_file_has_planned_types_and_close_weights() {
     let source = model(256, |_, _| ());
     for mixture in Mixture::names() {
         let options = options(mixture);
-        let plan = Plan::new(&source, &options).unwrap();
+        let plan = QuantizePlan::new(&source, &options).unwrap();
         let file = quantized(&source, &options).unwrap();
         assert_eq!(file.n_tensors(), source.n_tensors());
         let file_type: u32 = file.metadata().require("general.file_type").unwrap();
@@ -204,7 +204,7 @@ fn weights_that_are_not_finite_are_refused_with_their_position() {
 #[test]
 fn quantized_sources_are_refused_unless_allowed() {
     let source = quantized(&model(256, |_, _| ()), &options("q8_0")).unwrap();
-    let error = Plan::new(&source, &options("q4_k_m")).unwrap_err();
+    let error = QuantizePlan::new(&source, &options("q4_k_m")).unwrap_err();
     assert!(
         error
             .to_string()
@@ -230,7 +230,7 @@ fn quantized_sources_are_refused_unless_allowed() {
 #[test]
 fn write_stops_on_request_and_reports_failed_writes() {
     let source = model(256, |_, _| ());
-    let plan = Plan::new(&source, &options("q4_0")).unwrap();
+    let plan = QuantizePlan::new(&source, &options("q4_0")).unwrap();
     let error = write(&source, &plan, &[], &mut io::sink(), &|done| done < 5000).unwrap_err();
     assert!(matches!(error, QuantizeError::Stopped));
     let mut full = [0u8; 4096];

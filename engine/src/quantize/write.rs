@@ -7,7 +7,7 @@ use kernels::GgmlType;
 use rayon::prelude::*;
 
 use super::error::QuantizeError;
-use super::plan::{Plan, PlannedTensor};
+use super::plan::{PlannedTensor, QuantizePlan};
 use crate::finite;
 use crate::gguf::{GgufSet, GgufWriter, Metadata, Value};
 
@@ -27,7 +27,7 @@ const VERSION: u32 = 2;
 /// If a weight is not finite, writing fails, or `progress` stops the operation.
 pub fn write(
     source: &GgufSet,
-    plan: &Plan,
+    plan: &QuantizePlan,
     overrides: &[(String, Value)],
     out: &mut dyn Write,
     progress: &dyn Fn(usize) -> bool,
@@ -58,7 +58,7 @@ pub fn write(
 }
 
 /// Returns the metadata of the output file.
-fn metadata(source: &GgufSet, plan: &Plan, overrides: &[(String, Value)]) -> Metadata {
+fn metadata(source: &GgufSet, plan: &QuantizePlan, overrides: &[(String, Value)]) -> Metadata {
     // The output is one file, even if the source is split.
     let kept = source.metadata().iter().filter(|(key, _)| !key.starts_with("split."));
     let mut metadata: Metadata = kept.map(|(key, value)| (key, value.clone())).collect();

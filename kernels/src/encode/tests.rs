@@ -90,8 +90,7 @@ fn weighted_squares(x: &[f32], w: Option<&[f32]>, other: impl Fn(usize) -> f64) 
 
 /// Yields the type, whether columns are weighted, and the recorded error of each matrix.
 fn recorded() -> Vec<(GgmlType, bool, Vec<f64>)> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/quants/errors.txt");
-    let text = std::fs::read_to_string(path).unwrap();
+    let text = include_str!("../../../tests/data/quants/errors.txt");
     text.lines()
         .map(|line| {
             let mut fields = line.split(' ');

@@ -38,7 +38,7 @@ pub const GENERATION_FIELDS: &[Field] = &[
     ),
     Field::flag(
         "timings_per_token",
-        "Send the times so far in each event, not only in the last one; with `stream` (false).",
+        "Send the times with each event, not only with the last one; with `stream` (false).",
     ),
     Field::flag(
         "return_progress",

@@ -12,7 +12,7 @@ use super::value::{Assignment, assignment};
 use crate::args::values::byte_size;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
-use crate::output::Output;
+use crate::output::OutputFile;
 use crate::{format, input, interrupt};
 
 /// Options of all edits.
@@ -139,7 +139,7 @@ fn edit(file: &Path, changes: &[Change], options: &EditOptions) -> Outcome {
     let is_in_place = edit.fits() && options.output.is_none();
     let written = match (options.dry_run, is_in_place) {
         (true, true) => "would be edited in place".to_owned(),
-        (true, false) => "would be written anew".to_owned(),
+        (true, false) => "would be written as a copy".to_owned(),
         (false, true) => {
             edit.write_in_place().map_err(|e| explain(file, e))?;
             "edited in place".to_owned()
@@ -157,7 +157,7 @@ fn edit(file: &Path, changes: &[Change], options: &EditOptions) -> Outcome {
 /// Writes the edited file to `target` and returns its size.
 fn copy(file: &Path, edit: &Edit, target: &Path) -> Outcome<usize> {
     let guard = interrupt::listen();
-    let mut output = Output::create(target)?;
+    let mut output = OutputFile::create(target)?;
     let n_bytes = edit
         .copy_to(output.file(), &guard.flag())
         .map_err(|e| explain(target, e))?;

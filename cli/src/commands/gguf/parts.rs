@@ -13,7 +13,7 @@ use engine::gguf::{GgufError, GgufSet, GgufWriter, TensorInfo};
 use crate::args::values::{byte_size, positive};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Output, check_absent, failed};
+use crate::output::{OutputFile, check_absent, failed};
 use crate::progress::{self, Bar};
 use crate::{format, interrupt};
 
@@ -49,7 +49,7 @@ pub struct SplitArgs {
 pub struct MergeArgs {
     /// First part of a split model
     pub file: PathBuf,
-    /// Output file
+    /// OutputFile file
     pub out: PathBuf,
     /// Replace an existing file
     #[arg(long)]
@@ -141,8 +141,8 @@ impl Copy {
     }
 
     /// Writes a part to a temporary file beside `path`.
-    fn write(&self, set: &GgufSet, part: Part<'_>, path: &Path) -> Outcome<Output> {
-        let mut output = Output::create(path)?;
+    fn write(&self, set: &GgufSet, part: Part<'_>, path: &Path) -> Outcome<OutputFile> {
+        let mut output = OutputFile::create(path)?;
         let mut writer = GgufWriter::with_metadata(part.metadata);
         for (shard, tensor) in part.tensors {
             writer.add_tensor_with(tensor.name.as_str(), tensor.ty, tensor.shape(), move |out| {

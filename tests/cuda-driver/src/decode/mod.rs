@@ -11,8 +11,8 @@ mod warp;
 
 use crate::exec::inst::{Action, Class, Inst, Kernel, Special};
 use crate::exec::lanes::{self, AluFn, Args, FIRST, SINK, Slot, TRUE};
-use crate::exec::latency::Timing;
 use crate::exec::scalar::Scalar;
+use crate::exec::timing::Timing;
 use crate::ptx::{Function, Item, Module, Operand, PtxError, Space, Statement, Variable};
 use opcode::Opcode;
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! Decoded instructions and kernels.
 
 use super::lanes::{AluFn, Args, Slot};
-use super::latency::Timing;
 use super::scalar::Scalar;
+use super::timing::Timing;
 use crate::ptx::Space;
 
 /// A decoded instruction.

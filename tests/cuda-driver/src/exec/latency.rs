@@ -18,6 +18,7 @@
 
 use super::inst::{Action, Class, Exchange, Inst, Matrix};
 use super::lanes::Slot;
+use super::timing::{Order, Timing};
 use std::collections::VecDeque;
 
 const GLOBAL: u64 = 550;
@@ -25,30 +26,6 @@ const MATRIX: u64 = 33;
 const SHARED: u64 = 25;
 const SPECIAL: u64 = 22;
 const OTHER: u64 = 5;
-
-/// The effect of an instruction on the order of others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    /// The instruction only depends on registers.
-    Free,
-    /// A branch or barrier.
-    Fixed,
-    /// An asynchronous copy.
-    Copy,
-    /// The end of a group of asynchronous copies.
-    Commit,
-    /// A wait for all groups of copies except the last; `None` waits for all copies.
-    Wait(Option<u32>),
-}
-
-/// The registers and the latency of an instruction.
-#[derive(Debug)]
-pub struct Timing {
-    reads: Box<[Slot]>,
-    writes: Box<[Slot]>,
-    clocks: u64,
-    order: Order,
-}
 
 impl Timing {
     pub fn new(inst: &Inst) -> Self {

@@ -17,5 +17,6 @@ pub mod latency;
 pub mod matrix;
 pub mod scalar;
 pub mod shared;
+pub mod timing;
 pub mod touched;
 pub mod warp;

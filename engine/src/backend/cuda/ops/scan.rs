@@ -15,6 +15,10 @@ const THREADS: u32 = 128;
 /// Maximum number of state rows in the registers of a lane.
 const MAX_HELD: usize = 32;
 
+/// Maximum number of rows that selective scans hold if there are enough lanes. With more, kernels for compute
+/// capability 8.0 spill registers.
+const MAX_HELD_BY_SCAN: usize = 16;
+
 const MAX_VECTORS: usize = 5;
 const MAX_VALUES: usize = 3;
 
@@ -137,15 +141,21 @@ fn wkv(task: &mut Task<'_>, rule: &'static str, vectors: &[usize], value: usize)
     })
 }
 
-/// Returns the number of lanes that share a column of `n_rows` rows.
-fn lanes_of(n_rows: usize) -> Option<usize> {
-    [4, 8, 16].into_iter().find(|lanes| n_rows <= lanes * MAX_HELD)
+/// Returns the number of lanes that share a column of `n_rows` rows, each with at most `max_held` of them.
+fn lanes_of(n_rows: usize, max_held: usize) -> Option<usize> {
+    [4, 8, 16].into_iter().find(|lanes| n_rows <= lanes * max_held)
 }
 
 fn launch(task: &mut Task<'_>, scan: &Scan) -> Result<(), Unplanned> {
     let states = States::of(task)?;
     let n_rows = scan.vectors[0].ne[0] as usize;
-    let lanes = lanes_of(n_rows).ok_or("the matrix of a head has too many rows")?;
+    let few = if scan.rule == "SSM_SCAN" {
+        MAX_HELD_BY_SCAN
+    } else {
+        MAX_HELD
+    };
+    let lanes = lanes_of(n_rows, few).or_else(|| lanes_of(n_rows, MAX_HELD));
+    let lanes = lanes.ok_or("the matrix of a head has too many rows")?;
     let mut params = Params {
         states,
         y: task.result()?,
@@ -184,7 +194,7 @@ mod tests {
 
     #[test]
     fn long_columns_are_shared_by_more_lanes() {
-        let found = [1, 128, 129, 256, 257, 512, 513].map(lanes_of);
+        let found = [1, 128, 129, 256, 257, 512, 513].map(|n| lanes_of(n, MAX_HELD));
         assert_eq!(found, [Some(4), Some(4), Some(8), Some(8), Some(16), Some(16), None]);
     }
 }

@@ -1,0 +1,27 @@
+//! Registers and latency of an instruction.
+
+use super::lanes::Slot;
+
+/// The effect of an instruction on the order of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The instruction only depends on registers.
+    Free,
+    /// A branch or barrier.
+    Fixed,
+    /// An asynchronous copy.
+    Copy,
+    /// The end of a group of asynchronous copies.
+    Commit,
+    /// A wait for all groups of copies except the last; `None` waits for all copies.
+    Wait(Option<u32>),
+}
+
+/// The registers and the latency of an instruction.
+#[derive(Debug)]
+pub struct Timing {
+    pub(super) reads: Box<[Slot]>,
+    pub(super) writes: Box<[Slot]>,
+    pub(super) clocks: u64,
+    pub(super) order: Order,
+}
