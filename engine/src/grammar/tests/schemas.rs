@@ -84,7 +84,7 @@ fn many_references_and_alternatives_are_bounded() {
     assert!(enforceable_schema(&serde_json::from_str(&text).unwrap()).is_err());
 }
 
-/// Errors of the grammar compiler do not name a place by themselves.
+/// Errors of the grammar compiler have no place.
 #[test]
 fn refusals_of_the_compiler_name_the_place() {
     let node = json!({"type": "object", "properties": {"x": {"type": "string", "minLength": "y"}}, "required": ["x"]});

@@ -13,7 +13,7 @@ use crate::graph::{Attention, Tensor};
 /// Size of a matrix fragment: 16 by 16 elements.
 const STEP: usize = 16;
 
-/// Maximum key size, and maximum key size for which queries stay in registers.
+/// Maximum key size, and maximum key size of kernels with queries in registers.
 const MAX_KEY: usize = 576;
 const SHORT_KEY: usize = 128;
 
