@@ -87,7 +87,8 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Returns the number of blocks that share a token's pages, and the larger number of the reserved scratch memory. Whether tensor cores can be used depends on addresses, which are not known yet at that time.
+    /// Returns the number of blocks that share a token's pages, and the number that the scratch memory is reserved
+    /// for. Whether tensor cores can be used depends on addresses, which are not known yet at that time.
     fn parts(&self, n_pages: usize) -> (usize, usize) {
         let in_f32 = n_parts(self.multiprocessors, self.in_f32, n_pages, MIN_PAGES);
         let parts = self.on_tensor_cores.map_or(in_f32, |blocks| {
