@@ -19,7 +19,7 @@ macro_rules! lanewise {
             #[inline(always)]
             fn $name(mut self, other: Lanes) -> Lanes {
                 for i in 0..N {
-                    self.0[i] = self.0[i] $op other.0[i];
+                    self.0[i] $op other.0[i];
                 }
                 self
             }
@@ -27,7 +27,7 @@ macro_rules! lanewise {
     )* };
 }
 
-lanewise! { Add add +; Sub sub -; Mul mul *; Div div /; }
+lanewise! { Add add +=; Sub sub -=; Mul mul *=; Div div /=; }
 
 impl Lanes {
     pub(super) const ZERO: Lanes = Lanes([0.0; N]);
