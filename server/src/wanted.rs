@@ -11,6 +11,12 @@ thread_local! {
 /// Client that waits for work. The work is no longer wanted once this value is dropped.
 pub struct Waiting(Arc<AtomicBool>);
 
+impl Default for Waiting {
+    fn default() -> Waiting {
+        Waiting::new()
+    }
+}
+
 impl Waiting {
     /// Creates the value, which has to live as long as the client waits.
     pub fn new() -> Waiting {

@@ -410,7 +410,8 @@ impl Batcher {
     /// Samples the next token of each complete job and reports finished prompts. Returns the finished jobs, and the
     /// events of failed ones.
     fn sample_complete(&mut self, parts: &[Part]) -> (Vec<usize>, Vec<(usize, Event)>) {
-        let (mut rows, mut failed): (Vec<(usize, usize)>, Vec<(usize, Event)>) = Default::default();
+        let mut rows: Vec<(usize, usize)> = Vec::new();
+        let mut failed = Vec::new();
         for part in parts {
             if let Err(error) = self.collect_prompt_logprobs(part) {
                 failed.push((part.at, Event::Failed(format!("cannot run the model: {error}"))));

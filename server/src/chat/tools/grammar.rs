@@ -28,6 +28,9 @@ const MAX_ID: usize = 16;
 /// Maximum number of arguments in arbitrary order; the rules track them in a 64-bit set.
 const MAX_UNORDERED: usize = 63;
 
+/// Schemas of arguments by name of the function.
+type NamedSchemas = Vec<(String, Grammar)>;
+
 impl Tools {
     /// Returns the grammar of a required call and the argument schemas by function name, which the caller must check
     /// individually. With `thinks`, Harmony output starts with reasoning.
@@ -36,7 +39,7 @@ impl Tools {
         format: &ToolFormat,
         vocab: &Vocab,
         thinks: bool,
-    ) -> ApiResult<Option<(Grammar, Vec<(String, Grammar)>)>> {
+    ) -> ApiResult<Option<(Grammar, NamedSchemas)>> {
         let mut required_functions = Vec::new();
         for function in self.required_functions() {
             let refused = |e| ApiError {
