@@ -318,7 +318,7 @@ mod kernel_table;
 mod panels;
 mod recurrent;
 #[path = "../../tests/src/root.rs"]
-mod root;
+pub mod root;
 mod rope;
 mod rows;
 mod tile_attention;

@@ -1,14 +1,11 @@
 //! Tests of the scalar decoders and encoders against recorded blocks (`tests/data/quants`).
 
-#[path = "../../../tests/src/root.rs"]
-mod root;
-
 use super::*;
 use crate::layout::block::{Block, Quantize};
 use crate::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 
 fn fixture(name: &str) -> Vec<u8> {
-    let path = root::root().join("tests/data/quants").join(name);
+    let path = crate::tests::root::root().join("tests/data/quants").join(name);
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
