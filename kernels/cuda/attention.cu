@@ -66,7 +66,7 @@ struct Scores {
         return x;
     }
 
-    // Returns the weight of the lane's cell, and the factor for the sums so far. A score of minus infinity has
+    // Returns the weight of the lane's cell, and the factor for the sums before. A score of minus infinity has
     // weight 0.
     DEVICE float take(float score, float &factor) {
         float before = largest;

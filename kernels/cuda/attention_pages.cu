@@ -196,7 +196,7 @@ struct Block {
     }
 };
 
-// State of the lane's head: the maximum score so far (base 2), the sum of weights over the lane's cells, and the
+// State of the lane's head: the running maximum score (base 2), the sum of weights over the lane's cells, and the
 // weighted values, each in two numbers that must be added.
 struct Sums {
     float largest = -INF, weights = 0.0f;

@@ -39,7 +39,7 @@ class Reader:
 
 
 def q4_0_of_q8_0(data):
-    """Converts blocks of 32 values: a scale (f16) and bytes to a scale and 4-bit integers, of which 8 is zero."""
+    """Converts blocks of 32 values: a scale (f16) and bytes to a scale and 4-bit integers around 8."""
     out = bytearray()
     for d, *values in struct.iter_unpack("<e32b", data):
         most = max(values, key=abs)

@@ -6,7 +6,7 @@ use std::ops::{Add, Div, Mul, Sub};
 /// Number of lanes.
 pub(super) const N: usize = 8;
 
-/// One float per lane. A lane usually belongs to a group of weights with a scale of its own.
+/// Floats, one per lane. A lane usually belongs to a group of weights with a scale of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(align(32))]
 pub(super) struct Lanes(pub [f32; N]);

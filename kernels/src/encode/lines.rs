@@ -13,7 +13,7 @@ pub(super) struct Limits {
     pub scale: f32,
     /// Whether minimums may be negative, so that no value of a group needs to be near 0.
     pub signed: bool,
-    /// Amounts, in steps, by which the search narrows the range at either end.
+    /// Candidates of the search for the amount, in steps, that the range is narrowed by at either end.
     pub narrowings: &'static [(f32, f32)],
 }
 

@@ -118,8 +118,8 @@ pub(super) fn round<T: Levels, const L: usize>(groups: &Groups<L>, scale: Lanes)
     (sums, error)
 }
 
-/// Returns the best scale of each group, with its sums. `to_storage` rounds scales to the precision in which they
-/// are stored.
+/// Returns the best scale of each group, with its sums. `to_storage` rounds scales to the
+/// precision of stored ones.
 #[inline(always)]
 fn fit<T: Levels, const L: usize>(groups: &Groups<L>, to_storage: impl Fn(Lanes) -> Lanes) -> (Lanes, Sums) {
     let max = groups.largest();

@@ -32,7 +32,7 @@ pub struct OutputStream {
     t_ended: Duration,
     /// Prompt and unparsed output; recorded only if set.
     pub trace: Option<Box<Trace>>,
-    /// Token usage so far.
+    /// Token usage of the tokens received.
     pub usage: Usage,
 }
 

@@ -82,7 +82,7 @@ struct ResponseMeta {
     /// Return the output tokens.
     tokens: bool,
     is_stream: bool,
-    /// Each event has the times so far.
+    /// Each event has the times up to that event.
     timings_per_token: bool,
     n_indent: usize,
     /// Names of the response fields to return; `None` returns all.

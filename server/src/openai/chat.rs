@@ -136,7 +136,7 @@ struct ResponseMeta {
     usage: StreamUsage,
     logprobs: bool,
     n: usize,
-    /// Each event of a stream has the times so far.
+    /// Each event of a stream has the times up to that event.
     timings_per_token: bool,
     /// Settings of the request, if the response has them.
     settings: Option<Json>,

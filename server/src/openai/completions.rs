@@ -69,7 +69,7 @@ struct ResponseMeta {
     n: usize,
     /// Number of completions generated per prompt.
     n_made: usize,
-    /// Each event of a stream has the times so far.
+    /// Each event of a stream has the times up to that event.
     timings_per_token: bool,
     /// Settings of the request, if the response has them.
     settings: Option<Json>,

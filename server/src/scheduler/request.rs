@@ -92,7 +92,7 @@ impl Request {
 /// Additional data of a response. The scheduler ignores them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Diagnostics {
-    /// Each event of a stream has the times so far.
+    /// Each event of a stream has the times up to that event.
     pub timings_per_token: bool,
     /// The response has the prompt, the settings, and the output before it was parsed.
     pub verbose: bool,

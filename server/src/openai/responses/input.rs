@@ -79,7 +79,7 @@ pub struct ParsedRequest {
     pub is_stored: bool,
     /// Maximum number of completion tokens.
     pub max_tokens: Option<usize>,
-    /// Whether each event of a stream has the times so far.
+    /// Whether each event of a stream has the times up to that event.
     pub timings_per_token: bool,
     /// Messages of the conversation, without instructions.
     pub history: Vec<Json>,
