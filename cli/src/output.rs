@@ -1,7 +1,8 @@
-//! OutputFile files that are complete or absent.
+//! Output files that are complete or absent.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -25,6 +26,8 @@ impl OutputFile {
         let file = tempfile::Builder::new()
             .prefix(&format!(".{name}."))
             .suffix(".partial")
+            // The mode of a new file, less the bits of the umask. Without this, only the owner may read the file.
+            .permissions(Permissions::from_mode(0o666))
             .tempfile_in(directory)
             .map_err(|e| failed(path, &e))?;
         Ok(OutputFile {
@@ -41,24 +44,16 @@ impl OutputFile {
     /// Gives the file its name, in place of an existing file. The mode is that of `like`, or of a new file.
     pub fn finish(self, like: Option<&Path>) -> Outcome {
         let file = self.file.as_file();
-        let mode = like.and_then(|path| path.metadata().ok()).map(|m| m.permissions());
-        match mode {
-            Some(mode) => file.set_permissions(mode),
-            None => set_default_mode(file),
+        if let Some(metadata) = like.and_then(|path| path.metadata().ok()) {
+            file.set_permissions(metadata.permissions())
+                .map_err(|e| failed(&self.path, &e))?;
         }
-        .and_then(|()| file.sync_all())
-        .map_err(|e| failed(&self.path, &e))?;
+        file.sync_all().map_err(|e| failed(&self.path, &e))?;
         self.file
             .persist(&self.path)
             .map_err(|e| failed(&self.path, &e.error))?;
         Ok(())
     }
-}
-
-/// Temporary files are private; a new file of a user is not.
-fn set_default_mode(file: &File) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    file.set_permissions(std::fs::Permissions::from_mode(0o644))
 }
 
 /// Returns the failure of writing `path`.

@@ -60,6 +60,9 @@ fn split_and_merge_restore_the_file() {
         assert!(fs::read(&merged).unwrap() == expected, "{limit:?}");
         gguf(&home, &["merge", &first, &merged]).fails_saying(&["merged.gguf exists", "--force"]);
         gguf(&home, &["merge", &first, &merged, "--force"]).succeeds();
+        // The mode of any new file under this umask.
+        let mode = |path: &str| fs::metadata(path).unwrap().permissions();
+        assert_eq!(mode(&merged), mode(&model));
         for name in files(&home).iter().filter(|name| *name != "qwen3-dense.gguf") {
             fs::remove_file(home.path(name)).unwrap();
         }

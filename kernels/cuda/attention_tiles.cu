@@ -11,8 +11,7 @@
 // BIASES, SINKS: true if the corresponding operand exists.
 #define SELECTS 0
 #include "attention.cuh"
-#include "blocks.cuh"
-#include "matrices.cuh"
+#include "halves.cuh"
 
 using Keys = types::K;
 using Values = types::V;
@@ -23,43 +22,11 @@ const int QUERY_STRIDE = DK + 8, KEY_STRIDE = N_KEYS + 8, VALUE_STRIDE = N_VALUE
 // Steps of 16 along the query, a part of the key, the cells, and the results.
 const int Q_STEPS = DK / 16, K_STEPS = N_KEYS / 16, CELL_STEPS = PAGE / 16, V_STEPS = N_VALUES / 16;
 
-// Conversion of pairs of 16-bit floats in a word.
-template <bool IS_BFLOAT> struct Halves {
-    static DEVICE u32 pair(float low, float high) {
-        u32 x;
-        if (IS_BFLOAT) {
-            asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
-        } else {
-            asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
-        }
-        return x;
-    }
-    static DEVICE float low(u32 x) { return IS_BFLOAT ? __uint_as_float(x << 16) : half_to_float((u16)x); }
-    static DEVICE float high(u32 x) { return IS_BFLOAT ? __uint_as_float(x & 0xffff0000u) : half_to_float((u16)(x >> 16)); }
-    // Returns the rounding error of two floats.
-    static DEVICE u32 rest(u32 x, float low, float high) { return pair(low - Halves::low(x), high - Halves::high(x)); }
-    static DEVICE void multiply(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-        if (IS_BFLOAT) return ::multiply(sums, a, b0, b1);
-        multiply_halves(sums, a, b0, b1);
-    }
-};
-
-// Types that are used in their stored form.
-template <class T> struct Stored {
-    static const bool AS_IS = false, IS_BFLOAT = false;
-};
-template <> struct Stored<types::f16x8> {
-    static const bool AS_IS = true, IS_BFLOAT = false;
-};
-template <> struct Stored<types::bf16x8> {
-    static const bool AS_IS = true, IS_BFLOAT = true;
-};
-
-using KeyHalves = Halves<Stored<Keys>::IS_BFLOAT>;
-using ValueHalves = Halves<Stored<Values>::IS_BFLOAT>;
+using KeyHalves = HalvesOf<Keys>;
+using ValueHalves = HalvesOf<Values>;
 
 // True if a query is the sum of two numbers, and a weight is.
-const bool SPLITS_QUERIES = Stored<Keys>::IS_BFLOAT, SPLITS_WEIGHTS = Stored<Values>::IS_BFLOAT;
+const bool SPLITS_QUERIES = KeyHalves::IS_BF16, SPLITS_WEIGHTS = ValueHalves::IS_BF16;
 // Long queries do not fit in registers along with the sums.
 const bool KEEPS_QUERIES = DK <= (SPLITS_QUERIES ? 128 : 192);
 const int WARPS = KEEPS_QUERIES || !SPLITS_QUERIES && DK <= 256 ? 4 : 2, THREADS = 32 * WARPS, ROWS = 16 * WARPS, TOKENS = ROWS / HEADS;
@@ -229,7 +196,7 @@ __device__ constexpr int power_in(int n) {
 template <class T, int SIZE> DEVICE void load_rows(const Tensor &t, int head, int part, const Seen &seen, u16 *to) {
     const char *from = t.data + head * t.nb[1] + part * (SIZE / T::QK * T::BYTES);
     const int STRIDE = SIZE + 8;
-    if (Stored<T>::AS_IS) {
+    if (IS_HALVES<T>) {
         // Each thread copies the same units of 16 bytes of every ROWS_AT_ONCEth row.
         const int UNITS = SIZE / 8, WIDTH = power_in(UNITS) < 32 ? power_in(UNITS) : 32, ROWS_AT_ONCE = THREADS / WIDTH;
         int cell = threadIdx.x / WIDTH, unit = threadIdx.x % WIDTH;
@@ -334,15 +301,8 @@ DEVICE void multiply_keys(const Queries &queries, int part, const u16 *keys, flo
     }
 }
 
-const float LOG2_E = 1.4426950408889634f;
 // Smallest normal float.
 const float LEAST = 1.17549435e-38f;
-
-DEVICE float power_of_2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 // State of a lane's two rows: the maximum score so far (base 2), and the sum of weights over the lane's
 // columns.

@@ -5,6 +5,8 @@
 
 // Conversion of pairs of 16-bit floats in a word.
 template <bool IS_BFLOAT> struct Halves {
+    static const bool IS_BF16 = IS_BFLOAT;
+
     static DEVICE u32 pair(float low, float high) {
         u32 x;
         if (IS_BFLOAT) {

@@ -49,7 +49,7 @@ pub struct SplitArgs {
 pub struct MergeArgs {
     /// First part of a split model
     pub file: PathBuf,
-    /// OutputFile file
+    /// Output file
     pub out: PathBuf,
     /// Replace an existing file
     #[arg(long)]
