@@ -228,10 +228,12 @@ struct q3_K : types::q3_K {
         words_within(s + u % 2 * 16, odd, high);
         s += odd;
         float d = shared_half(s, 108);
+        const u8 *scales = s + (96 + u % 2);
+        int half = u / 2 * 4;
+        for (int i = 0; i < 4; i++) high[i] >>= half;
         for (int r = 0; r < 4; r++) {
-            int bit = u / 2 * 4 + r, g = u / 2 * 8 + r * 2 + u % 2;
-            add_third_bits(w, high, r, bit, to.q[r]);
-            u32 scale = (s[96 + g % 8] >> g / 8 * 4 & 15) | (s[104 + g % 4] >> g / 4 * 2 & 3) << 4;
+            add_third_bits(w, high, r, r, to.q[r]);
+            u32 scale = (scales[2 * r] >> half & 15) | (scales[8 + 2 * (r % 2)] >> (half + r / 2 * 2) & 3) << 4;
             to.scale[r] = d * (float)((int)scale - 32);
         }
     }
