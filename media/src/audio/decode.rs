@@ -1,0 +1,195 @@
+use std::io::{Cursor, ErrorKind};
+
+use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoderOptions};
+use symphonia::core::errors::Error;
+use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
+use symphonia::core::io::MediaSourceStream;
+use symphonia::default::formats::{FlacReader, MpaReader, OggReader, WavReader};
+
+use super::resample::Resampler;
+use crate::format::skip_id3;
+use crate::{Format, Limits, MediaError};
+
+/// Samples of one channel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pcm {
+    /// Samples per second.
+    pub rate: u32,
+    /// Samples from -1 to 1.
+    pub samples: Vec<f32>,
+}
+
+/// Decodes audio to `rate` samples per second. Channels are averaged, then the rate is changed as by
+/// [`resample`](super::resample), piece by piece: memory holds the result, not the stored channels.
+pub fn decode(bytes: &[u8], rate: u32, limits: &Limits) -> Result<Pcm, MediaError> {
+    let format = limits.audio_format(bytes)?;
+    let mut stream = Stream::open(format, bytes)?;
+    let params = stream.params.clone();
+    let registry = symphonia::default::get_codecs();
+    let decoder = registry.make_audio_decoder(&params, &AudioDecoderOptions::default());
+    let mut decoder = decoder.map_err(|e| error(format, e))?;
+
+    let mut signal = Signal {
+        format,
+        rate,
+        resampler: None,
+        length: 0,
+        out: Vec::new(),
+    };
+    if let Some(samples) = stream.n_samples {
+        let source = params.sample_rate.unwrap_or(0);
+        limits.check_signal(format, source, 1)?;
+        limits.check_length(format, samples, source)?;
+    }
+    let mut interleaved: Vec<f32> = Vec::new();
+    let mut skipped = None;
+    while let Some(packet) = stream.next_packet()? {
+        match decoder.decode(&packet) {
+            Ok(decoded) => {
+                let (source, channels) = (decoded.spec().rate(), decoded.spec().channels().count());
+                limits.check_signal(format, source, channels)?;
+                decoded.copy_to_vec_interleaved(&mut interleaved);
+                signal.push(&interleaved, source, channels, limits)?;
+            }
+            // The first frames of an MP3 stream that was cut out of a longer one refer to missing frames.
+            Err(e @ Error::DecodeError(_)) if format == Format::Mp3 => skipped = Some(e),
+            Err(e) => return Err(error(format, e)),
+        }
+    }
+    if signal.length == 0 {
+        return Err(skipped.map_or_else(|| MediaError::damaged(format, "no samples"), |e| error(format, e)));
+    }
+    Ok(signal.finish())
+}
+
+/// Returns the duration of audio in seconds, from its headers where they have it, otherwise from the headers of all
+/// packets. Samples are not decoded.
+pub fn duration(bytes: &[u8], limits: &Limits) -> Result<f64, MediaError> {
+    let format = limits.audio_format(bytes)?;
+    let mut stream = Stream::open(format, bytes)?;
+    let rate = stream.params.sample_rate.unwrap_or(0);
+    limits.check_signal(format, rate, 1)?;
+    let samples = match stream.n_samples {
+        Some(samples) => samples,
+        None => {
+            let mut samples: u64 = 0;
+            while let Some(packet) = stream.next_packet()? {
+                samples = samples.saturating_add(packet.dur.get());
+                limits.check_length(format, samples, rate)?;
+            }
+            samples
+        }
+    };
+    limits.check_length(format, samples, rate)?;
+    Ok(samples as f64 / f64::from(rate))
+}
+
+/// Packets of the first audio track.
+struct Stream<'a> {
+    format: Format,
+    reader: Box<dyn FormatReader + 'a>,
+    track: u32,
+    params: AudioCodecParameters,
+    /// Samples per channel, if the header has the number.
+    n_samples: Option<u64>,
+}
+
+impl<'a> Stream<'a> {
+    fn open(format: Format, bytes: &'a [u8]) -> Result<Stream<'a>, MediaError> {
+        let source = Box::new(Cursor::new(skip_id3(bytes)));
+        let source = MediaSourceStream::new(source, Default::default());
+        let options = FormatOptions::default();
+        let reader: Result<Box<dyn FormatReader + 'a>, Error> = match format {
+            Format::Wav => WavReader::try_new(source, options).map(|reader| Box::new(reader) as _),
+            Format::Flac => FlacReader::try_new(source, options).map(|reader| Box::new(reader) as _),
+            Format::Ogg => OggReader::try_new(source, options).map(|reader| Box::new(reader) as _),
+            _ => MpaReader::try_new(source, options).map(|reader| Box::new(reader) as _),
+        };
+        let reader = reader.map_err(|e| error(format, e))?;
+        let (track, params, n_samples) = {
+            let track = reader.default_track(TrackType::Audio);
+            let (track, params) = track.and_then(audio_params).ok_or_else(|| no_track(format))?;
+            (track.id, params.clone(), track.num_frames)
+        };
+        Ok(Stream {
+            format,
+            reader,
+            track,
+            params,
+            n_samples,
+        })
+    }
+
+    /// Returns the next packet, or `None` at the end.
+    fn next_packet(&mut self) -> Result<Option<symphonia::core::packet::Packet>, MediaError> {
+        loop {
+            match self.reader.next_packet() {
+                Ok(Some(packet)) if packet.track_id != self.track => (),
+                Ok(packet) => return Ok(packet),
+                // Streams are cut between frames, where players end without an error.
+                Err(Error::IoError(e)) if self.format == Format::Mp3 && e.kind() == ErrorKind::UnexpectedEof => {
+                    return Ok(None);
+                }
+                Err(e) => return Err(error(self.format, e)),
+            }
+        }
+    }
+}
+
+fn audio_params(track: &Track) -> Option<(&Track, &AudioCodecParameters)> {
+    Some((track, track.codec_params.as_ref()?.audio()?))
+}
+
+fn no_track(format: Format) -> MediaError {
+    MediaError::unsupported(format, "a codec other than PCM, MP3, FLAC, and Vorbis")
+}
+
+fn error(format: Format, error: Error) -> MediaError {
+    match error {
+        Error::Unsupported(feature) => MediaError::unsupported(format, feature),
+        Error::IoError(e) if e.kind() == ErrorKind::UnexpectedEof => MediaError::damaged(format, "the end is missing"),
+        Error::DecodeError(reason) => MediaError::damaged(format, reason),
+        other => MediaError::damaged(format, other),
+    }
+}
+
+/// Collects samples of one channel at the requested rate.
+struct Signal {
+    format: Format,
+    rate: u32,
+    /// Set by the first packet, which has the stored rate.
+    resampler: Option<(u32, Resampler)>,
+    /// Stored samples per channel so far.
+    length: u64,
+    out: Vec<f32>,
+}
+
+impl Signal {
+    fn push(&mut self, interleaved: &[f32], rate: u32, channels: usize, limits: &Limits) -> Result<(), MediaError> {
+        let (first, resampler) = self
+            .resampler
+            .get_or_insert_with(|| (rate, Resampler::new(rate, self.rate)));
+        if *first != rate {
+            return Err(MediaError::unsupported(self.format, "several sample rates"));
+        }
+        self.length += (interleaved.len() / channels) as u64;
+        limits.check_length(self.format, self.length, rate)?;
+        let share = 1.0 / channels as f32;
+        let mono: Vec<f32> = interleaved
+            .chunks_exact(channels)
+            .map(|frame| frame.iter().sum::<f32>() * share)
+            .collect();
+        resampler.push(&mono, &mut self.out);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Pcm {
+        if let Some((_, resampler)) = self.resampler {
+            resampler.finish(&mut self.out);
+        }
+        Pcm {
+            rate: self.rate,
+            samples: self.out,
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Pillow's resampling on bytes: separable filters in fixed point, rows first.
+
+use super::RgbImage;
+
+/// Filter of [`resize`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Filter {
+    /// Triangle: linear interpolation when enlarging.
+    Bilinear,
+    /// Cubic convolution with a = -0.5.
+    Bicubic,
+    /// Windowed sinc of three lobes.
+    Lanczos,
+}
+
+/// Fractional bits of weights. A sum of products with bytes fits 32 bits.
+const PRECISION_BITS: u32 = 32 - 8 - 2;
+
+impl Filter {
+    /// Distance from which on the filter is zero.
+    fn support(self) -> f64 {
+        match self {
+            Filter::Bilinear => 1.0,
+            Filter::Bicubic => 2.0,
+            Filter::Lanczos => 3.0,
+        }
+    }
+
+    fn weight(self, x: f64) -> f64 {
+        match self {
+            Filter::Bilinear => (1.0 - x.abs()).max(0.0),
+            Filter::Bicubic => {
+                const A: f64 = -0.5;
+                let x = x.abs();
+                if x < 1.0 {
+                    ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
+                } else if x < 2.0 {
+                    (((x - 5.0) * x + 8.0) * x - 4.0) * A
+                } else {
+                    0.0
+                }
+            }
+            Filter::Lanczos if (-3.0..3.0).contains(&x) => sinc(x) * sinc(x / 3.0),
+            Filter::Lanczos => 0.0,
+        }
+    }
+}
+
+fn sinc(x: f64) -> f64 {
+    if x == 0.0 {
+        return 1.0;
+    }
+    let x = x * std::f64::consts::PI;
+    x.sin() / x
+}
+
+/// Weights of the source positions of one target position.
+struct Taps {
+    start: usize,
+    weights: Vec<i32>,
+}
+
+/// Computes weights from `from` to `to` positions.
+fn taps(from: usize, to: usize, filter: Filter) -> Vec<Taps> {
+    let scale = from as f64 / to as f64;
+    let filter_scale = scale.max(1.0);
+    let support = filter.support() * filter_scale;
+    let inverse = 1.0 / filter_scale;
+    let position = |x: usize| {
+        let center = (x as f64 + 0.5) * scale;
+        let start = ((center - support + 0.5) as i64).max(0) as usize;
+        let end = ((center + support + 0.5) as usize).min(from);
+        let weight = |i: usize| filter.weight((i as f64 - center + 0.5) * inverse);
+        let weights: Vec<f64> = (start..end).map(weight).collect();
+        let sum: f64 = weights.iter().sum();
+        let normalized = weights
+            .iter()
+            .map(|&weight| if sum == 0.0 { weight } else { weight / sum });
+        Taps {
+            start,
+            weights: normalized.map(fixed_point).collect(),
+        }
+    };
+    (0..to).map(position).collect()
+}
+
+/// Rounds half away from zero.
+fn fixed_point(weight: f64) -> i32 {
+    let scaled = weight * f64::from(1 << PRECISION_BITS);
+    (scaled + if weight < 0.0 { -0.5 } else { 0.5 }) as i32
+}
+
+fn clip(sum: i32) -> u8 {
+    (sum >> PRECISION_BITS).clamp(0, 255) as u8
+}
+
+const HALF: i32 = 1 << (PRECISION_BITS - 1);
+
+/// Resizes an image to `width` x `height` pixels, byte for byte as Pillow's `Image.resize`. A side of 0 counts as 1.
+pub fn resize(image: &RgbImage, width: u32, height: u32, filter: Filter) -> RgbImage {
+    let (width, height) = (width.max(1), height.max(1));
+    let mut resized = None;
+    if width != image.width {
+        resized = Some(resize_width(image, width, filter));
+    }
+    if height != image.height {
+        resized = Some(resize_height(resized.as_ref().unwrap_or(image), height, filter));
+    }
+    resized.unwrap_or_else(|| image.clone())
+}
+
+fn resize_width(image: &RgbImage, width: u32, filter: Filter) -> RgbImage {
+    let taps = taps(image.width as usize, width as usize, filter);
+    let stride = width as usize * 3;
+    let mut data = vec![0; stride * image.height as usize];
+    for (y, row) in data.chunks_exact_mut(stride).enumerate() {
+        let source = image.row(y);
+        for (pixel, Taps { start, weights }) in row.chunks_exact_mut(3).zip(&taps) {
+            let mut sums = [HALF; 3];
+            for (from, &weight) in source[start * 3..].chunks_exact(3).zip(weights) {
+                for (sum, &value) in sums.iter_mut().zip(from) {
+                    *sum = sum.wrapping_add(i32::from(value).wrapping_mul(weight));
+                }
+            }
+            pixel.copy_from_slice(&sums.map(clip));
+        }
+    }
+    RgbImage {
+        width,
+        height: image.height,
+        data,
+    }
+}
+
+fn resize_height(image: &RgbImage, height: u32, filter: Filter) -> RgbImage {
+    let taps = taps(image.height as usize, height as usize, filter);
+    let mut data = Vec::with_capacity(image.stride() * height as usize);
+    let mut sums = vec![0i32; image.stride()];
+    for Taps { start, weights } in &taps {
+        sums.fill(HALF);
+        for (y, &weight) in weights.iter().enumerate() {
+            for (sum, &value) in sums.iter_mut().zip(image.row(start + y)) {
+                *sum = sum.wrapping_add(i32::from(value).wrapping_mul(weight));
+            }
+        }
+        data.extend(sums.iter().map(|&sum| clip(sum)));
+    }
+    RgbImage {
+        width: image.width,
+        height,
+        data,
+    }
+}
