@@ -32,11 +32,11 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens] * sqrt(n_embd);
+        let x = with_media(token_embd[tokens] * sqrt(n_embd));
         for layer {
             let h = rms_norm(x, attn_norm);
             let attn = attend(h, base = rope_base, rope_scale = rope_scale, scale = kq_scale,
-                              window = sliding(n_swa, is_swa));
+                              window = sliding(n_swa, is_swa), media = whole);
             x += rms_norm(attn, attn_post_norm);
             x += rms_norm(ffn(rms_norm(x, ffn_norm), act = gelu), ffn_post_norm);
         }

@@ -1,4 +1,5 @@
-//! The `arch!` macro: a thin wrapper around the compiler in `arch-lang`, which never handles rustc's tokens.
+//! The macros `arch!` and `encoder!`: thin wrappers around the compiler in `arch-lang`, which never handles
+//! rustc's tokens.
 
 mod door;
 
@@ -11,6 +12,15 @@ use proc_macro::{Span, TokenStream};
 pub fn arch(input: TokenStream) -> TokenStream {
     let library = arch_lang::Directory(source_dir());
     door::through(input, |tokens| arch_lang::expand_with(tokens, &library))
+}
+
+/// Declares an encoder of media; see docs/encoders.md.
+#[proc_macro]
+pub fn encoder(input: TokenStream) -> TokenStream {
+    // Encoders are in a subdirectory of the architectures.
+    let archs = source_dir().parent().map(PathBuf::from).unwrap_or_default();
+    let library = arch_lang::EncoderDirectory(archs);
+    door::through(input, |tokens| arch_lang::expand_encoder(tokens, &library))
 }
 
 /// Returns the directory of the file that contains the macro call, or the crate's directory if the file is

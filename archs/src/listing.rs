@@ -60,21 +60,24 @@ fn name_line(line: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Generates the registry as Rust source: a module per file, and the table `ALL`.
-pub fn source(entries: &[Entry]) -> String {
+/// Generates a registry as Rust source: a module per file, and a table with this name.
+pub fn source(entries: &[Entry], table: &str) -> String {
     let mut text = String::new();
     for (i, e) in entries.iter().enumerate() {
         // Module names include the index, because two architecture names may differ only in characters that
         // are invalid in Rust identifiers.
-        let (ident, path) = (ident(i, e), e.path.display().to_string());
+        let (ident, path) = (ident(table, i, e), e.path.display().to_string());
         let _ = writeln!(text, "#[path = {path:?}]\nmod {ident};");
     }
-    text += "/// All architectures, sorted by name.\npub static ALL: &[Registered] = &[\n";
+    let _ = writeln!(
+        text,
+        "/// All entries, sorted by name.\npub static {table}: &[Registered] = &["
+    );
     for (i, e) in entries.iter().enumerate() {
         let _ = writeln!(
             text,
             "    Registered {{ arch: &{}::ARCH, about: {:?} }},",
-            ident(i, e),
+            ident(table, i, e),
             e.about
         );
     }
@@ -82,13 +85,13 @@ pub fn source(entries: &[Entry]) -> String {
     text
 }
 
-fn ident(i: usize, e: &Entry) -> String {
+fn ident(table: &str, i: usize, e: &Entry) -> String {
     let plain: String = e
         .name
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
         .collect();
-    format!("arch_{i}_{plain}")
+    format!("{}_{i}_{plain}", table.to_lowercase())
 }
 
 #[cfg(test)]
@@ -113,10 +116,10 @@ mod tests {
         let entries = list(dir.path()).unwrap();
         let names: Vec<_> = entries.iter().map(|e| (e.name.as_str(), e.about.as_str())).collect();
         assert_eq!(names, [("a-new.one", ""), ("qwen3", "Qwen3, dense. Second line.")]);
-        let source = source(&entries);
-        assert!(source.contains("mine.rs\"]\nmod arch_0_a_new_one;"), "{source}");
+        let source = source(&entries, "ALL");
+        assert!(source.contains("mine.rs\"]\nmod all_0_a_new_one;"), "{source}");
         assert!(
-            source.contains("arch: &arch_1_qwen3::ARCH, about: \"Qwen3, dense. Second line.\""),
+            source.contains("arch: &all_1_qwen3::ARCH, about: \"Qwen3, dense. Second line.\""),
             "{source}"
         );
     }

@@ -320,6 +320,7 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
         n_rot: base.n_rot(),
         causal: true,
         output: GraphOutput::Result,
+        media: engine::builder::BatchMedia::Some,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut tables, &mut inputs, params, &mut specs);
     let result = if encoder {

@@ -26,6 +26,7 @@ mod developer_documents;
 mod devices;
 mod documents;
 mod embeddings;
+mod encoders;
 mod failed_decode;
 mod gpu_pack;
 mod invariants;

@@ -1,5 +1,7 @@
 //! Syntax tree of one `arch!` declaration. Every node keeps its tokens; expressions are `syn` expressions.
 
+pub mod media;
+
 use proc_macro2::{Span, TokenStream};
 use syn::{BinOp, Expr, ExprIf, Ident, LitStr};
 
@@ -42,6 +44,8 @@ pub struct Decl {
     pub needs: Vec<Need>,
     /// Hyper-parameters that a fragment reads or derives. The graph may leave them unused.
     pub given_hparams: Vec<String>,
+    /// Parts of an `encoder!`; `None` for an architecture.
+    pub media: Option<media::MediaSyntax>,
 }
 
 /// `fn name(x: [n_embd, T], scale?, width = n_ff, ..) { … }`

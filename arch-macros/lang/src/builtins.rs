@@ -171,6 +171,7 @@ pub static RESERVED: &[(&str, &str)] = &[
     ("tokens", "the input token ids"),
     ("pooled", "the pooled rows of each sequence in `embedding` and `rank`"),
     ("positions", "the input positions"),
+    ("patches", "the patches of the image in `encoder!`"),
     ("encoded", "the result of the encoder"),
     ("hidden", "the hidden state of the preceding token in `mtp`"),
     ("T", "the number of tokens in shapes"),

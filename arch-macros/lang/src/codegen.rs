@@ -5,6 +5,7 @@
 //! names start with two underscores, except `b`, `m`, `l` and `il`, which `rust!` expressions can use.
 
 mod build;
+mod media;
 mod scalar;
 
 use proc_macro2::{Ident, Span, TokenStream};
@@ -68,7 +69,7 @@ fn tracked_files(arch: &Arch) -> TokenStream {
 
 /// Generates an `ARCH` that loads nothing, as a placeholder for an invalid declaration.
 pub fn skeleton(name: &str) -> TokenStream {
-    let ty = runtime("Architecture");
+    let (ty, media_use) = (runtime("Architecture"), runtime("MediaUse"));
     quote! {
         /// A declaration with errors.
         pub static ARCH: #ty = #ty {
@@ -88,6 +89,8 @@ pub fn skeleton(name: &str) -> TokenStream {
             tensors: &[],
             test: &[],
             flow: &[],
+            media: ::core::option::Option::None,
+            media_use: #media_use::None,
             load: |_, _| ::core::option::Option::None,
         };
     }
@@ -458,22 +461,8 @@ fn arch_static(arch: &Arch) -> TokenStream {
         let n = proc_macro2::Literal::f64_unsuffixed(size.number());
         quote!((#name, #n))
     });
-    let flow = flow::flow(arch).into_iter().map(|node| {
-        let ty = runtime("FlowNode");
-        let (label, shape, condition) = (node.label, node.shape, node.condition);
-        let (in_layer, part) = (node.in_layer, graph_part(node.part));
-        let inputs = node.inputs.into_iter().map(proc_macro2::Literal::usize_unsuffixed);
-        quote! {
-            #ty {
-                label: #label,
-                shape: #shape,
-                in_layer: #in_layer,
-                part: #part,
-                condition: #condition,
-                inputs: &[#(#inputs),*]
-            }
-        }
-    });
+    let flow = flow::flow(arch).into_iter().map(flow_node);
+    let (media, media_use) = (media::declared(arch.media.as_ref()), media::media_use(arch.media_use));
     let doc = format!("The `{name}` architecture.");
     quote! {
         #[doc = #doc]
@@ -494,8 +483,28 @@ fn arch_static(arch: &Arch) -> TokenStream {
             tensors: &[#(#tensors),*],
             test: &[#(#test),*],
             flow: &[#(#flow),*],
+            media: #media,
+            media_use: #media_use,
             load,
         };
+    }
+}
+
+/// Generates a value of the graph for drawings.
+fn flow_node(node: flow::FlowNode) -> TokenStream {
+    let ty = runtime("FlowNode");
+    let (label, shape, condition) = (node.label, node.shape, node.condition);
+    let (in_layer, part) = (node.in_layer, graph_part(node.part));
+    let inputs = node.inputs.into_iter().map(proc_macro2::Literal::usize_unsuffixed);
+    quote! {
+        #ty {
+            label: #label,
+            shape: #shape,
+            in_layer: #in_layer,
+            part: #part,
+            condition: #condition,
+            inputs: &[#(#inputs),*]
+        }
     }
 }
 

@@ -67,8 +67,8 @@ fn parent(
     let tokens = errors
         .sources
         .parse_other(&source.file, &source.text, origin, Range::of(like));
-    let tokens = match tokens.and_then(parse::declaration) {
-        Ok(Some(tokens)) => tokens,
+    let (parser, tokens) = match tokens.and_then(parse::declaration) {
+        Ok(Some(found)) => found,
         Ok(None) => {
             let message = format!("{} contains no `arch! {{ … }}` or `parent! {{ … }}`", source.file);
             errors.at(like, message);
@@ -80,7 +80,7 @@ fn parent(
         }
     };
     let before = errors.len();
-    let decl = parse::parse(tokens, errors);
+    let decl = parser(tokens, errors);
     if errors.len() > before {
         return None;
     }

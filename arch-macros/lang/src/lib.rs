@@ -43,7 +43,7 @@ use proc_macro2::TokenStream;
 
 pub use diag::Diagnostic;
 pub use flow::FlowNode;
-pub use library::{Directory, Library, Source};
+pub use library::{Directory, EncoderDirectory, Library, Source};
 
 use diag::Errors;
 use source::SourceMap;
@@ -59,7 +59,16 @@ pub fn expand(input: TokenStream) -> TokenStream {
 
 /// Like [`expand`], with a library of declarations and fragments.
 pub fn expand_with(input: TokenStream, library: &dyn Library) -> TokenStream {
-    let Analyzed { name, result, sources } = analyze(input, library, Errors::new());
+    expanded(parse::parse, input, library)
+}
+
+/// Like [`expand_with`], for the contents of one `encoder!` invocation.
+pub fn expand_encoder(input: TokenStream, library: &dyn Library) -> TokenStream {
+    expanded(parse::encoder, input, library)
+}
+
+fn expanded(parser: parse::DeclParser, input: TokenStream, library: &dyn Library) -> TokenStream {
+    let Analyzed { name, result, sources } = analyze(parser, input, library, Errors::new());
     let items = match result {
         Ok(arch) => spans::moved(codegen::items(&arch), &|span| sources.own_place(span)),
         Err(faults) => {
@@ -86,7 +95,7 @@ pub fn compile(input: TokenStream) -> Result<model::Arch, Vec<Diagnostic>> {
 
 /// Like [`compile`], with a library of declarations and fragments.
 pub fn compile_with(input: TokenStream, library: &dyn Library) -> Result<model::Arch, Vec<Diagnostic>> {
-    analyze(input, library, Errors::new()).result
+    analyze(parse::parse, input, library, Errors::new()).result
 }
 
 /// Returns every error of the declaration in a file, in source order, without generating code. `file` is the
@@ -102,7 +111,8 @@ pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Opt
     let mut errors = Errors::new();
     let tokens = errors.sources.parse_own(file, text);
     match tokens.and_then(content) {
-        Ok(Some(Content::Arch(tokens))) => analyze(tokens, library, errors).result.map(Some),
+        Ok(Some(Content::Arch(tokens))) => analyze(parse::parse, tokens, library, errors).result.map(Some),
+        Ok(Some(Content::Encoder(tokens))) => analyze(parse::encoder, tokens, library, errors).result.map(Some),
         Ok(Some(Content::Parent(tokens))) => {
             let decl = as_architecture(parse::parse(tokens, &mut errors), file, &mut errors);
             analyze_decl(decl, library, errors).result.map(|_| None)
@@ -114,7 +124,7 @@ pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Opt
         Ok(None) => {
             errors.at_span(
                 proc_macro2::Span::call_site(),
-                format!("{file} contains no `arch! {{ … }}`"),
+                format!("{file} contains no `arch! {{ … }}` or `encoder! {{ … }}`"),
             );
             Err(errors.finish())
         }
@@ -128,6 +138,7 @@ pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Opt
 /// The macro call in a file.
 enum Content {
     Arch(TokenStream),
+    Encoder(TokenStream),
     Parent(TokenStream),
     /// A fragment, whose sections have been parsed.
     Fragment,
@@ -136,6 +147,9 @@ enum Content {
 fn content(file: TokenStream) -> syn::Result<Option<Content>> {
     if let Some(tokens) = parse::macro_tokens(file.clone(), "arch")? {
         return Ok(Some(Content::Arch(tokens)));
+    }
+    if let Some(tokens) = parse::macro_tokens(file.clone(), "encoder")? {
+        return Ok(Some(Content::Encoder(tokens)));
     }
     if let Some(tokens) = parse::macro_tokens(file.clone(), "parent")? {
         return Ok(Some(Content::Parent(tokens)));
@@ -173,8 +187,8 @@ struct Analyzed {
 }
 
 /// Parses, completes, and checks a declaration. Each stage runs only if the previous one found no errors.
-fn analyze(input: TokenStream, library: &dyn Library, mut errors: Errors) -> Analyzed {
-    let decl = parse::parse(input, &mut errors);
+fn analyze(parser: parse::DeclParser, input: TokenStream, library: &dyn Library, mut errors: Errors) -> Analyzed {
+    let decl = parser(input, &mut errors);
     analyze_decl(decl, library, errors)
 }
 

@@ -1,6 +1,10 @@
 //! Lookup of parents and fragments: an interface and its implementation for a directory.
 
+mod encoders;
+
 use std::path::PathBuf;
+
+pub use encoders::EncoderDirectory;
 
 /// A source file with an `arch!` or `fragment!`.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span};
 use syn::LitStr;
 
-use crate::ast::{Decl, Function, GroupDecl, HparamItem, ModelDecl, TensorItem, tensor_names};
+use crate::ast::{Decl, Function, GroupDecl, HparamItem, ModelDecl, TensorItem, media, tensor_names};
 use crate::diag::{Errors, did_you_mean};
 
 /// Returns the parent with the child's replacements.
@@ -18,6 +18,7 @@ pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
         parent.mtp
     };
     Decl {
+        media: media::MediaSyntax::merge(parent.media, child.media),
         given_hparams,
         needs: child.needs.into_iter().chain(parent.needs).collect(),
         name: child.name,

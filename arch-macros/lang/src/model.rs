@@ -1,6 +1,8 @@
 //! The checked declaration: typed, resolved, and free of errors. Code generation and the diagrams read it and
 //! cannot fail.
 
+mod media;
+
 use std::ops::Deref;
 
 use proc_macro2::{Ident, Span, TokenStream};
@@ -8,6 +10,8 @@ use proc_macro2::{Ident, Span, TokenStream};
 use crate::builtins::{Builtin, Ty};
 use crate::ops::OpSpec;
 use crate::sym::{Dim, Shape};
+
+pub use media::{Image, Media, MediaUse, TextPart};
 
 /// A checked declaration of an architecture.
 #[derive(Debug)]
@@ -56,6 +60,10 @@ pub struct Arch {
     pub rank_pooling: Option<&'static str>,
     /// Sizes of the test model, in source order.
     pub test: Vec<(String, TestSize)>,
+    /// Preprocessing and prompt of an `encoder!`; `None` for an architecture.
+    pub media: Option<Media>,
+    /// Treatment of media rows by the graph.
+    pub media_use: MediaUse,
 }
 
 impl Arch {
@@ -685,6 +693,8 @@ pub enum ValueKind {
     Encoded(Span),
     /// `hidden`, the hidden states of the preceding tokens.
     Hidden(Span),
+    /// `patches`, the patches of an image, and the number of values in each.
+    Patches(Span, Scalar),
     /// `w(x)`
     Linear(Named<usize>, Box<Value>),
     /// Declared vector used as an operand.

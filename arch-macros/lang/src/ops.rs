@@ -2,6 +2,7 @@
 //! documentation.
 
 mod call;
+mod media;
 mod param;
 mod shapes;
 
@@ -61,6 +62,8 @@ const GATINGS: &[(&str, &str)] = &[
     ("softmax_weight", "SoftmaxWeight"),
     ("none", "None"),
 ];
+
+const MEDIA: &[(&str, &str)] = &[("whole", "Whole")];
 
 const fn op(name: &'static str, params: &'static [Param], shape: ShapeRule, emit: Emit, doc: &'static str) -> OpSpec {
     OpSpec {
@@ -181,6 +184,7 @@ pub static OPS: &[OpSpec] = &[
                 keyword_some("selection", ParamKind::Tensor),
                 keyword_some("compressed", ParamKind::Tensor),
                 keyword("ratio", Int),
+                keyword_some("media", Word("Visibility", MEDIA)),
             ],
             attention,
             Emit::Struct("attention", "AttentionArgs"),
@@ -604,7 +608,12 @@ pub static OPS: &[OpSpec] = &[
 
 /// Returns the operation named `name`.
 pub fn find(name: &str) -> Option<&'static OpSpec> {
-    OPS.iter().find(|o| o.name == name)
+    all().find(|o| o.name == name)
+}
+
+/// Iterates over all operations, including those on media.
+pub fn all() -> impl Iterator<Item = &'static OpSpec> {
+    OPS.iter().chain(media::OPS)
 }
 
 impl OpSpec {

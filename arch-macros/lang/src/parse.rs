@@ -54,6 +54,7 @@
 //! expression)`. In `hparams`, `rust!(usize => expression)` computes a number from preceding values,
 //! including lists.
 
+mod encoder;
 mod fragment;
 mod graph;
 
@@ -69,6 +70,7 @@ use crate::ast::{
 use crate::diag::{Errors, did_you_mean, one_of};
 use crate::words::{POOLING, SECTIONS};
 
+pub use encoder::encoder;
 pub use fragment::{fragment, needs, sizes};
 pub use graph::{block_of, statements};
 
@@ -100,13 +102,18 @@ pub fn macro_tokens(file: TokenStream, name: &str) -> syn::Result<Option<TokenSt
     }))
 }
 
-/// Returns the contents of the `arch! { … }` or `parent! { … }` in a file.
-pub fn declaration(file: TokenStream) -> syn::Result<Option<TokenStream>> {
-    let arch = macro_tokens(file.clone(), "arch")?;
-    match arch {
-        Some(tokens) => Ok(Some(tokens)),
-        None => macro_tokens(file, "parent"),
+/// Parser of a declaration's contents.
+pub type DeclParser = fn(TokenStream, &mut Errors) -> Decl;
+
+/// Returns the contents of the `arch! { … }`, `encoder! { … }`, or `parent! { … }` in a file, and their parser.
+pub fn declaration(file: TokenStream) -> syn::Result<Option<(DeclParser, TokenStream)>> {
+    let kinds: [(&str, DeclParser); 3] = [("arch", parse), ("encoder", encoder), ("parent", parse)];
+    for (name, parser) in kinds {
+        if let Some(tokens) = macro_tokens(file.clone(), name)? {
+            return Ok(Some((parser, tokens)));
+        }
     }
+    Ok(None)
 }
 
 /// Parses items to the end of the input. After an error, the rest of the item is skipped.

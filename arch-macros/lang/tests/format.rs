@@ -22,7 +22,8 @@ fn laid_out(inside: &str) -> String {
 fn archs_files_are_formatted() {
     let archs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archs");
     let mut n = 0;
-    for folder in [archs.join("fragments"), archs.join("parents"), archs] {
+    let folders = ["fragments", "parents", "encoders", "encoders/fragments", ""];
+    for folder in folders.map(|folder| archs.join(folder)) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|e| e == "rs") {

@@ -584,7 +584,7 @@ fn files_are_checked_without_building() {
     let faults = arch_lang::check_file("my.rs", "arch! { name: \"x\"; ( }", &library());
     assert_eq!(faults[0].place.to_string(), "my.rs:1:20");
     let faults = arch_lang::check_file("my.rs", "fn main() {}", &library());
-    assert_eq!(faults[0].message, "my.rs contains no `arch! { … }`");
+    assert_eq!(faults[0].message, "my.rs contains no `arch! { … }` or `encoder! { … }`");
 }
 
 /// A build reports each error of a fragment once, with its line. Later users of the fragment refer to the

@@ -33,7 +33,12 @@ impl Grammar {
     /// Returns the rules from the documentation of the parser and of fragments.
     fn documented() -> Grammar {
         let mut rules = BTreeMap::new();
-        for source in [include_str!("../src/parse.rs"), include_str!("../src/fragment.rs")] {
+        let sources = [
+            include_str!("../src/parse.rs"),
+            include_str!("../src/fragment.rs"),
+            include_str!("../src/parse/encoder.rs"),
+        ];
+        for source in sources {
             let lines = source.lines().map(|l| l.trim_start_matches("//!"));
             let lines = lines.skip_while(|l| l.trim() != "```ebnf").skip(1);
             let text: Vec<&str> = lines.take_while(|l| l.trim() != "```").collect();
@@ -178,6 +183,12 @@ fn parser_accepts_grammar_sentences() {
         faults.retain(|fault| !fault.contains("GGUF names for"));
         assert_eq!(faults, Vec::<String>::new(), "{text}");
     }
+    for text in grammar.sentences(&grammar.0["part"], &[]) {
+        let mut errors = Errors::new();
+        parse::encoder(TokenStream::from_str(&text).unwrap(), &mut errors);
+        let faults = errors.finish();
+        assert!(faults.is_empty(), "{text}: {faults:?}");
+    }
     for text in grammar.sentences(&grammar.0["file"], &[]) {
         let parsed = parse::fragment(TokenStream::from_str(&text).unwrap());
         assert!(parsed.is_ok(), "{text}: {:?}", parsed.err());
@@ -321,7 +332,12 @@ fn files(folder: &str) -> Vec<PathBuf> {
 #[test]
 fn archs_files_match_the_grammar() {
     let grammar = Grammar::documented();
-    for (folder, name, rule) in [(".", "arch", "arch"), ("fragments", "fragment", "file")] {
+    for (folder, name, rule) in [
+        (".", "arch", "arch"),
+        ("fragments", "fragment", "file"),
+        ("encoders", "encoder", "encoder"),
+        ("encoders/fragments", "fragment", "file"),
+    ] {
         for path in files(folder) {
             let text = std::fs::read_to_string(&path).unwrap();
             let inside = parse::macro_tokens(TokenStream::from_str(&text).unwrap(), name)

@@ -7,11 +7,11 @@ use crate::graph::{
     VisibleCells, Window,
 };
 
-use super::Builder;
 use super::caches::{Cache, KvSpec, PoolView};
 use super::handles::Vector;
 use super::inputs::{CellLists, JoinedInputs, StoredKeys, TableInputs};
 use super::position::{KeyPosition, ValueStorage, key_position};
+use super::{BatchMedia, Builder, Visibility};
 
 /// Keyword arguments of [`Builder::rope`]; `None` selects the model's value.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,6 +74,8 @@ pub struct AttentionArgs {
     pub compressed: Option<TensorId>,
     /// Number of tokens per compressed key.
     pub ratio: usize,
+    /// Keys visible to media rows in addition to the causal mask.
+    pub media: Option<Visibility>,
 }
 
 impl Default for AttentionArgs {
@@ -90,6 +92,7 @@ impl Default for AttentionArgs {
             selection: None,
             compressed: None,
             ratio: 1,
+            media: None,
         }
     }
 }
@@ -264,7 +267,8 @@ impl Builder<'_> {
             sinks: args.sinks.map(|sinks| self.leaf(sinks.0)),
             selection: args.selection,
         };
-        let causal = args.causal && self.params.causal;
+        let sees_whole = args.media == Some(Visibility::Whole) && self.params.media == BatchMedia::Whole;
+        let causal = args.causal && self.params.causal && !sees_whole;
         let params = Attention {
             scale: args
                 .scale

@@ -2,7 +2,7 @@
 
 use crate::graph::TensorId;
 
-use super::Builder;
+use super::{Builder, ImageRules};
 
 /// Loaded architecture with bound hyperparameters and weights, ready to build graphs.
 pub trait BuildGraph: Send + Sync {
@@ -18,6 +18,11 @@ pub trait BuildGraph: Send + Sync {
     /// Adds the MTP graph, if an MTP layer is loaded, and returns its output: logits `[n_vocab, T]` of the
     /// token after each token, computed from the preceding hidden state.
     fn mtp(&self, _: &mut Builder<'_>) -> Option<TensorId> {
+        None
+    }
+
+    /// Returns the preprocessing of images; `None` if the architecture is not an encoder of images.
+    fn image(&self) -> Option<ImageRules> {
         None
     }
 

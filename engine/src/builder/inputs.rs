@@ -19,6 +19,11 @@ pub struct Inputs {
     pub out_ids: Option<TensorId>,
     /// Hidden states that precede the tokens, f32 `[n_embd, T]`.
     pub hidden: Option<TensorId>,
+    /// Patches of an image, f32 `[width, T]`.
+    pub patches: Option<TensorId>,
+    /// Media rows, f32 `[n_embd, T]` and zero for tokens, and factors of the embeddings, f32 `[1, T]`: 1 for tokens
+    /// and 0 for media rows.
+    pub media: Option<(TensorId, TensorId)>,
     /// Encoder output.
     pub encoded: EncodedInputs,
     /// Weight of each token in the mean of each sequence, f32 `[T, S]`.
@@ -93,6 +98,8 @@ impl Inputs {
         self.table_of_token = None;
         self.out_ids = None;
         self.hidden = None;
+        self.patches = None;
+        self.media = None;
         self.encoded = EncodedInputs::default();
         self.shares = None;
         self.adapter_scales.clear();

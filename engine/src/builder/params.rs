@@ -2,6 +2,8 @@
 
 use crate::graph::{ROPE_AXES, RopeKind};
 
+use super::BatchMedia;
+
 /// Parameters of a graph.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BuildParams {
@@ -33,6 +35,8 @@ pub struct BuildParams {
     pub causal: bool,
     /// Output that the graph computes.
     pub output: GraphOutput,
+    /// Media rows among the tokens.
+    pub media: BatchMedia,
 }
 
 /// Selects one of the graphs of an architecture.

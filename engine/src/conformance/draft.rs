@@ -8,10 +8,15 @@ use kernels::GgmlType;
 use crate::gguf::{Gguf, GgufError, GgufWriter, Metadata, StringArray, Value, seeded};
 use crate::model::{
     Architecture, HparamDecl, LoadParams, LoadPlan, ModelError, Registered, TensorDecl, TensorError, plan,
+    projector_type,
 };
 
 /// Context length of a drafted model, in tokens.
 const N_CTX: u32 = 256;
+
+/// Color means and deviations of a drafted encoder; different for each channel to reveal exchanged ones.
+const IMAGE_MEAN: [f32; 3] = [0.5, 0.45, 0.4];
+const IMAGE_STD: [f32; 3] = [0.5, 0.55, 0.6];
 
 /// Maximum number of passes to resolve dependencies between tensors.
 const MAX_ROUNDS: usize = 8;
@@ -110,7 +115,8 @@ impl Draft {
     /// Returns the architecture's name.
     pub fn arch(&self) -> &str {
         let name = self.metadata.get("general.architecture");
-        name.and_then(Value::as_str).unwrap_or_default()
+        let name = name.and_then(Value::as_str).unwrap_or_default();
+        projector_type(&self.metadata).unwrap_or(name)
     }
 
     /// Plans loading the model, or returns how it differs from the architecture's declaration.
@@ -251,13 +257,21 @@ impl Draft {
 /// Returns the metadata of a model with the given sizes.
 fn metadata(arch: &Architecture, sizes: &[(&str, f64)]) -> Metadata {
     let mut m = Metadata::default();
-    m.insert("general.architecture", arch.name);
+    m.insert("general.architecture", arch.file_arch());
     m.insert("general.name", format!("{}, seeded", arch.name));
     let full = |key: &str| match key.strip_prefix('/') {
         Some(whole) => whole.to_owned(),
-        None => format!("{}.{key}", arch.name),
+        None => format!("{}.{key}", arch.key_prefix(arch.name)),
     };
-    m.insert(full("context_length"), N_CTX);
+    if arch.media.is_some() {
+        m.insert("general.type", "mmproj");
+        m.insert("clip.projector_type", arch.name);
+        m.insert("clip.has_vision_encoder", true);
+        m.insert(full("image_mean"), IMAGE_MEAN.to_vec());
+        m.insert(full("image_std"), IMAGE_STD.to_vec());
+    } else {
+        m.insert(full("context_length"), N_CTX);
+    }
     for &(symbol, n) in sizes {
         if let Some(key) = arch.key_of_symbol(symbol) {
             m.insert(full(key), n as u32);
@@ -287,6 +301,9 @@ fn metadata(arch: &Architecture, sizes: &[(&str, f64)]) -> Metadata {
     }
     if arch.needs_sections() {
         m.insert(full("rope.dimension_sections"), sections(sizes));
+    }
+    if arch.media.is_some() {
+        return m;
     }
     let n_vocab = size(sizes, "n_vocab");
     let tokens: StringArray = (0..n_vocab).map(|i| format!("tok_{i}")).collect();

@@ -1,11 +1,14 @@
 //! Validation of batches. An invalid token rejects its sequence; all other sequences are decoded.
 
+use std::sync::Arc;
+
 use crate::model::Model;
 
 use super::adapt::Adapters;
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
 use super::encoded::Encoded;
 use super::hybrid::Memory;
+use super::media::MediaRows;
 use super::settings::Settings;
 use super::{DecodeError, MemoryError};
 
@@ -24,6 +27,8 @@ pub(super) struct Validator<'a> {
     pub model: &'a Model,
     pub settings: &'a Settings,
     pub adapters: &'a Adapters,
+    /// Media that rows of the batch belong to.
+    pub media: &'a [Arc<MediaRows>],
 }
 
 /// Validated tokens of a batch. Buffers are reused between batches.
@@ -81,6 +86,7 @@ impl Admission {
         let mut next = std::array::from_fn(|seq| memory.next_pos(seq));
         self.check_each(batch, |index, t| {
             validator.check_token(index, t)?;
+            validator.check_media(batch, index)?;
             validator.check_position(index, t, &mut next)?;
             validator.check_encoded(t, encoded)
         })?;
@@ -223,7 +229,7 @@ impl Validator<'_> {
 
     fn check_token(&self, index: usize, t: &BatchToken) -> Result<(), DecodeError> {
         let (token, n_vocab) = (t.token, self.model.base().n_vocab());
-        if token as usize >= n_vocab {
+        if t.media.is_none() && token as usize >= n_vocab {
             return Err(DecodeError::Token { index, token, n_vocab });
         }
         let n_seq_max = self.settings.params.n_seq_max;
@@ -232,6 +238,32 @@ impl Validator<'_> {
         }
         if !self.adapters.agree(t.seqs) {
             return Err(DecodeError::Adapters { index });
+        }
+        Ok(())
+    }
+
+    /// Checks the media row of a token, if any.
+    fn check_media(&self, batch: &[BatchToken], index: usize) -> Result<(), DecodeError> {
+        let Some(row) = batch[index].media else { return Ok(()) };
+        let media = self.media.get(row.medium as usize);
+        let media = media.filter(|_| self.settings.params.media_rows > 0);
+        let Some(media) = media.filter(|media| (row.row as usize) < media.len()) else {
+            return Err(DecodeError::NoMedia { index });
+        };
+        let (found, expected) = (media.width(), self.model.base().n_embd());
+        if found != expected {
+            return Err(DecodeError::MediaWidth { index, found, expected });
+        }
+        if !self.settings.has_whole_media {
+            return Ok(());
+        }
+        let (rows, max) = (row.left as usize + 1, self.settings.params.n_ubatch);
+        if rows > max {
+            return Err(DecodeError::MediaTooLong { index, rows, max });
+        }
+        let next = batch.get(index + 1).filter(|next| next.seqs == batch[index].seqs);
+        if row.left > 0 && !row.continues_in(next.and_then(|next| next.media)) {
+            return Err(DecodeError::MediaSplit { index });
         }
         Ok(())
     }

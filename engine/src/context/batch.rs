@@ -1,6 +1,11 @@
 //! Batches: tokens to decode, with positions, sequences, and output flags.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use crate::vocab::Token;
+
+use super::media::{MediaRow, MediaRows};
 
 /// Maximum number of sequences in a context, one bit each in a [`SeqSet`].
 pub const MAX_SEQUENCES: usize = 256;
@@ -97,12 +102,15 @@ pub struct BatchToken {
     pub seqs: SeqSet,
     /// Whether to compute the output (logits) of this token.
     pub output: bool,
+    /// Media row that replaces the embedding of the token.
+    pub media: Option<MediaRow>,
 }
 
 /// Tokens to decode together. Reuse a batch to save allocations.
 #[derive(Clone, Default, Debug)]
 pub struct Batch {
     tokens: Vec<BatchToken>,
+    media: Vec<Arc<MediaRows>>,
 }
 
 impl Batch {
@@ -114,6 +122,7 @@ impl Batch {
     /// Removes all tokens but keeps allocated capacity.
     pub fn clear(&mut self) {
         self.tokens.clear();
+        self.media.clear();
     }
 
     /// Adds a token to the batch.
@@ -125,7 +134,51 @@ impl Batch {
             pos,
             seqs,
             output,
+            media: None,
         });
+    }
+
+    /// Adds consecutive rows of a medium from position `pos` on, without output.
+    pub fn push_media(&mut self, media: &Arc<MediaRows>, rows: Range<usize>, pos: usize, seqs: SeqSet) {
+        let medium = self.media.len() as u32;
+        self.media.push(media.clone());
+        let rows = rows.start..rows.end.min(media.len());
+        for (i, row) in rows.clone().enumerate() {
+            self.push(media.tokens()[row], pos + i, seqs, false);
+            if let Some(token) = self.tokens.last_mut() {
+                token.media = Some(MediaRow {
+                    medium,
+                    row: row as u32,
+                    left: (rows.end - 1 - row) as u32,
+                });
+            }
+        }
+    }
+
+    /// Requests the outputs of all tokens and rows.
+    pub fn request_all(&mut self) {
+        self.tokens.iter_mut().for_each(|token| token.output = true);
+    }
+
+    /// Requests only the output of the last token or row.
+    pub fn request_only_last(&mut self) {
+        self.tokens.iter_mut().for_each(|token| token.output = false);
+        if let Some(last) = self.tokens.last_mut() {
+            last.output = true;
+        }
+    }
+
+    /// Returns a batch of the first `n` tokens and rows.
+    pub fn first(&self, n: usize) -> Batch {
+        Batch {
+            tokens: self.tokens[..n.min(self.len())].to_vec(),
+            media: self.media.clone(),
+        }
+    }
+
+    /// Returns the media that rows of the batch belong to.
+    pub fn media(&self) -> &[Arc<MediaRows>] {
+        &self.media
     }
 
     /// Adds consecutive tokens of a sequence starting at position `pos`, with output for the last token only.
@@ -151,11 +204,32 @@ impl Batch {
     }
 }
 
-/// Returns the end of the ubatch that starts at `from`: at most `n_ubatch` tokens and `n_outputs` outputs.
-pub(super) fn ubatch_end(tokens: &[BatchToken], from: usize, n_ubatch: usize, n_outputs: usize) -> usize {
+/// Limits of a ubatch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UbatchLimits {
+    pub n_tokens: usize,
+    pub n_outputs: usize,
+    /// The rows of a medium have a ubatch of their own.
+    pub whole_media: bool,
+}
+
+/// Returns the end of the ubatch that starts at `from`.
+pub(super) fn ubatch_end(tokens: &[BatchToken], from: usize, limits: UbatchLimits) -> usize {
+    let medium = |i: usize| tokens[i].media.map(|row| row.medium);
+    if limits.whole_media
+        && let Some(row) = tokens.get(from).and_then(|token| token.media)
+    {
+        return tokens.len().min(from + 1 + row.left as usize);
+    }
     let mut outputs = 0;
     let mut end = from;
-    while end < tokens.len() && end - from < n_ubatch {
+    let UbatchLimits {
+        n_tokens, n_outputs, ..
+    } = limits;
+    while end < tokens.len() && end - from < n_tokens {
+        if limits.whole_media && medium(end).is_some() {
+            break;
+        }
         outputs += tokens[end].output as usize;
         if outputs > n_outputs {
             break;
@@ -175,10 +249,44 @@ mod tests {
         for i in 0..5 {
             b.push(0, i, SeqSet::one(0), i != 2);
         }
-        assert_eq!(ubatch_end(b.tokens(), 0, 3, 8), 3);
-        assert_eq!(ubatch_end(b.tokens(), 0, 8, 1), 1);
-        assert_eq!(ubatch_end(b.tokens(), 1, 8, 1), 3, "tokens without output do not count");
-        assert_eq!(ubatch_end(b.tokens(), 3, 8, 2), 5);
+        let end = |from, n_tokens, n_outputs| {
+            let limits = UbatchLimits {
+                n_tokens,
+                n_outputs,
+                whole_media: true,
+            };
+            ubatch_end(b.tokens(), from, limits)
+        };
+        assert_eq!(end(0, 3, 8), 3);
+        assert_eq!(end(0, 8, 1), 1);
+        assert_eq!(end(1, 8, 1), 3, "tokens without output do not count");
+        assert_eq!(end(3, 8, 2), 5);
+    }
+
+    #[test]
+    fn whole_media_have_ubatches_of_their_own() {
+        let media = Arc::new(MediaRows::new(7, 2, vec![0.0; 6]));
+        let mut b = Batch::new();
+        b.push(0, 0, SeqSet::one(0), false);
+        b.push_media(&media, 0..3, 1, SeqSet::one(0));
+        b.push_media(&media, 1..9, 4, SeqSet::one(0));
+        b.push(0, 6, SeqSet::one(0), true);
+        let ends = |whole_media| {
+            let limits = UbatchLimits {
+                n_tokens: 4,
+                n_outputs: 8,
+                whole_media,
+            };
+            let mut ends = vec![0];
+            while *ends.last().unwrap() < b.len() {
+                ends.push(ubatch_end(b.tokens(), *ends.last().unwrap(), limits));
+            }
+            ends
+        };
+        assert_eq!(ends(true), [0, 1, 4, 6, 7]);
+        assert_eq!(ends(false), [0, 4, 7]);
+        assert_eq!(b.media().len(), 2);
+        assert!(b.tokens()[1..6].iter().all(|t| t.media.is_some() && !t.output));
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl Context {
             memory,
             results,
         } = self;
-        let step = results.admit(batch.tokens(), hidden, executor.validator(), memory, &executor.encoded)?;
+        let step = results.admit(batch, hidden, executor.validator(), memory, &executor.encoded)?;
         executor.decode(step, memory)
     }
 

@@ -20,6 +20,9 @@ pub enum ContextError {
         expected: String,
         found: String,
     },
+    /// The architecture does not take media.
+    #[error("architecture {arch} takes no images: its declaration has no `with_media`")]
+    NoMedia { arch: &'static str },
     /// The KV cache type does not support the model's head size.
     #[error("cannot use the KV cache type {ty} for heads of {head_dim} elements: {reason}")]
     KvType {
@@ -93,6 +96,34 @@ pub enum DecodeError {
         index: usize,
         token: Token,
         n_vocab: usize,
+    },
+    /// The context was created without media.
+    #[error("the media row at index {index} is not accepted: the context was created without media")]
+    NoMedia {
+        /// Index of the row in the batch.
+        index: usize,
+    },
+    /// A media row has the wrong width.
+    #[error("the media row at index {index} has {found} values, but the model's embeddings have {expected}")]
+    MediaWidth {
+        /// Index of the row in the batch.
+        index: usize,
+        found: usize,
+        expected: usize,
+    },
+    /// The rows of a medium attend to each other, but do not fit into a ubatch.
+    #[error("the medium at index {index} has {rows} rows, which must fit into a ubatch of {max} tokens (n_ubatch)")]
+    MediaTooLong {
+        /// Index of the first row in the batch.
+        index: usize,
+        rows: usize,
+        max: usize,
+    },
+    /// The rows of a medium attend to each other, but are not consecutive in the batch.
+    #[error("the media row at index {index} is not followed by the next row of its medium")]
+    MediaSplit {
+        /// Index of the row in the batch.
+        index: usize,
     },
     /// A token has no sequence, or one that is out of range.
     #[error("token at index {index} has no sequence id below {n_seq_max}")]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::builder::{BuildParams, GraphPart, HiddenRows};
+use crate::builder::{BatchMedia, BuildParams, GraphPart, HiddenRows};
 use crate::model::Model;
 
 use super::adapt::{AdapterConfig, Adapters};
@@ -41,6 +41,7 @@ impl Executor {
             model: &self.model,
             settings: &self.settings,
             adapters: &self.adapters,
+            media: &[],
         }
     }
 
@@ -87,7 +88,10 @@ impl Executor {
             let n_ctx = self.settings.n_ctx;
             cells.place(tokens).map_err(|e| place_error(e, n_tokens, n_ctx))?
         };
-        let params = self.decoder_params(outputs, n_tokens, outputs.n_rows(tokens));
+        let params = BuildParams {
+            media: self.media_of(tokens),
+            ..self.decoder_params(outputs, n_tokens, outputs.n_rows(tokens))
+        };
         let source = GraphSource {
             model: &self.model,
             view: placed.view(),
@@ -102,6 +106,8 @@ impl Executor {
             adapters: &self.adapters,
             encoded: &self.encoded,
             hidden: step.given(),
+            media: step.media(),
+            patches: &[],
         };
         let computed = graph.run(ubatch, self.settings.n_threads(n_tokens))?;
         step.append(computed)?;
@@ -127,6 +133,8 @@ impl Executor {
             adapters: &self.adapters,
             encoded: &self.encoded,
             hidden: &[],
+            media: &[],
+            patches: &[],
         };
         let mut computed = graph.run(ubatch, self.settings.params.n_threads_batch)?;
         let Some(width) = computed.result_width() else {
@@ -192,7 +200,14 @@ impl Executor {
         }
         for (n_tokens, n_outputs) in largest {
             let params = self.decoder_params(outputs, n_tokens, n_outputs);
-            sizes.push(BuildParams { n_encoded, ..params });
+            let params = BuildParams { n_encoded, ..params };
+            if let Some(media) = self.settings.batch_media() {
+                sizes.push(BuildParams { media, ..params });
+            }
+            sizes.push(params);
+        }
+        if self.settings.params.media_rows > 0 {
+            self.runner.reserve_media(n_tokens, self.model.base().n_embd());
         }
         let source = GraphSource {
             model: &self.model,
@@ -204,6 +219,13 @@ impl Executor {
         self.runner
             .reserve_inputs(n_tokens, self.settings.params.n_seq_max, n_cells);
         Ok(())
+    }
+
+    /// Returns the media rows of a ubatch.
+    fn media_of(&self, tokens: &[BatchToken]) -> BatchMedia {
+        let has_media = tokens.iter().any(|token| token.media.is_some());
+        let media = self.settings.batch_media().filter(|_| has_media);
+        media.unwrap_or_default()
     }
 
     fn decoder_params(&self, outputs: &Outputs, n_tokens: usize, n_rows: usize) -> BuildParams {

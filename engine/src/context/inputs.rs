@@ -1,5 +1,7 @@
 //! Fills the inputs of a graph; one function per kind of input.
 
+use std::sync::Arc;
+
 use crate::builder::{EncodedInputs, Inputs, JoinedInputs, PoolInputs, TableInputs};
 use crate::graph::{Graph, NO_ROW, PAGE, ROPE_AXES, TensorId};
 use crate::sched::{SchedError, Scheduler};
@@ -8,6 +10,7 @@ use super::adapt::Adapters;
 use super::batch::BatchToken;
 use super::encoded::Encoded;
 use super::hybrid::Memory;
+use super::media::MediaRows;
 use super::outputs::Outputs;
 use super::pages::{PageTables, TableSeqs};
 
@@ -22,6 +25,10 @@ pub(super) struct Ubatch<'a> {
     pub encoded: &'a Encoded,
     /// Hidden states that precede the tokens, if graphs need them.
     pub hidden: &'a [f32],
+    /// Media that rows among the tokens belong to.
+    pub media: &'a [Arc<MediaRows>],
+    /// Patches of an image, if the graph is that of an encoder.
+    pub patches: &'a [f32],
 }
 
 /// Reusable staging buffers for input values.
@@ -29,11 +36,17 @@ pub(super) struct Ubatch<'a> {
 pub(super) struct Staging {
     i32s: Vec<i32>,
     i64s: Vec<i64>,
+    f32s: Vec<f32>,
     seqs: TableSeqs,
     tables: PageTables,
 }
 
 impl Staging {
+    /// Reserves memory for ubatches of `n_tokens` tokens with media rows of `width` values.
+    pub fn reserve_media(&mut self, n_tokens: usize, width: usize) {
+        self.f32s.reserve(n_tokens * width);
+    }
+
     /// Reserves memory for ubatches of `n_tokens` tokens in `n_seqs` sequences and lists of `n_cells` cells.
     pub fn reserve(&mut self, n_tokens: usize, n_seqs: usize, n_cells: usize) {
         self.i32s.reserve(n_cells.max(ROPE_AXES * n_tokens));
@@ -62,6 +75,8 @@ impl InputWriter<'_> {
         self.write_adapter_scales(inputs, ubatch.tokens, ubatch.adapters)?;
         self.write_encoded(&inputs.encoded, ubatch.encoded)?;
         self.set(inputs.hidden, ubatch.hidden)?;
+        self.set(inputs.patches, ubatch.patches)?;
+        self.write_media(inputs, ubatch)?;
         let Some(memory) = ubatch.memory else {
             let mut pools = inputs.pools.iter();
             return pools.try_for_each(|pool| self.write_batch_as_pool(pool, ubatch.tokens));
@@ -75,7 +90,9 @@ impl InputWriter<'_> {
 
     fn write_tokens(&mut self, inputs: &Inputs, tokens: &[BatchToken]) -> Result {
         let positions = tokens.iter().map(|t| t.pos);
-        self.set_i32s(inputs.tokens, tokens.iter().map(|t| t.token as i32))?;
+        // The graph replaces the embeddings of media rows, so any token serves.
+        let id = |t: &BatchToken| if t.media.is_some() { 0 } else { t.token as i32 };
+        self.set_i32s(inputs.tokens, tokens.iter().map(id))?;
         self.set_i32s(inputs.positions, positions.clone())?;
         self.set_i32s(inputs.axes, along_axes(positions))?;
         let Some(id) = inputs.table_of_token else { return Ok(()) };
@@ -97,6 +114,31 @@ impl InputWriter<'_> {
             self.set_i32s(scales, tokens.iter().map(scale))?;
         }
         Ok(())
+    }
+
+    /// Writes the rows of media, zeros for tokens, and a factor that removes the embeddings of rows.
+    fn write_media(&mut self, inputs: &Inputs, ubatch: Ubatch<'_>) -> Result {
+        let Some((rows, is_token)) = inputs.media else {
+            return Ok(());
+        };
+        let width = self.graph.tensor(rows).ne[0];
+        let row_of = |t: &BatchToken| {
+            let row = t.media?;
+            ubatch.media.get(row.medium as usize)?.row(row.row as usize)
+        };
+        let f32s = &mut self.staging.f32s;
+        f32s.clear();
+        for token in ubatch.tokens {
+            match row_of(token) {
+                Some(row) => f32s.extend_from_slice(row),
+                None => f32s.extend(std::iter::repeat_n(0.0, width)),
+            }
+        }
+        self.sched.set_input(self.graph, rows, bytemuck::cast_slice(f32s))?;
+        f32s.clear();
+        let factor = |t: &BatchToken| if t.media.is_some() { 0.0 } else { 1.0 };
+        f32s.extend(ubatch.tokens.iter().map(factor));
+        self.sched.set_input(self.graph, is_token, bytemuck::cast_slice(f32s))
     }
 
     fn write_encoded(&mut self, inputs: &EncodedInputs, encoded: &Encoded) -> Result {

@@ -515,6 +515,7 @@ mod tests {
                             pos: next_pos[seq],
                             seqs,
                             output: false,
+                            media: None,
                         });
                         next_pos[seq] += 1;
                     }

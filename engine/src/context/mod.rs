@@ -6,6 +6,7 @@
 //! - state: `hybrid` (over `memory` and `recurrent`), `encoded`
 //! - results: `step` (over `outputs`, `pooled`, `hidden`)
 //! - validation: `settings`, `admission`
+//! - media: `media`, and `encoder` (over `patches`), which computes the rows of an image without a context
 //! - operations on these parts: `shift`, `state`, `adapt`
 //!
 //! A decode is a value, so that the compiler checks the order of its phases. `Results::admit` returns a
@@ -21,16 +22,19 @@ mod cells;
 #[allow(clippy::module_inception)]
 mod context;
 mod encoded;
+mod encoder;
 mod error;
 mod executor;
 mod graphs;
 mod hidden;
 mod hybrid;
 mod inputs;
+mod media;
 mod memory;
 mod outputs;
 mod pages;
 mod params;
+mod patches;
 mod perf;
 mod pooled;
 mod recurrent;
@@ -47,7 +51,9 @@ pub use adapt::ScaledAdapter;
 pub use admission::Rejection;
 pub use batch::{Batch, BatchToken, MAX_SEQUENCES, SeqSet};
 pub use context::{Context, Sizes};
+pub use encoder::{MediaEncoder, MediaError};
 pub use error::{ContextError, DecodeError, MemoryError, SetAdaptersError};
+pub use media::{MEDIA_TOKENS, MediaRow, MediaRows};
 pub use memory::KvMemory;
 pub use params::ContextParams;
 pub use perf::Perf;

@@ -64,6 +64,9 @@ pub struct ContextParams {
     /// [`Context::decode_after`](super::Context::decode_after); hidden states are kept for tokens with
     /// output.
     pub mtp: bool,
+    /// Maximum rows of a medium in a batch; 0 reserves no memory for media. Where rows attend to all rows of their
+    /// medium, `n_ubatch` is raised to this number.
+    pub media_rows: usize,
 }
 
 impl ContextParams {
@@ -110,6 +113,7 @@ impl Default for ContextParams {
             pooling: None,
             hidden: false,
             mtp: false,
+            media_rows: 0,
         }
     }
 }

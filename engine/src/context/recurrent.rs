@@ -439,6 +439,7 @@ mod tests {
             pos,
             seqs: SeqSet::of((0..8).filter(|s| seqs >> s & 1 == 1)),
             output: false,
+            media: None,
         };
         list.iter().map(token).collect()
     }

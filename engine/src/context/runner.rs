@@ -108,6 +108,11 @@ impl GraphRunner {
         self.staging.reserve(n_tokens, n_seqs, n_cells);
     }
 
+    /// Reserves memory for the inputs of ubatches of `n_tokens` tokens with media rows of `width` values.
+    pub fn reserve_media(&mut self, n_tokens: usize, width: usize) {
+        self.staging.reserve_media(n_tokens, width);
+    }
+
     /// Prepares the graph for these sizes, which is built unless it is cached.
     pub fn prepare(&mut self, source: GraphSource<'_>, params: BuildParams) -> Result<PreparedGraph<'_>, DecodeError> {
         let (graphs, sched) = (&mut self.graphs, &mut self.sched);

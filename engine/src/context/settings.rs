@@ -1,7 +1,7 @@
 //! Context parameters with defaults resolved and validated against the model.
 
-use crate::builder::{BuildParams, GraphPart, HiddenRows, Pooling, RopeScaling};
-use crate::model::Model;
+use crate::builder::{BatchMedia, BuildParams, GraphPart, HiddenRows, Pooling, RopeScaling};
+use crate::model::{MediaUse, Model};
 
 use super::batch::MAX_SEQUENCES;
 use super::{ContextError, ContextParams};
@@ -14,6 +14,8 @@ pub(super) struct Settings {
     pub n_ctx: usize,
     /// RoPE scaling of the model, with overrides of the context.
     pub rope: RopeScaling,
+    /// The rows of a medium attend to each other, and have a ubatch of their own.
+    pub has_whole_media: bool,
     /// Batches are computed as a whole: bidirectional models have no cache, and pooling needs all tokens of a
     /// sequence.
     pub is_whole: bool,
@@ -30,10 +32,13 @@ impl Settings {
         check_n_ctx(n_ctx)?;
         check_rope(params)?;
         check_hidden(params)?;
+        check_media(params, model)?;
+        let has_whole_media = params.media_rows > 0 && model.arch().media_use == MediaUse::Whole;
         let is_whole = model.bidirectional() || params.pooling.is_some_and(|p| p != Pooling::None);
         Ok(Settings {
-            params: with_defaults(params, n_ctx, is_whole),
+            params: with_defaults(params, n_ctx, is_whole, has_whole_media),
             n_ctx,
+            has_whole_media,
             rope: rope_scaling(model, params),
             is_whole,
         })
@@ -64,6 +69,15 @@ impl Settings {
         }
     }
 
+    /// Returns the kind of media rows that ubatches can have.
+    pub fn batch_media(&self) -> Option<BatchMedia> {
+        match (self.params.media_rows, self.has_whole_media) {
+            (0, _) => None,
+            (_, true) => Some(BatchMedia::Whole),
+            (_, false) => Some(BatchMedia::Some),
+        }
+    }
+
     /// Returns the number of threads for a ubatch of `n_tokens` tokens.
     pub fn n_threads(&self, n_tokens: usize) -> usize {
         if n_tokens == 1 {
@@ -79,8 +93,12 @@ impl Settings {
     }
 }
 
-fn with_defaults(params: &ContextParams, n_ctx: usize, is_whole: bool) -> ContextParams {
+fn with_defaults(params: &ContextParams, n_ctx: usize, is_whole: bool, has_whole_media: bool) -> ContextParams {
     let mut p = params.clone();
+    if has_whole_media {
+        p.n_batch = p.n_batch.max(p.media_rows);
+        p.n_ubatch = p.n_ubatch.max(p.media_rows);
+    }
     p.n_batch = p.n_batch.min(n_ctx);
     if is_whole {
         p.n_ubatch = p.n_batch;
@@ -154,6 +172,25 @@ fn check_rope(p: &ContextParams) -> Result<(), ContextError> {
         Some(v) => Err(wrong("yarn_ext_factor", "a non-negative number", v)),
         None => Ok(()),
     }
+}
+
+/// Checks that the model takes media rows, if the context has any.
+fn check_media(p: &ContextParams, model: &Model) -> Result<(), ContextError> {
+    if p.media_rows == 0 {
+        return Ok(());
+    }
+    let arch = model.arch().name;
+    if model.arch().media_use == MediaUse::None {
+        return Err(ContextError::NoMedia { arch });
+    }
+    if p.mtp || p.pooling.is_some() {
+        return Err(ContextError::Param {
+            name: "media_rows",
+            expected: "0 together with pooling or MTP".to_owned(),
+            found: p.media_rows.to_string(),
+        });
+    }
+    Ok(())
 }
 
 /// With pooling, the outputs are hidden states already.

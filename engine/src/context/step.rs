@@ -5,15 +5,17 @@
 //! is finished clears the results.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::model::Model;
 
 use super::DecodeError;
 use super::admission::{Admission, Rejection, Validator, offending_sequences};
-use super::batch::{BatchToken, ubatch_end};
+use super::batch::{Batch, BatchToken, UbatchLimits, ubatch_end};
 use super::encoded::Encoded;
 use super::hidden::Hidden;
 use super::hybrid::Memory;
+use super::media::MediaRows;
 use super::outputs::Outputs;
 use super::runner::ComputedGraph;
 use super::settings::Settings;
@@ -53,7 +55,7 @@ impl Results {
     /// The first error found, if no token can be admitted.
     pub fn admit<'a>(
         &'a mut self,
-        batch: &'a [BatchToken],
+        batch: &'a Batch,
         given: &'a [f32],
         validator: Validator<'_>,
         memory: &Memory,
@@ -62,13 +64,20 @@ impl Results {
         // Created first, so that an error clears the previous results.
         let mut step = DecodeStep {
             results: self,
-            batch,
+            batch: batch.tokens(),
+            media: batch.media(),
             given,
             ubatch: 0..0,
             is_finished: false,
         };
         step.results.hidden.check(batch.len(), given)?;
-        step.results.admission.admit(batch, validator, memory, encoded)?;
+        let validator = Validator {
+            media: batch.media(),
+            ..validator
+        };
+        step.results
+            .admission
+            .admit(batch.tokens(), validator, memory, encoded)?;
         step.start();
         Ok(step)
     }
@@ -84,6 +93,8 @@ impl Results {
 pub(super) struct DecodeStep<'a> {
     results: &'a mut Results,
     batch: &'a [BatchToken],
+    /// Media that rows of the batch belong to.
+    media: &'a [Arc<MediaRows>],
     /// Hidden states that precede the tokens of the batch, if graphs need them.
     given: &'a [f32],
     /// Current ubatch, in indices of admitted tokens.
@@ -103,7 +114,12 @@ impl<'a> DecodeStep<'a> {
         let to = if settings.is_whole {
             tokens.len()
         } else {
-            ubatch_end(tokens, from, settings.params.n_ubatch, settings.params.n_outputs_max)
+            let limits = UbatchLimits {
+                n_tokens: settings.params.n_ubatch,
+                n_outputs: settings.params.n_outputs_max,
+                whole_media: settings.has_whole_media,
+            };
+            ubatch_end(tokens, from, limits)
         };
         self.ubatch = from..to;
         from < tokens.len()
@@ -117,6 +133,11 @@ impl<'a> DecodeStep<'a> {
     /// Returns the hidden states that precede the tokens of the ubatch; empty if graphs need none.
     pub fn given(&self) -> &[f32] {
         self.results.hidden.given(self.ubatch.clone())
+    }
+
+    /// Returns the media that rows of the batch belong to.
+    pub fn media(&self) -> &[Arc<MediaRows>] {
+        self.media
     }
 
     /// Returns the outputs, which determine the rows that the graph of the ubatch computes.

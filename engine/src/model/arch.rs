@@ -1,9 +1,10 @@
 //! Static description of an architecture, as generated from an architecture file by `arch!`.
 
-use crate::builder::{BuildGraph, BuildParams, GraphOutput, GraphPart, HiddenRows, Pooling, Results};
+use crate::builder::{BatchMedia, BuildGraph, BuildParams, GraphOutput, GraphPart, HiddenRows, Pooling, Results};
 use crate::graph::RopeKind;
 
-use super::{Base, HparamReader, TensorTable};
+use super::media::IMAGE_KEYS;
+use super::{Base, ENCODER_ARCH, HparamReader, MediaDecl, MediaUse, TensorTable};
 
 /// Declared architecture, emitted by `arch!`. The engine has no other knowledge of an architecture.
 #[derive(Debug)]
@@ -43,6 +44,10 @@ pub struct Architecture {
     pub test: &'static [(&'static str, f64)],
     /// Values of the graph and their operands, for drawings.
     pub flow: &'static [FlowNode],
+    /// Description of the medium, if the architecture is an encoder of media.
+    pub media: Option<MediaDecl>,
+    /// Treatment of media rows by the graph.
+    pub media_use: MediaUse,
     /// Reads the hyperparameters, declares the tensors, and returns the graph builder; `None` if the reader
     /// recorded errors.
     pub load: fn(&mut HparamReader<'_>, &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>>,
@@ -55,6 +60,16 @@ impl Architecture {
             Some(kind) if base.has_sections() => Some(kind),
             _ => self.rope,
         }
+    }
+
+    /// Returns the value of `general.architecture` in the files of this architecture.
+    pub fn file_arch(&self) -> &'static str {
+        if self.media.is_some() { ENCODER_ARCH } else { self.name }
+    }
+
+    /// Returns the prefix of the metadata keys in files with `general.architecture = arch`.
+    pub fn key_prefix<'a>(&self, arch: &'a str) -> &'a str {
+        if self.media.is_some() { IMAGE_KEYS } else { arch }
     }
 
     /// Returns the metadata key (without the architecture prefix) of a builtin size symbol.
@@ -71,11 +86,12 @@ impl Architecture {
         }
     }
 
-    /// Returns build parameters for a graph of one token in one sequence.
-    pub(super) fn build_params(&self, base: &Base) -> BuildParams {
+    /// Returns build parameters for a graph of one token in one sequence, or of one image.
+    pub(super) fn build_params(&self, base: &Base, graph: &dyn BuildGraph) -> BuildParams {
+        let n_tokens = graph.image().map_or(1, |rules| rules.n_patches());
         BuildParams {
-            n_tokens: 1,
-            n_outputs: 1,
+            n_tokens,
+            n_outputs: n_tokens,
             n_seq_max: 1,
             part: GraphPart::Graph,
             hidden: HiddenRows::None,
@@ -89,6 +105,7 @@ impl Architecture {
             n_rot: base.n_rot(),
             causal: !self.bidirectional && base.causal,
             output: GraphOutput::Result,
+            media: BatchMedia::None,
         }
     }
 

@@ -26,6 +26,21 @@ pub enum ModelError {
         /// Kind of the file.
         kind: FileKind,
     },
+    /// The file is not an encoder of media.
+    #[error("{}: the file is {kind}, not a multimodal projector (mmproj)", .path.display())]
+    NotAnEncoder {
+        path: PathBuf,
+        /// Kind of the file.
+        kind: FileKind,
+    },
+    /// `clip.projector_type` names an unknown encoder.
+    #[error("{}: unsupported projector type `{found}`; supported: {known}", .path.display())]
+    UnknownEncoder {
+        path: PathBuf,
+        found: String,
+        /// Names of all supported encoders.
+        known: String,
+    },
     /// `general.architecture` names an unknown architecture.
     #[error(
         "{}: unsupported architecture `{found}`{}; list supported ones with `llama arch list`, or override it with `--arch NAME`",

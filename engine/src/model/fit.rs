@@ -246,6 +246,9 @@ impl<'a> ModelOutline<'a> {
 
     /// Returns the graphs that a context reserves memory for.
     fn largest_graphs(&self, memory: MemoryParams) -> Vec<BuildParams> {
+        if self.graph.image().is_some() {
+            return vec![self.arch.build_params(self.base, self.graph)];
+        }
         let n_encoded = if self.arch.encoder {
             memory.n_batch.min(memory.n_ctx)
         } else {
@@ -260,7 +263,7 @@ impl<'a> ModelOutline<'a> {
             },
             n_encoded,
             n_ctx: memory.n_ctx,
-            ..self.arch.build_params(self.base)
+            ..self.arch.build_params(self.base, self.graph)
         };
         let encoder = BuildParams {
             n_tokens: n_encoded,

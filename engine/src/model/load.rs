@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{BackendError, Buffer, Device};
 use crate::builder::{
-    BuildError, BuildGraph, BuildParams, BuildTables, Builder, Built, GraphOutput, GraphPart, Inputs, KvSpec,
-    MemorySpecs, WeightLeaf,
+    BuildError, BuildGraph, BuildParams, BuildTables, Builder, Built, GraphOutput, GraphPart, ImageRules, Inputs,
+    KvSpec, MemorySpecs, WeightLeaf,
 };
 use crate::gguf::{FileKind, Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, BufferSlice, Graph, Layout, Name, Op, TensorId, dense_bytes};
-use crate::vocab::{Token, Vocab};
+use crate::vocab::{Token, Vocab, VocabSource};
 
 use super::fit::ModelOutline;
 use super::leaf::stored_parts;
@@ -20,7 +20,10 @@ use super::nearest::nearest_names;
 use super::params::LoadParams;
 use super::placement::{Placement, PlacementNeeds, PlacementSummary, RowPart};
 use super::upload::{check_types, check_values, upload};
-use super::{Architecture, Base, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
+use super::{
+    Architecture, Base, ENCODER_ARCH, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable,
+    projector_type,
+};
 
 /// Loaded model, shareable by any number of [contexts](crate::context::Context).
 pub struct Model {
@@ -36,6 +39,7 @@ pub struct Model {
     placement: Placement,
     memory: MemorySpecs,
     max_positions: Option<usize>,
+    result_shape: [usize; 2],
     fingerprint: Fingerprint,
     warnings: Vec<String>,
     _locked: Option<LockedMemory>,
@@ -50,6 +54,8 @@ pub struct LoadPlan {
     pub base: Base,
     /// Tensor table.
     pub rows: Vec<TableRow>,
+    /// Width and number of the rows that a graph of one token, or of one image, returns.
+    pub result_shape: [usize; 2],
     /// Location of each row of the tensor table.
     pub places: Vec<TensorPlacement>,
     /// Number of layers and bytes in each memory.
@@ -103,12 +109,12 @@ impl Model {
         let path = set.first().path().to_owned();
         apply_overrides(set.metadata_mut(), &params.overrides);
         params.report(&path, 0.0)?;
-        check_kind(set.metadata(), set.n_tensors(), &path)?;
+        check_kind(set.metadata(), set.n_tensors(), &path, archs)?;
         let (arch, prefix) = load_arch(set.metadata(), &path, archs, params.arch.as_deref())?;
         let table = TensorTable::of_set(&set);
         let declared = declare(set.metadata(), table, &path, arch, &prefix, params.mtp)?;
         let ((base, graph, rows), of_keys) = declared;
-        let vocab = Arc::new(load_vocab(set.first().header(), &path)?);
+        let vocab = Arc::new(load_vocab(set.first().header(), arch, &path)?);
         if let Some(hook) = &params.on_vocab {
             hook(&vocab, base.n_vocab());
         }
@@ -150,6 +156,7 @@ impl Model {
             placement,
             memory: needs.memory,
             max_positions: needs.max_positions,
+            result_shape: needs.result,
             fingerprint,
             warnings,
             _locked: locked,
@@ -246,9 +253,17 @@ impl Model {
     pub fn has_mtp(&self) -> bool {
         self.base.n_layer_loaded() > self.base.n_layer()
     }
-    /// Returns build parameters for a graph of one token in one sequence.
+    /// Returns the preprocessing of images; `None` if the model is not an encoder of images.
+    pub fn image_rules(&self) -> Option<ImageRules> {
+        self.graph.image()
+    }
+    /// Returns the width and number of the rows that a graph of one token, or of one image, returns.
+    pub fn result_shape(&self) -> [usize; 2] {
+        self.result_shape
+    }
+    /// Returns build parameters for a graph of one token in one sequence, or of one image.
     pub(crate) fn build_params(&self) -> BuildParams {
-        self.arch.build_params(&self.base)
+        self.arch.build_params(&self.base, self.graph.as_ref())
     }
     /// Builds the main graph or the MTP graph, ending in the output that the builder's parameters select.
     pub fn build(&self, b: &mut Builder<'_>) -> Built {
@@ -334,14 +349,14 @@ pub fn declare_header(
 /// Plans the placement of a model given its header; tensor data may be missing.
 pub fn plan(header: &Gguf, path: &Path, archs: &[Registered], params: &LoadParams) -> Result<LoadPlan, ModelError> {
     // A header without tensors may be a draft, to which the caller adds the missing tensors.
-    check_kind(&header.metadata, header.tensors().len().max(1), path)?;
+    check_kind(&header.metadata, header.tensors().len().max(1), path, archs)?;
     plan_table(&header.metadata, TensorTable::new(header), path, archs, params)
 }
 
 /// Like [`plan`], for a complete model in one or more files.
 pub fn plan_set(set: &GgufSet, archs: &[Registered], params: &LoadParams) -> Result<LoadPlan, ModelError> {
     let (table, path) = (TensorTable::of_set(set), set.first().path());
-    check_kind(set.metadata(), set.n_tensors(), path)?;
+    check_kind(set.metadata(), set.n_tensors(), path, archs)?;
     plan_table(set.metadata(), table, path, archs, params)
 }
 
@@ -384,6 +399,7 @@ fn plan_table(
         kv_bytes,
         state_bytes,
         compute_bytes,
+        result_shape: needs.result,
         specs: needs.memory,
     })
 }
@@ -448,6 +464,13 @@ fn declare(
     } else {
         (arch.load)(&mut reader, &mut table)
     };
+    if let Some(Err(error)) = graph
+        .as_ref()
+        .and_then(|graph| graph.image())
+        .map(|rules| rules.check())
+    {
+        reader.contradiction(error);
+    }
     let warnings = std::mem::take(&mut reader.warnings);
     let errors = reader.into_errors();
     let graph = match graph {
@@ -483,14 +506,15 @@ fn apply_overrides(metadata: &mut Metadata, overrides: &[(String, Value)]) {
 }
 
 /// Rejects adapters, projectors and other files that belong to a model, whose keys and tensors would be reported as
-/// missing.
-fn check_kind(metadata: &Metadata, n_tensors: usize, path: &Path) -> Result<(), ModelError> {
+/// missing. Only a list of encoders accepts projectors.
+fn check_kind(metadata: &Metadata, n_tensors: usize, path: &Path, archs: &[Registered]) -> Result<(), ModelError> {
+    let is_for_encoders = archs.first().is_some_and(|r| r.arch.media.is_some());
+    let path = || path.to_owned();
     match FileKind::of(metadata, n_tensors) {
+        FileKind::Projector if is_for_encoders => Ok(()),
+        kind if is_for_encoders => Err(ModelError::NotAnEncoder { path: path(), kind }),
         FileKind::Model => Ok(()),
-        kind => Err(ModelError::NotAModel {
-            path: path.to_owned(),
-            kind,
-        }),
+        kind => Err(ModelError::NotAModel { path: path(), kind }),
     }
 }
 
@@ -501,20 +525,36 @@ fn load_arch(
     archs: &[Registered],
     wanted: Option<&str>,
 ) -> Result<(&'static Architecture, String), ModelError> {
-    let prefix: String = metadata.require("general.architecture").map_err(|e| e.in_file(path))?;
-    let name = wanted.unwrap_or(&prefix);
+    let file_arch: String = metadata.require("general.architecture").map_err(|e| e.in_file(path))?;
+    let encoder = projector_type(metadata).filter(|_| file_arch == ENCODER_ARCH);
+    let name = wanted.or(encoder).unwrap_or(&file_arch);
+    let names = || archs.iter().map(|r| r.arch.name);
     match archs.iter().find(|r| r.arch.name == name) {
-        Some(r) => Ok((r.arch, prefix)),
+        Some(r) => Ok((r.arch, r.arch.key_prefix(&file_arch).to_owned())),
+        None if encoder.is_some() => Err(ModelError::UnknownEncoder {
+            path: path.to_owned(),
+            found: name.to_owned(),
+            known: names().collect::<Vec<_>>().join(", "),
+        }),
         None => Err(ModelError::UnknownArchitecture {
             path: path.to_owned(),
             found: name.to_owned(),
-            nearest: nearest_names(name, archs.iter().map(|r| r.arch.name)),
+            nearest: nearest_names(name, names()),
         }),
     }
 }
 
-fn load_vocab(header: &Gguf, path: &Path) -> Result<Vocab, ModelError> {
-    Vocab::load(header).map_err(|source| ModelError::Vocab {
+/// Loads the vocabulary; empty for an encoder of media.
+fn load_vocab(header: &Gguf, arch: &Architecture, path: &Path) -> Result<Vocab, ModelError> {
+    let vocab = match arch.media {
+        None => Vocab::load(header),
+        Some(_) => Vocab::from_source(&VocabSource {
+            model: "none",
+            vocab_size: Some(1),
+            ..VocabSource::default()
+        }),
+    };
+    vocab.map_err(|source| ModelError::Vocab {
         path: path.to_owned(),
         source,
     })
@@ -550,7 +590,7 @@ fn probe(
     let leafs: Vec<_> = rows.iter().map(leaf).collect();
     let params = BuildParams {
         causal: !arch.bidirectional,
-        ..arch.build_params(base)
+        ..arch.build_params(base, graph)
     };
     let graph_error = |source| ModelError::Graph {
         path: path.to_owned(),
@@ -611,17 +651,19 @@ fn needs(
     let mut g = Graph::new();
     let (mut tables, mut inputs, mut memory) = (BuildTables::default(), Inputs::default(), MemorySpecs::default());
     let mut b = Builder::probe(&mut g, leafs, &mut tables, &mut inputs, params, &mut memory);
-    match params.part {
-        GraphPart::Encoder => _ = graph.encode(&mut b),
-        GraphPart::Graph | GraphPart::Mtp => _ = b.whole(arch.results(), graph),
-    }
+    let result = match params.part {
+        GraphPart::Encoder => graph.encode(&mut b),
+        GraphPart::Graph | GraphPart::Mtp => Some(b.whole(arch.results(), graph).result),
+    };
     b.finish()?;
+    let result = result.map_or([0; 4], |result| g.tensor(result).ne);
     Ok(PlacementNeeds {
         memory,
         max_positions: inputs.max_positions,
         // A probe creates separate leaves for weights in plain matmuls.
         divisible: tables.leafs.iter().map(Option::is_none).collect(),
         read_by_rows: read_by_rows(&g, &tables.leafs),
+        result: [result[0], result[1]],
     })
 }
 

@@ -8,6 +8,7 @@ mod fit;
 mod leaf;
 mod load;
 mod lock;
+mod media;
 mod nearest;
 mod params;
 mod placement;
@@ -21,6 +22,7 @@ pub use base::Base;
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
 pub use load::{DeclaredModel, LoadPlan, Model, TensorPlacement, declare_header, plan, plan_set};
+pub use media::{ENCODER_ARCH, MediaDecl, MediaUse, TextPart, projector_type};
 pub use nearest::{did_you_mean, nearest_names};
 pub use params::{LoadParams, Progress, VocabHook};
 pub use placement::{

@@ -197,6 +197,8 @@ pub struct PlacementNeeds {
     /// For each row of the tensor table: only matmuls and row lookups read the tensor, as a whole and as
     /// their matrix or table. Such a tensor may have any layout that these ops support.
     pub read_by_rows: Vec<bool>,
+    /// Width and number of the rows that the graph returns.
+    pub result: [usize; 2],
 }
 
 impl PlacementNeeds {

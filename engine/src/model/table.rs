@@ -554,7 +554,9 @@ impl<'a> TensorTable<'a> {
         // Elementwise tensors may be stored flat, regardless of their dimensions.
         let n = shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
         let is_list = consumer == Consumer::Elementwise && info.ne[1..] == [1; 3] && n == Some(info.ne[0]);
-        if info.ne != shape && !stacked && !is_list {
+        // The kernels of a convolution over patches are the rows of a matrix.
+        let unfolded = matches!((consumer, ne), (Consumer::MulMat, &[n_in, n_out]) if n_out > 1 && info.ne[3] == n_out && info.ne[..3].iter().try_fold(1usize, |n, &dim| n.checked_mul(dim)) == Some(n_in));
+        if info.ne != shape && !stacked && !is_list && !unfolded {
             self.wrong_shape(info, ne);
         }
         // Two declarations of one tensor (a table shared by all layers) share a row.

@@ -80,7 +80,7 @@ impl Checker<'_> {
     /// Reports a call of an undeclared name.
     fn unknown_call(&mut self, name: &Ident, args: &[&Expr]) -> Option<Lowered> {
         self.look_into(args);
-        let mut names: Vec<String> = OPS.iter().map(|o| o.name.to_string()).collect();
+        let mut names: Vec<String> = ops::all().map(|o| o.name.to_string()).collect();
         names.extend(SCALAR_FNS.iter().map(|f| f.name.to_string()));
         names.extend(self.tensors.iter().map(|t| t.tensor.name.to_string()));
         names.extend(self.functions.iter().map(|f| f.name.to_string()));
@@ -291,6 +291,7 @@ impl Checker<'_> {
         if !complete {
             return None;
         }
+        self.note_media_use(op, &given, name)?;
         let faults = self.errors.len();
         let mut call = Call {
             op,
@@ -648,6 +649,9 @@ impl Checker<'_> {
                 "expected `tokens`, `positions`, `positions + n`, or a range such as `a..b`",
             );
         };
+        if by == RowsBy::Tokens {
+            self.allow_in_encoder(&Ident::new("tokens", Range::of(ids).start))?;
+        }
         let at = Range::of(ids).start;
         let skipped = match skipped {
             Some(n) => Some(self.scalar_of(n, Ty::Int)?),

@@ -33,6 +33,7 @@ impl Checker<'_> {
         self.model_block(&decl.models);
         let hparams = self.hparam_block(&decl.hparams);
         self.needed_hparams(&decl.needs);
+        let media = decl.media.as_ref().map(|media| self.media(media));
         let mut ignored = Vec::new();
         self.place = Place::Tensors;
         self.tensor_block(&decl.tensors, &[], &mut ignored);
@@ -80,6 +81,8 @@ impl Checker<'_> {
             rank: whole(rank)?,
             rank_pooling: whole(rank_pooling)?.flatten(),
             test,
+            media: whole(media)?,
+            media_use: self.media.used,
         })
     }
 
@@ -141,7 +144,7 @@ impl Checker<'_> {
     }
 
     /// Looks up a keyword in a table.
-    fn choice<T: Copy>(&mut self, word: &Ident, table: &[(&'static str, T)]) -> Option<T> {
+    pub(super) fn choice<T: Copy>(&mut self, word: &Ident, table: &[(&'static str, T)]) -> Option<T> {
         let found = table.iter().find(|(name, _)| word == name);
         found.map(|&(_, value)| value).or_else(|| {
             let names = || table.iter().map(|&(name, _)| name);
@@ -605,7 +608,11 @@ impl Checker<'_> {
     fn missing_sizes(&mut self, decl: &Decl, test: &Test) {
         let given = |name: &str| test.sizes.iter().any(|(n, _)| n == name);
         let mut missing: BTreeSet<(usize, String)> = BTreeSet::new();
-        for b in BUILTINS.iter().filter(|b| !b.derived && !given(b.name)) {
+        let is_needed = |name: &str| decl.media.is_none() || !super::media::OF_TEXT.contains(&name);
+        for b in BUILTINS
+            .iter()
+            .filter(|b| !b.derived && !given(b.name) && is_needed(b.name))
+        {
             missing.insert((0, b.name.to_string()));
         }
         for item in &decl.hparams {

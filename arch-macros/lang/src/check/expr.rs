@@ -153,6 +153,9 @@ impl Checker<'_> {
         if text == "hidden" && self.place.is_graph() {
             return self.hidden(name).map(Lowered::Tensor);
         }
+        if text == "patches" && self.place.is_graph() {
+            return self.patches(name).map(Lowered::Tensor);
+        }
         if text == "tokens" || text == "positions" {
             return self.error(
                 name,
@@ -169,6 +172,7 @@ impl Checker<'_> {
     }
 
     fn builtin(&mut self, b: &'static Builtin, name: &Ident) -> Option<Scalar> {
+        self.allow_in_encoder(name)?;
         if b.per_layer {
             self.allow_per_layer(name)?;
         }

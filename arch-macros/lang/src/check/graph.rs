@@ -141,6 +141,9 @@ impl Checker<'_> {
 
     fn result(&mut self, expr: &Expr, encoder: bool) -> Option<crate::model::Value> {
         let value = self.tensor(expr)?;
+        if self.media.is_encoder {
+            return self.media_rows(value, expr);
+        }
         let (logits, embeddings) = (Shape::logits(), Shape::embeddings());
         if encoder && !value.shape.same(&embeddings) {
             let message = format!("the result of the encoder must be {embeddings}, found {}", value.shape);

@@ -7,6 +7,7 @@ mod expr;
 mod facts;
 mod function;
 mod graph;
+mod media;
 mod models;
 mod needs;
 mod parameters;
@@ -148,6 +149,8 @@ struct Checker<'e> {
     called: Vec<String>,
     /// Functions being checked, outermost first.
     inside: Vec<String>,
+    /// The parts of an `encoder!`, and the graph's treatment of media rows.
+    media: media::MediaScope,
     /// True after a call of an undeclared name. Items that only the intended callee uses are then not reported
     /// as unused.
     unknown_callee: bool,
@@ -180,6 +183,7 @@ impl<'e> Checker<'e> {
             functions: Vec::new(),
             called: Vec::new(),
             inside: Vec::new(),
+            media: media::MediaScope::default(),
             unknown_callee: false,
         }
     }

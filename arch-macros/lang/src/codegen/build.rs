@@ -57,6 +57,7 @@ pub fn implementation(arch: &Arch) -> TokenStream {
         })
     };
     let (embedding, rank) = (head("embedding", &arch.embedding), head("rank", &arch.rank));
+    let image = arch.media.as_ref().map(super::media::rules);
     quote! {
         impl #build_ty for Model {
             #encoder
@@ -67,6 +68,7 @@ pub fn implementation(arch: &Arch) -> TokenStream {
             #mtp
             #embedding
             #rank
+            #image
         }
     }
 }
@@ -282,6 +284,10 @@ impl Emitter<'_> {
             ValueKind::Hidden(at) => {
                 let method = Ident::new("hidden_rows", *at);
                 quote!(#b.#method())
+            }
+            ValueKind::Patches(at, width) => {
+                let (method, width) = (Ident::new("patches", *at), self.scalar(width));
+                quote!(#b.#method(#width))
             }
             ValueKind::Weight(w) => {
                 let w = self.handle(w);

@@ -10,7 +10,7 @@ use super::tokens::{Gap, TokenKind, Tree};
 const INDENT: usize = 4;
 
 /// Keywords of items that end with a block.
-const BLOCKS: [&str; 13] = [
+const BLOCKS: [&str; 15] = [
     "if",
     "test",
     "models",
@@ -24,6 +24,8 @@ const BLOCKS: [&str; 13] = [
     "layer",
     "for",
     "fn",
+    "image",
+    "text",
 ];
 
 /// Keywords before a list. Continuation lines align with the first entry of the list.
@@ -328,7 +330,7 @@ impl<'a> Printer<'a> {
         let (context, depth) = (self.context, self.depth);
         self.push("{");
         match word.text.as_str() {
-            "test" => {
+            "test" | "text" => {
                 let first = tree.inside.first();
                 first.iter().for_each(|t| _ = self.comments(&t.gap, inner, true));
                 self.newline(inner);

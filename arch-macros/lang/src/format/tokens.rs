@@ -128,7 +128,9 @@ pub fn macro_body(file: TokenStream) -> Option<proc_macro2::Group> {
     let tokens: Vec<TokenTree> = file.into_iter().collect();
     tokens.windows(3).find_map(|t| match t {
         [TokenTree::Ident(name), TokenTree::Punct(p), TokenTree::Group(g)]
-            if ["arch", "fragment", "parent"].iter().any(|known| name == known)
+            if ["arch", "encoder", "fragment", "parent"]
+                .iter()
+                .any(|known| name == known)
                 && p.as_char() == '!'
                 && g.delimiter() == Delimiter::Brace =>
         {

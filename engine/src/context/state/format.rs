@@ -4,7 +4,7 @@
 //! |---|---|
 //! | prefix | magic (8 bytes), version u32, scope u32 (0: context, 1: sequence), total length u64 |
 //! | fields | architecture (length u64, UTF-8); one u64 for every [`Field`] that must match the context |
-//! | tokens | count u64; ids u32 |
+//! | tokens | count u64; ids u32, for media rows from [`MEDIA_TOKENS`] on |
 //! | cells | per pool: number of runs u64; runs of cells at consecutive positions: first position u32, number of cells u32, sequences 4 × u64 (one bit each) |
 //! | rows | per slot: the keys of its pool's cells in run order, then the values |
 //! | checksum | [`Digest`] of all preceding bytes, u64 |
@@ -15,6 +15,7 @@ use std::io::Write;
 use kernels::GgmlType;
 
 use crate::context::batch::SeqSet;
+use crate::context::media::MEDIA_TOKENS;
 use crate::digest::Digest;
 use crate::vocab::Token;
 
@@ -368,7 +369,7 @@ impl<'a> Cursor<'a> {
         let mut tokens = Vec::with_capacity(n);
         for _ in 0..n {
             let token = self.u32("a token")?;
-            if token as usize >= n_vocab {
+            if token as usize >= n_vocab && token < MEDIA_TOKENS {
                 return Err(self.malformed("a token", format!("below {n_vocab}"), token));
             }
             tokens.push(token);

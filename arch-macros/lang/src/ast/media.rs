@@ -1,0 +1,63 @@
+//! Syntax tree of the parts that only an `encoder!` has.
+
+use proc_macro2::Span;
+use syn::{Expr, Ident, LitStr};
+
+/// The medium, its preprocessing, and the text around it.
+#[derive(Default)]
+pub struct MediaSyntax {
+    /// `of: image;`
+    pub of: Option<Ident>,
+    /// `image { … }`
+    pub image: Option<ImageSyntax>,
+    /// `text { "<start>", image, "<end>" }`
+    pub text: Option<TextSyntax>,
+}
+
+/// `image { size: fixed(image_size); resize: bilinear; patches: patch_size in blocks(merge); }`
+pub struct ImageSyntax {
+    /// Span of the keyword `image`.
+    pub span: Span,
+    /// Side of the square that images are resized to.
+    pub size: Option<Expr>,
+    /// Filter of the resizing.
+    pub resize: Option<Ident>,
+    pub patches: Option<PatchesSyntax>,
+}
+
+/// `patch_size in blocks(merge)`
+pub struct PatchesSyntax {
+    /// Side of a patch in pixels.
+    pub side: Expr,
+    /// Side of a block in patches. The patches of a block follow each other.
+    pub block: Option<Expr>,
+}
+
+/// `text { "<start>", image, "<end>" }`
+pub struct TextSyntax {
+    /// Span of the keyword `text`.
+    pub span: Span,
+    pub pieces: Vec<TextPiece>,
+}
+
+/// A piece of the text around a medium.
+pub enum TextPiece {
+    Text(LitStr),
+    /// The rows of the medium.
+    Medium(Ident),
+}
+
+impl MediaSyntax {
+    /// Returns the child's parts, and those of the parent that the child lacks.
+    pub fn merge(parent: Option<MediaSyntax>, child: Option<MediaSyntax>) -> Option<MediaSyntax> {
+        let (parent, child) = match (parent, child) {
+            (Some(parent), Some(child)) => (parent, child),
+            (_, child) => return child,
+        };
+        Some(MediaSyntax {
+            of: child.of.or(parent.of),
+            image: child.image.or(parent.image),
+            text: child.text.or(parent.text),
+        })
+    }
+}

@@ -1,0 +1,183 @@
+//! Checks the parts of an `encoder!`: the medium, its preprocessing, and the text around it.
+
+use proc_macro2::{Ident, Span};
+use syn::Expr;
+
+use super::{Checker, Place};
+use crate::ast::media::{ImageSyntax, MediaSyntax, PatchesSyntax, TextPiece, TextSyntax};
+use crate::builtins::Ty;
+use crate::model::{Arg, Image, Media, MediaUse, TextPart, Value, ValueKind};
+use crate::ops::OpSpec;
+use crate::sym::{Dim, Multiple, Shape};
+
+/// Builtin symbols and inputs that describe tokens, which an encoder does not have.
+pub(super) const OF_TEXT: [&str; 6] = ["n_vocab", "n_ctx_train", "n_labels", "n_mtp", "is_mtp", "tokens"];
+
+/// Values of `resize:`, each with the engine's variant.
+const FILTERS: [(&str, &str); 3] = [("bilinear", "Bilinear"), ("bicubic", "Bicubic"), ("lanczos", "Lanczos")];
+
+/// Values of `of:`, each with the GGUF prefix of the layers.
+const MEDIA: [(&str, &str); 1] = [("image", "v.blk")];
+
+/// Width of the rows that an encoder returns.
+const N_OUT: &str = "n_out";
+
+/// State of the checks about media.
+#[derive(Default)]
+pub(super) struct MediaScope {
+    /// The declaration is an `encoder!`.
+    pub is_encoder: bool,
+    /// Side of a patch, as written.
+    patch: Option<Expr>,
+    /// Treatment of media rows by the graph.
+    pub used: MediaUse,
+}
+
+impl Checker<'_> {
+    /// Checks the parts of an `encoder!`. Scalars are checked as part of the graph, so that the model stores their
+    /// values.
+    pub(super) fn media(&mut self, media: &MediaSyntax) -> Option<Media> {
+        self.media.is_encoder = true;
+        let before = std::mem::replace(&mut self.place, Place::Graph);
+        let medium = match &media.of {
+            Some(word) => self.choice(word, &MEDIA),
+            None => self.missing_part("of", "`of: image;`"),
+        };
+        if let Some(prefix) = medium {
+            prefix.clone_into(&mut self.groups[0].prefix);
+        }
+        let image = match &media.image {
+            Some(image) => self.image(image),
+            None => self.missing_part("image", "`image { size: …; resize: …; patches: …; }`"),
+        };
+        let text = match &media.text {
+            Some(text) => self.prompt(text),
+            None => self.missing_part("text", "`text { \"<image>\", image }`"),
+        };
+        if self.find_hparam(N_OUT).is_none() {
+            self.missing_part::<()>(
+                N_OUT,
+                "`n_out: usize = \"projection_dim\";` to `hparams`, the width of the rows",
+            );
+        }
+        self.place = before;
+        medium?;
+        Some(Media {
+            image: image?,
+            text: text?,
+        })
+    }
+
+    fn missing_part<T>(&mut self, what: &str, add: &str) -> Option<T> {
+        self.errors
+            .at_span(Span::call_site(), format!("the encoder has no `{what}`; add {add}"));
+        None
+    }
+
+    fn image(&mut self, image: &ImageSyntax) -> Option<Image> {
+        let side = match &image.size {
+            Some(side) => self.scalar_of(side, Ty::Int),
+            None => self.lacks(image, "size: fixed(image_size);"),
+        };
+        let resize = match &image.resize {
+            Some(word) => self.choice(word, &FILTERS),
+            None => self.lacks(image, "resize: bilinear;"),
+        };
+        let Some(PatchesSyntax { side: patch, block }) = &image.patches else {
+            return self.lacks(image, "patches: patch_size;");
+        };
+        self.media.patch = Some(patch.clone());
+        let patch = self.scalar_of(patch, Ty::Int);
+        let block = match block {
+            Some(block) => Some(self.scalar_of(block, Ty::Int)?),
+            None => None,
+        };
+        if let Some(block) = &block {
+            // The loader rejects sizes that are not a multiple of a block.
+            let n_patches = block.dim.mul(&block.dim);
+            self.multiples.extend(Multiple::new(&Dim::n_tokens(), &n_patches));
+        }
+        Some(Image {
+            side: side?,
+            resize: resize?,
+            patch: patch?,
+            block,
+        })
+    }
+
+    fn lacks<T>(&mut self, image: &ImageSyntax, line: &str) -> Option<T> {
+        self.errors.at_span(image.span, format!("`image` needs `{line}`"));
+        None
+    }
+
+    fn prompt(&mut self, text: &TextSyntax) -> Option<Vec<TextPart>> {
+        let mut parts = Vec::new();
+        for piece in &text.pieces {
+            parts.push(match piece {
+                TextPiece::Text(text) => TextPart::Text(text.value()),
+                TextPiece::Medium(word) => {
+                    self.choice(word, &MEDIA)?;
+                    TextPart::Medium
+                }
+            });
+        }
+        let n = parts.iter().filter(|part| **part == TextPart::Medium).count();
+        if n != 1 {
+            let message = format!("`text` must contain `image` once, where its rows are placed; found {n}");
+            self.errors.at_span(text.span, message);
+            return None;
+        }
+        Some(parts)
+    }
+
+    /// Returns the input `patches`: the color values of a patch in each column.
+    pub(super) fn patches(&mut self, name: &Ident) -> Option<Value> {
+        let Some(side) = self.media.patch.clone() else {
+            // A missing `patches:` was reported.
+            if self.media.is_encoder {
+                return None;
+            }
+            return self.error(name, "`patches` is only available in `encoder!`");
+        };
+        let width = syn::parse_quote!(3 * (#side) * (#side));
+        let width = self.scalar_of(&width, Ty::Int)?;
+        Some(Value {
+            shape: Shape(vec![width.dim.clone(), Dim::n_tokens()]),
+            kind: ValueKind::Patches(name.span(), width),
+        })
+    }
+
+    /// Checks the result of an encoder: rows of the language model's width.
+    pub(super) fn media_rows(&mut self, value: Value, at: &Expr) -> Option<Value> {
+        if value.shape.rank() == 2 && value.shape.dim(0) == Dim::symbol(N_OUT) {
+            return Some(value);
+        }
+        let message = format!("the result must be [{N_OUT}, rows], found {}", value.shape);
+        self.error(at, message)
+    }
+
+    /// Reports a symbol about tokens in an encoder.
+    pub(super) fn allow_in_encoder(&mut self, name: &Ident) -> Option<()> {
+        if self.media.is_encoder && OF_TEXT.iter().any(|of_text| name == of_text) {
+            return self.error(name, format!("an encoder has no tokens, so `{name}` is not available"));
+        }
+        Some(())
+    }
+
+    /// Records that the graph takes media rows, or lets the rows of a medium attend to each other.
+    pub(super) fn note_media_use(&mut self, op: &OpSpec, given: &[Arg], name: &Ident) -> Option<()> {
+        let argument = op.params.iter().position(|p| p.name == "media");
+        let is_whole = argument.is_some_and(|i| !matches!(given[i], Arg::Default));
+        let used = match op.name {
+            "with_media" => MediaUse::Causal,
+            _ if is_whole => MediaUse::Whole,
+            _ => return Some(()),
+        };
+        if self.media.is_encoder {
+            let what = if is_whole { "media = …" } else { op.name };
+            return self.error(name, format!("`{what}` is for language models, not for encoders"));
+        }
+        self.media.used = self.media.used.max(used);
+        Some(())
+    }
+}

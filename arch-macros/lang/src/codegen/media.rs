@@ -1,0 +1,51 @@
+//! Generates the static description of an encoder's medium and the method that returns its preprocessing.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+use super::scalar::{Scope, emit};
+use super::shared;
+use crate::model::{Media, MediaUse, TextPart};
+use crate::paths::runtime;
+
+/// Generates the field `media` of an architecture.
+pub fn declared(media: Option<&Media>) -> TokenStream {
+    let Some(media) = media else {
+        return quote!(::core::option::Option::None);
+    };
+    let (decl, part) = (runtime("MediaDecl"), runtime("TextPart"));
+    let text = media.text.iter().map(|piece| match piece {
+        TextPart::Text(text) => quote!(#part::Text(#text)),
+        TextPart::Medium => quote!(#part::Medium),
+    });
+    quote!(::core::option::Option::Some(#decl { text: &[#(#text),*] }))
+}
+
+/// Generates the field `media_use` of an architecture.
+pub fn media_use(used: MediaUse) -> TokenStream {
+    let (ty, variant) = (runtime("MediaUse"), shared(&format!("{used:?}")));
+    quote!(#ty::#variant)
+}
+
+/// Generates the method of `BuildGraph` that returns the preprocessing of images.
+pub fn rules(media: &Media) -> TokenStream {
+    let image = &media.image;
+    let (rules, filter, m) = (runtime("ImageRules"), runtime("Filter"), shared("m"));
+    let (side, patch) = (emit(&image.side, Scope::Build), emit(&image.patch, Scope::Build));
+    let block = image
+        .block
+        .as_ref()
+        .map_or_else(|| quote!(1), |block| emit(block, Scope::Build));
+    let resize = shared(image.resize);
+    quote! {
+        fn image(&self) -> ::core::option::Option<#rules> {
+            let #m = self;
+            ::core::option::Option::Some(#rules {
+                side: #side,
+                resize: #filter::#resize,
+                patch: #patch,
+                block: #block,
+            })
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Parser of `encoder!`, the declaration of an encoder of media. It shares most sections with `arch!`.
+//!
+//! ```ebnf
+//! encoder   = { part | section } ;                                     (* without the sections about tokens *)
+//! part      = "of" ":" "image" ";"
+//!           | "image" "{" { fact } "}"
+//!           | "text" "{" piece { "," piece } "}" ;                      (* the prompt around a medium *)
+//! fact      = "size" ":" "fixed" "(" EXPR ")" ";"                     (* squares of this side *)
+//!           | "resize" ":" filter ";"
+//!           | "patches" ":" EXPR [ "in" "blocks" "(" EXPR ")" ] ";" ;   (* side of a patch; side of a block in patches *)
+//! filter    = "bilinear" | "bicubic" | "lanczos" ;
+//! piece     = STRING | "image" ;
+//! ```
+
+use proc_macro2::{Span, TokenStream};
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+use syn::{Expr, Ident, LitStr, Token, braced, parenthesized};
+
+use crate::ast::Decl;
+use crate::ast::media::{ImageSyntax, MediaSyntax, PatchesSyntax, TextPiece, TextSyntax};
+use crate::diag::{Errors, did_you_mean};
+
+use super::{end_of, items, line, section};
+
+/// Sections of an `encoder!`, in addition to `fn`.
+const PARTS: [&str; 9] = [
+    "name", "of", "like", "hparams", "image", "text", "tensors", "graph", "test",
+];
+
+/// Facts of the section `image`.
+const FACTS: [&str; 3] = ["size", "resize", "patches"];
+
+/// Parses the contents of one `encoder!`. Errors are added to `errors`.
+pub fn encoder(input: TokenStream, errors: &mut Errors) -> Decl {
+    let word = |text| Ident::new(text, Span::call_site());
+    let mut decl = Decl {
+        // Patches have no order, and nothing is cached.
+        rope: Some((word("none"), None)),
+        attention: Some(word("bidirectional")),
+        ..Decl::default()
+    };
+    let mut media = MediaSyntax::default();
+    let parser = |input: ParseStream<'_>| {
+        items(input, &mut *errors, |input, errors| {
+            part(input, &mut decl, &mut media, errors)
+        });
+        Ok(())
+    };
+    let parsed = parser.parse2(input);
+    // `syn` reports tokens left unread after an earlier error again.
+    if let Err(e) = parsed
+        && errors.is_empty()
+    {
+        errors.syntax(&e);
+    }
+    decl.media = Some(media);
+    decl
+}
+
+fn part(input: ParseStream<'_>, decl: &mut Decl, media: &mut MediaSyntax, errors: &mut Errors) -> syn::Result<()> {
+    if input.peek(Token![fn]) {
+        return section(input, decl, errors);
+    }
+    let word = input.fork().call(Ident::parse_any)?;
+    let (text, span) = (word.to_string(), word.span());
+    let is_there = match text.as_str() {
+        "of" => media.of.is_some(),
+        "image" => media.image.is_some(),
+        "text" => media.text.is_some(),
+        other if PARTS.contains(&other) => return section(input, decl, errors),
+        _ => {
+            let hint = did_you_mean(&text, PARTS);
+            let message = format!("expected `{}` or `fn`, found `{text}`{hint}", PARTS.join("`, `"));
+            return Err(syn::Error::new(span, message));
+        }
+    };
+    if is_there {
+        return Err(syn::Error::new(span, format!("duplicate section `{text}`")));
+    }
+    input.call(Ident::parse_any)?;
+    match text.as_str() {
+        "of" => media.of = Some(line(input, |input| input.parse())?),
+        "image" => media.image = Some(image(span, input, errors)?),
+        _ => media.text = Some(prompt(span, input)?),
+    }
+    Ok(())
+}
+
+fn image(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<ImageSyntax> {
+    let content;
+    braced!(content in input);
+    let mut image = ImageSyntax {
+        span,
+        size: None,
+        resize: None,
+        patches: None,
+    };
+    items(&content, errors, |input, _| fact(input, &mut image));
+    Ok(image)
+}
+
+fn fact(input: ParseStream<'_>, image: &mut ImageSyntax) -> syn::Result<()> {
+    let word = input.call(Ident::parse_any)?;
+    let text = word.to_string();
+    let is_there = match text.as_str() {
+        "size" => image.size.is_some(),
+        "resize" => image.resize.is_some(),
+        "patches" => image.patches.is_some(),
+        _ => {
+            let hint = did_you_mean(&text, FACTS);
+            let message = format!("expected `{}`, found `{text}`{hint}", FACTS.join("`, `"));
+            return Err(syn::Error::new(word.span(), message));
+        }
+    };
+    if is_there {
+        return Err(syn::Error::new(word.span(), format!("`{text}` is given twice")));
+    }
+    match text.as_str() {
+        "size" => image.size = Some(line(input, |input| argument_of(input, "fixed"))?),
+        "resize" => image.resize = Some(line(input, |input| input.parse())?),
+        _ => image.patches = Some(line(input, patches)?),
+    }
+    Ok(())
+}
+
+fn patches(input: ParseStream<'_>) -> syn::Result<PatchesSyntax> {
+    let side = input.parse()?;
+    let mut block = None;
+    if input.peek(Token![in]) {
+        input.parse::<Token![in]>()?;
+        block = Some(argument_of(input, "blocks")?);
+    }
+    Ok(PatchesSyntax { side, block })
+}
+
+/// Parses `name(expression)`.
+fn argument_of(input: ParseStream<'_>, name: &str) -> syn::Result<Expr> {
+    let word: Ident = input.parse()?;
+    if word != name {
+        let message = format!("expected `{name}(…)`, found `{word}`");
+        return Err(syn::Error::new(word.span(), message));
+    }
+    let content;
+    parenthesized!(content in input);
+    let argument = content.parse()?;
+    end_of(&content, ")")?;
+    Ok(argument)
+}
+
+fn prompt(span: Span, input: ParseStream<'_>) -> syn::Result<TextSyntax> {
+    let content;
+    braced!(content in input);
+    let piece = |input: ParseStream<'_>| {
+        if input.peek(LitStr) {
+            input.parse().map(TextPiece::Text)
+        } else {
+            input.parse().map(TextPiece::Medium)
+        }
+    };
+    let pieces = content.parse_terminated(piece, Token![,])?;
+    Ok(TextSyntax {
+        span,
+        pieces: pieces.into_iter().collect(),
+    })
+}

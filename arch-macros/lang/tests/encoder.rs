@@ -1,0 +1,173 @@
+//! Encoders of media: the project's own files, inheritance, and error messages.
+
+mod common;
+
+use std::path::Path;
+
+use arch_lang::model::{MediaUse, TextPart};
+use arch_lang::{EncoderDirectory, compile_file};
+
+fn library() -> EncoderDirectory {
+    EncoderDirectory(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archs"))
+}
+
+/// Valid declaration that uses the parts of an encoder. Each case replaces one part.
+const BASE: &str = r#"
+encoder! {
+    name: "base";
+    of: image;
+    hparams {
+        n_out: usize = "projection_dim";
+        image_size: usize = "image_size";
+        merge: usize = "projector.scale_factor" or 2;
+    }
+    image { size: fixed(image_size); resize: bicubic; patches: 14 in blocks(merge); }
+    text { "<start>", image, "<end>" }
+    tensors {
+        patch_embd: linear "v.patch_embd" [3 * 14 * 14 -> n_embd];
+        position_embd: embed "v.position_embd" [n_embd, 64];
+        fc: linear "mm.fc" [n_embd * merge * merge -> n_out];
+        layer { up: linear "ffn_up" [n_embd -> n_embd]; }
+    }
+    graph {
+        let x = patch_embd(patches) + position_embd[positions];
+        for layer { x += up(x); }
+        fc(merge(group_rows(x, merge * merge)))
+    }
+    test { n_embd: 64, n_head: 4, n_layer: 2, n_ff: 96, image_size: 112, n_out: 64 }
+}
+"#;
+
+/// Returns the messages for [`BASE`] with one part replaced.
+fn messages(part: &str, instead: &str) -> Vec<String> {
+    assert!(BASE.contains(part), "{part}");
+    let text = BASE.replacen(part, instead, 1);
+    let faults = compile_file("my.rs", &text, &library()).err().unwrap_or_default();
+    faults.iter().map(common::shown).collect()
+}
+
+#[test]
+fn encoder_files_compile_in_at_most_forty_lines() {
+    let mut n = 0;
+    for entry in std::fs::read_dir(library().0.join("encoders")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let arch = match compile_file(name, &text, &library()) {
+            Ok(arch) => arch.unwrap(),
+            Err(faults) => panic!("{name}: {faults:?}"),
+        };
+        let code = text.lines().filter(|l| !l.trim().is_empty() && !l.starts_with("//"));
+        let n_lines = code.count();
+        assert!(n_lines <= 40, "{name} has {n_lines} lines");
+        assert_eq!(arch.groups[0].prefix, "v.blk");
+        assert!(arch.bidirectional && arch.media_use == MediaUse::None);
+        n += 1;
+    }
+    assert!(n >= 2);
+}
+
+#[test]
+fn child_inherits_parts_of_encoder() {
+    let text = "encoder! { name: \"mine\"; like: \"gemma3\"; text { image, \"<end>\" } }";
+    let arch = compile_file("mine.rs", text, &library()).unwrap().unwrap();
+    let media = arch.media.unwrap();
+    assert_eq!(media.text, [TextPart::Medium, TextPart::Text("<end>".to_owned())]);
+    assert_eq!(media.image.resize, "Bilinear");
+    assert_eq!(media.image.block.unwrap().text, "merge");
+    assert_eq!(arch.ancestors[0].file, "encoders/gemma3.rs");
+    assert!(
+        arch.fragments
+            .iter()
+            .all(|file| file.starts_with("encoders/fragments/"))
+    );
+}
+
+#[test]
+fn language_models_declare_their_use_of_media() {
+    let archs = arch_lang::Directory(library().0);
+    let used = |name: &str| {
+        let text = std::fs::read_to_string(archs.0.join(format!("{name}.rs"))).unwrap();
+        compile_file(name, &text, &archs).unwrap().unwrap().media_use
+    };
+    let found = ["llama", "gemma3", "gpt2"].map(used);
+    assert_eq!(found, [MediaUse::Causal, MediaUse::Whole, MediaUse::None]);
+}
+
+#[test]
+fn mistakes_have_one_message_at_their_tokens() {
+    assert_eq!(messages("base", "base"), [""; 0]);
+    let cases = [
+        ("of: image;", "of: sound;", "sound: expected `image`, found `sound`"),
+        (
+            "of: image;",
+            "rope: neox;",
+            "rope: expected `name`, `of`, `like`, `hparams`, `image`, `text`, `tensors`, `graph`, `test` or `fn`, found `rope`",
+        ),
+        (
+            "resize: bicubic;",
+            "resize: cubic;",
+            "cubic: expected `bilinear`, `bicubic` or `lanczos`, found `cubic`",
+        ),
+        ("resize: bicubic;", "", "image: `image` needs `resize: bilinear;`"),
+        (
+            "fixed(image_size)",
+            "square(image_size)",
+            "square: expected `fixed(…)`, found `square`",
+        ),
+        (
+            "\"<start>\", image",
+            "\"<start>\"",
+            "text: `text` must contain `image` once, where its rows are placed; found 0",
+        ),
+        (
+            " in blocks(merge)",
+            "",
+            "merge * merge: `group_rows` needs a multiple of merge * merge columns, found T; see `blocks` in `image`",
+        ),
+        (
+            "fc(merge(group_rows(x, merge * merge)))",
+            "merge(group_rows(x, merge * merge))",
+            "merge(group_rows(x, merge * merge)): the result must be [n_out, rows], found",
+        ),
+        (
+            "position_embd[positions]",
+            "position_embd[tokens]",
+            "tokens: an encoder has no tokens, so `tokens` is not available",
+        ),
+        (
+            "[n_embd, 64]",
+            "[n_embd, n_vocab]",
+            "n_vocab: an encoder has no tokens, so `n_vocab` is not available",
+        ),
+        (
+            "let x = patch_embd(patches)",
+            "let x = with_media(patch_embd(patches))",
+            "with_media: `with_media` is for language models, not for encoders",
+        ),
+    ];
+    for (part, instead, expected) in cases {
+        let found = messages(part, instead);
+        assert!(
+            found.iter().any(|message| message.starts_with(expected)),
+            "{instead}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn patches_are_only_available_in_encoders() {
+    let text = std::fs::read_to_string(library().0.join("gpt2.rs")).unwrap();
+    let text = text.replacen("token_embd[tokens]", "patches", 1);
+    let faults = compile_file("gpt2.rs", &text, &arch_lang::Directory(library().0)).unwrap_err();
+    let shown: Vec<_> = faults.iter().map(common::shown).collect();
+    assert!(
+        shown
+            .iter()
+            .any(|m| m == "patches: `patches` is only available in `encoder!`"),
+        "{shown:?}"
+    );
+}

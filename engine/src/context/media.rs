@@ -1,0 +1,118 @@
+//! Encoded media: rows that a language model reads in place of token embeddings.
+
+use sha2::{Digest as _, Sha256};
+
+use crate::vocab::Token;
+
+/// First of the ids that stand for media rows in lists of tokens. Vocabularies are smaller.
+pub const MEDIA_TOKENS: Token = 1 << 31;
+
+/// Rows of an encoded medium.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MediaRows {
+    id: u128,
+    width: usize,
+    /// `[width, n]`
+    rows: Vec<f32>,
+    tokens: Vec<Token>,
+}
+
+impl MediaRows {
+    /// Creates the rows of a medium. `id` is a digest of its content and of its encoder. Values after the last whole
+    /// row are dropped.
+    pub fn new(id: u128, width: usize, mut rows: Vec<f32>) -> MediaRows {
+        let n = rows.len().checked_div(width).unwrap_or(0);
+        rows.truncate(n * width);
+        let tokens = (0..n).map(|row| stand_in(id, row)).collect();
+        MediaRows {
+            id,
+            width,
+            rows,
+            tokens,
+        }
+    }
+
+    /// Returns the digest of the content and of the encoder.
+    pub fn id(&self) -> u128 {
+        self.id
+    }
+
+    /// Returns the number of rows.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Returns true if there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Returns the number of values in a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Returns all rows, `[width, n]`.
+    pub fn rows(&self) -> &[f32] {
+        &self.rows
+    }
+
+    /// Returns a row, if it exists.
+    pub fn row(&self, index: usize) -> Option<&[f32]> {
+        self.rows.chunks_exact(self.width.max(1)).nth(index)
+    }
+
+    /// Returns an id from [`MEDIA_TOKENS`] on for each row, a digest of the medium and the row. Lists of tokens with
+    /// these ids have equal prefixes only if their media are equal.
+    pub fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+}
+
+/// Returns the token id that stands for a row.
+fn stand_in(id: u128, row: usize) -> Token {
+    let mut hash = Sha256::new();
+    hash.update(id.to_le_bytes());
+    hash.update((row as u64).to_le_bytes());
+    let digest: [u8; 32] = hash.finalize().into();
+    MEDIA_TOKENS | Token::from_le_bytes([digest[0], digest[1], digest[2], digest[3]])
+}
+
+/// Row of a medium in a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MediaRow {
+    /// Index of the medium in the batch.
+    pub medium: u32,
+    /// Index of the row in the medium.
+    pub row: u32,
+    /// Number of rows of the medium after this one.
+    pub left: u32,
+}
+
+impl MediaRow {
+    /// Returns true if `next` is the row after this one.
+    pub(super) fn continues_in(&self, next: Option<MediaRow>) -> bool {
+        next.is_some_and(|next| next.medium == self.medium && next.row == self.row + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_rows_identify_medium_and_row() {
+        let a = MediaRows::new(1, 2, vec![0.0; 7]);
+        assert_eq!((a.len(), a.rows().len(), a.row(2).map(<[f32]>::len)), (3, 6, Some(2)));
+        assert_eq!(a.row(3), None);
+        let b = MediaRows::new(1 << 64, 2, vec![0.0; 6]);
+        assert!(a.tokens().iter().chain(b.tokens()).all(|&token| token >= MEDIA_TOKENS));
+        assert!(a.tokens().iter().zip(b.tokens()).all(|(a, b)| a != b));
+        assert_eq!(
+            a.tokens(),
+            MediaRows::new(1, 4, vec![1.0; 12]).tokens(),
+            "only the id counts"
+        );
+        assert!(MediaRows::new(1, 0, vec![1.0]).is_empty());
+    }
+}

@@ -1,0 +1,408 @@
+//! Encoders of images against transformers: the rows of an image, and the logits of a language model with the rows
+//! between tokens. `tests/tools/record_media.py` made the recordings.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use engine::conformance::{CheckParams, Draft};
+use engine::context::{
+    Batch, Context, ContextError, ContextParams, DecodeError, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows, SeqSet,
+};
+use engine::gguf::logits::Logits;
+use engine::gguf::{Gguf, GgufFile, Value, seeded};
+use engine::model::{Model, ModelError, Registered};
+use engine::random::splitmix64;
+use tests::emulator::with_device;
+use tests::{data_dir, exact, nmse, place_on};
+
+use crate::cuda::card;
+
+/// Token that stands for a row in the recordings.
+const PLACEHOLDER: i32 = 127;
+
+/// Sizes of a language model.
+type Sizes = &'static [(&'static str, f64)];
+
+/// An encoder with a language model that takes its rows.
+struct Family {
+    encoder: &'static str,
+    text: &'static str,
+    sizes: Sizes,
+    /// Tensors of the encoder that the published model has no bias for.
+    without_bias: &'static [&'static str],
+}
+
+const FAMILIES: [Family; 2] = [
+    // The window hides the first tokens from the last rows of the image.
+    Family {
+        encoder: "gemma3",
+        text: "gemma3",
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 2.0),
+            ("head_dim", 32.0),
+            ("head_dim_v", 32.0),
+            ("n_layer", 3.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+            ("n_swa", 20.0),
+            ("swa_pattern", 2.0),
+        ],
+        without_bias: &[],
+    },
+    Family {
+        encoder: "idefics3",
+        text: "llama",
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 2.0),
+            ("n_layer", 2.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+        ],
+        without_bias: &["mm.model.fc"],
+    },
+];
+
+impl Family {
+    fn path(&self, suffix: &str) -> PathBuf {
+        data_dir().join(format!("encoders/{}{suffix}", self.encoder))
+    }
+
+    /// Returns the drafts of the encoder and of the language model.
+    fn drafts(&self) -> [Draft; 2] {
+        let arch = archs::find_encoder(self.encoder).unwrap().arch;
+        let mut encoder = Draft::of_declaration(arch, archs::ENCODERS, true).unwrap();
+        encoder.add_biases(arch, archs::ENCODERS, |t| !self.without_bias.contains(&t.gguf));
+        let arch = archs::find(self.text).unwrap().arch;
+        let text = Draft::of_sizes(arch, archs::ALL, self.sizes, |_| false).unwrap();
+        [encoder, text]
+    }
+
+    /// Returns the bytes of the encoder's file and of the language model's file.
+    fn files(&self) -> [Vec<u8>; 2] {
+        [".header.gguf", "-text.header.gguf"].map(|suffix| {
+            let header = Gguf::open_header(self.path(suffix)).unwrap();
+            seeded::seeded_model(&header, 1).unwrap()
+        })
+    }
+
+    fn encoder(&self, params: &CheckParams) -> MediaEncoder {
+        let model = load(&self.files()[0], archs::ENCODERS, params).unwrap();
+        MediaEncoder::new(model, &params.context).unwrap()
+    }
+
+    fn text(&self, params: &CheckParams) -> Arc<Model> {
+        load(&self.files()[1], archs::ALL, params).unwrap()
+    }
+
+    fn recorded(&self, suffix: &str) -> Logits {
+        Logits::read(self.path(suffix)).unwrap()
+    }
+
+    /// Returns the NMSE of the rows, and of the logits with these rows in their context.
+    fn errors(&self, params: &CheckParams, pieces: bool) -> [f64; 2] {
+        let rows = encoded(&mut self.encoder(params));
+        let recorded = self.recorded(".logits");
+        let mut ctx = context(self.text(params), params, &rows);
+        let logits = logits(&mut ctx, recorded.tokens(), &[rows.clone()], pieces);
+        [self.recorded(".rows").nmse(rows.rows()), recorded.nmse(&logits)]
+    }
+}
+
+#[allow(clippy::result_large_err, reason = "a test")]
+fn load(bytes: &[u8], archs: &[Registered], params: &CheckParams) -> Result<Arc<Model>, ModelError> {
+    let file = GgufFile::from_bytes("seeded.gguf", bytes)?;
+    Model::from_file(file, archs, &params.load).map(Arc::new)
+}
+
+/// Returns the recorded image: noise.
+fn pixels(side: usize) -> Vec<u8> {
+    (0..3 * side * side)
+        .map(|i| (splitmix64(i as u64) >> 56) as u8)
+        .collect()
+}
+
+fn encoded(encoder: &mut MediaEncoder) -> Arc<MediaRows> {
+    let side = encoder.rules().side;
+    encoder.encode(side, side, &pixels(side)).unwrap()
+}
+
+fn context(model: Arc<Model>, params: &CheckParams, rows: &MediaRows) -> Context {
+    let params = ContextParams {
+        n_ctx: 96,
+        n_outputs_max: 96,
+        media_rows: rows.len(),
+        ..params.context.clone()
+    };
+    Context::new(model, &params).unwrap()
+}
+
+/// Returns the logits of all tokens. Placeholders are replaced by the rows of `media`, in order. Text and media are
+/// decoded together, or in a batch each.
+fn logits(ctx: &mut Context, tokens: &[i32], media: &[Arc<MediaRows>], pieces: bool) -> Vec<f32> {
+    let (mut batch, mut pos, mut all) = (Batch::new(), 0, Vec::new());
+    let mut decode = |ctx: &mut Context, batch: &mut Batch| {
+        ctx.decode(batch).unwrap();
+        (0..batch.len()).for_each(|i| all.extend_from_slice(ctx.logits(i).unwrap()));
+        batch.clear();
+    };
+    let mut media = media.iter();
+    while let Some(&token) = tokens.get(pos) {
+        let is_last_of_piece = tokens
+            .get(pos + 1)
+            .is_none_or(|next| (*next == PLACEHOLDER) != (token == PLACEHOLDER));
+        if token == PLACEHOLDER {
+            let rows = media.next().unwrap();
+            batch.push_media(rows, 0..rows.len(), pos, SeqSet::one(0));
+            pos += rows.len();
+        } else {
+            batch.push(token as u32, pos, SeqSet::one(0), true);
+            pos += 1;
+        }
+        if (pieces && is_last_of_piece) || pos == tokens.len() {
+            batch.request_all();
+            decode(ctx, &mut batch);
+        }
+    }
+    if !batch.is_empty() {
+        batch.request_all();
+        decode(ctx, &mut batch);
+    }
+    all
+}
+
+#[test]
+fn headers_follow_from_declarations() {
+    for family in FAMILIES {
+        for (draft, suffix) in family.drafts().iter().zip([".header.gguf", "-text.header.gguf"]) {
+            let (path, bytes) = (family.path(suffix), draft.header_bytes().unwrap());
+            if std::env::var_os("LLAMA_UPDATE").is_some() {
+                std::fs::write(&path, &bytes).unwrap();
+            }
+            assert!(
+                std::fs::read(&path).unwrap() == bytes,
+                "{}: run with LLAMA_UPDATE=1",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn rows_and_logits_match_transformers() {
+    for family in FAMILIES {
+        for (n_ubatch, pieces) in [(512, false), (512, true), (7, false)] {
+            let mut params = exact();
+            params.context.n_ubatch = n_ubatch;
+            let errors = family.errors(&params, pieces);
+            println!(
+                "{} in ubatches of {n_ubatch}: rows {:.1e}, logits {:.1e}",
+                family.encoder, errors[0], errors[1]
+            );
+            assert!(errors.iter().all(|&e| e <= 1e-10), "{}: {errors:?}", family.encoder);
+        }
+    }
+}
+
+#[test]
+fn reference_device_matches_transformers() {
+    for family in FAMILIES {
+        let mut params = exact();
+        place_on(&mut params.load, "reference", usize::MAX);
+        let errors = family.errors(&params, false);
+        assert!(errors.iter().all(|&e| e <= 1e-10), "{}: {errors:?}", family.encoder);
+    }
+}
+
+#[test]
+fn gpu_matches_transformers() {
+    with_device("encoders::gpu_matches_transformers", || {
+        for family in FAMILIES {
+            let mut params = exact();
+            place_on(&mut params.load, &card(), usize::MAX);
+            let errors = family.errors(&params, false);
+            println!("{}: rows {:.1e}, logits {:.1e}", family.encoder, errors[0], errors[1]);
+            assert!(errors.iter().all(|&e| e <= 1e-8), "{}: {errors:?}", family.encoder);
+        }
+    });
+}
+
+/// A medium of a single row sees only earlier ones, as with a causal mask.
+#[test]
+fn causal_rows_of_gemma_do_not_match() {
+    let (family, params) = (&FAMILIES[0], exact());
+    let rows = encoded(&mut family.encoder(&params));
+    let one_by_one = (0..rows.len()).map(|i| {
+        let row = rows.row(i).unwrap().to_vec();
+        Arc::new(MediaRows::new(i as u128, rows.width(), row))
+    });
+    let recorded = family.recorded(".logits");
+    let mut ctx = context(family.text(&params), &params, &rows);
+    let logits = logits(&mut ctx, recorded.tokens(), &one_by_one.collect::<Vec<_>>(), false);
+    let error = recorded.nmse(&logits);
+    assert!(error > 1e-3, "{error:.2e}");
+}
+
+#[test]
+fn rows_do_not_change_text_of_other_sequences() {
+    let (family, params) = (&FAMILIES[0], exact());
+    let rows = encoded(&mut family.encoder(&params));
+    let (recorded, alone) = (family.recorded(".logits"), [3u32, 1, 4, 1, 5]);
+    let two = |params: &CheckParams| {
+        let params = ContextParams {
+            n_ctx: 128,
+            n_outputs_max: 128,
+            n_seq_max: 2,
+            media_rows: rows.len(),
+            ..params.context.clone()
+        };
+        Context::new(family.text(&exact()), &params).unwrap()
+    };
+    let (mut ctx, mut batch) = (two(&params), Batch::new());
+    batch.push_prompt(&alone, 0, 1);
+    ctx.decode(&batch).unwrap();
+    let expected = ctx.logits(alone.len() - 1).unwrap().to_vec();
+    let (mut ctx, mut batch) = (two(&params), Batch::new());
+    batch.push_media(&rows, 0..rows.len(), 0, SeqSet::one(0));
+    batch.push_prompt(&alone, 0, 1);
+    batch.push(recorded.tokens()[0] as u32, rows.len(), SeqSet::one(0), true);
+    ctx.decode(&batch).unwrap();
+    let found = ctx.logits(rows.len() + alone.len() - 1).unwrap();
+    assert!(nmse(&expected, found) < 1e-12);
+    assert!(ctx.logits(batch.len() - 1).is_some());
+}
+
+#[test]
+fn encoder_describes_image_before_it_is_computed() {
+    for family in FAMILIES {
+        let mut encoder = family.encoder(&exact());
+        let (n_rows, width, rules) = (encoder.n_rows(), encoder.width(), encoder.rules());
+        assert_eq!(
+            (n_rows, width, rules.side, rules.patch, rules.block),
+            (16, 64, 112, 14, 2)
+        );
+        let rows = encoded(&mut encoder);
+        assert_eq!((rows.len(), rows.width()), (n_rows, width));
+        assert!(rows.tokens().iter().all(|&token| token >= MEDIA_TOKENS));
+        let plan = family.drafts()[0].plan(archs::ENCODERS).unwrap();
+        assert_eq!(plan.result_shape, [width, n_rows]);
+        let mut other = pixels(rules.side);
+        other[5] ^= 1;
+        assert_eq!(encoder.id_of(112, 112, &pixels(112)), rows.id());
+        assert_ne!(encoder.id_of(112, 112, &other), rows.id());
+        let small = encoder.encode(56, 112, &[]).unwrap_err().to_string();
+        assert_eq!(small, "the encoder takes images of 112 x 112 pixels, found 56 x 112");
+        assert!(matches!(
+            encoder.encode(112, 112, &[0; 9]),
+            Err(MediaError::Pixels { found: 9, .. })
+        ));
+    }
+}
+
+#[test]
+fn media_without_place_are_refused() {
+    let (family, params) = (&FAMILIES[0], exact());
+    let rows = encoded(&mut family.encoder(&params));
+    let gpt2 = Draft::of_declaration(archs::find("gpt2").unwrap().arch, archs::ALL, false).unwrap();
+    let gpt2 = load(&gpt2.seeded(1).unwrap(), archs::ALL, &params).unwrap();
+    let with_media = ContextParams {
+        media_rows: 16,
+        ..params.context.clone()
+    };
+    let refused = Context::new(gpt2, &with_media).err().unwrap();
+    assert!(matches!(refused, ContextError::NoMedia { arch: "gpt2" }), "{refused}");
+    let first_error = |media_rows: usize, rows: &Arc<MediaRows>, range| {
+        let params = ContextParams {
+            n_ctx: 64,
+            n_batch: 64,
+            n_ubatch: 8,
+            media_rows,
+            ..exact().context
+        };
+        let mut ctx = Context::new(family.text(&exact()), &params).unwrap();
+        let mut batch = Batch::new();
+        batch.push_media(rows, range, 0, SeqSet::one(0));
+        batch.push(1, batch.len(), SeqSet::one(0), true);
+        ctx.decode(&batch).err()
+    };
+    assert!(matches!(
+        first_error(0, &rows, 0..16),
+        Some(DecodeError::NoMedia { index: 0 })
+    ));
+    let narrow = Arc::new(MediaRows::new(1, 32, vec![0.0; 64]));
+    let error = first_error(16, &narrow, 0..2).unwrap().to_string();
+    assert_eq!(
+        error,
+        "the media row at index 0 has 32 values, but the model's embeddings have 64"
+    );
+    assert!(matches!(
+        first_error(9, &rows, 0..16),
+        Some(DecodeError::MediaTooLong { rows: 16, max: 9, .. })
+    ));
+    assert!(first_error(16, &rows, 0..16).is_none());
+    assert!(
+        first_error(16, &rows, 4..12).is_none(),
+        "the rest of an image whose start is cached"
+    );
+    let mut ctx = context(family.text(&params), &params, &rows);
+    let mut batch = Batch::new();
+    batch.push_media(&rows, 0..16, 0, SeqSet::one(0));
+    let cut: Batch = batch.first(10);
+    assert!(matches!(ctx.decode(&cut), Err(DecodeError::MediaSplit { index: 9 })));
+}
+
+#[test]
+fn projectors_are_told_from_models() {
+    let (family, params) = (&FAMILIES[0], exact());
+    let [encoder, text] = family.files();
+    let error = |bytes: &[u8], archs| load(bytes, archs, &params).err().unwrap().to_string();
+    assert!(error(&encoder, archs::ALL).contains("is a multimodal projector (mmproj), not a model"));
+    assert!(error(&text, archs::ENCODERS).contains("is a model, not a multimodal projector (mmproj)"));
+    let [mut draft, _] = family.drafts();
+    draft.metadata.insert("clip.projector_type", "none-such");
+    let unknown = error(&draft.seeded(1).unwrap(), archs::ENCODERS);
+    assert!(
+        unknown.contains("unsupported projector type `none-such`; supported: gemma3, idefics3"),
+        "{unknown}"
+    );
+}
+
+/// Returns the error of an encoder with a changed key.
+fn fault(key: &str, value: impl Into<Value>) -> String {
+    let [mut draft, _] = FAMILIES[0].drafts();
+    draft.metadata.insert(key, value.into());
+    let bytes = draft.seeded(1).unwrap();
+    match load(&bytes, archs::ENCODERS, &exact()) {
+        Err(error) => error.to_string(),
+        Ok(model) => MediaEncoder::new(model, &exact().context).err().unwrap().to_string(),
+    }
+}
+
+#[test]
+fn damaged_keys_are_reported() {
+    for (key, value, expected) in [
+        ("clip.vision.patch_size", 0, "patches of 0 pixels"),
+        ("clip.vision.patch_size", u32::MAX, "not a multiple of patches"),
+        ("clip.vision.image_size", 0, "sides of 0 pixels"),
+        ("clip.vision.image_size", 100, "side of images (100) is not a multiple"),
+        ("clip.vision.image_size", 1 << 30, "expected 1 to 16384"),
+        ("clip.vision.projector.scale_factor", 0, "in blocks of 0"),
+        (
+            "clip.vision.projection_dim",
+            63,
+            "`mm.input_projection.weight` has shape [64, 64], expected [63, 64]",
+        ),
+    ] {
+        let found = fault(key, value);
+        assert!(found.contains(expected), "{key} = {value}: {found}");
+    }
+    let colors = fault("clip.vision.image_std", vec![0.5f32, 0.0, 0.5]);
+    assert!(
+        colors.contains("`clip.vision.image_std`: expected three finite numbers other than 0"),
+        "{colors}"
+    );
+    assert!(fault("clip.vision.image_mean", vec![0.5f32, 0.5]).contains("expected three finite numbers"));
+}

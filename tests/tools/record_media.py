@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""Records the rows of an image and the logits around them with the Python package `transformers`.
+
+    record_media.py DIRECTORY [NAME]...
+
+DIRECTORY is `tests/data/encoders`. For each NAME it contains `NAME.header.gguf`, the header of an encoder, and `NAME-text.header.gguf`, the header
+of the language model. Weights are functions of a seed and of the names of tensors, as in `engine/src/gguf/seeded.rs`, and so are the pixels. Writes
+`NAME.rows`, the rows that replace the placeholder tokens, and `NAME.logits`, the tokens and their logits. All values are computed in 64 bits.
+
+Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
+"""
+
+import re
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from record_transformers import Gguf, changed
+
+# Token that stands for a row, and the numbers of tokens before and after the image.
+PLACEHOLDER, BEFORE, AFTER = 127, 14, 10
+
+
+def splitmix64(x):
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def hash_of_name(name):
+    h = 0xCBF29CE484222325
+    for byte in name.encode():
+        h = (h ^ byte) * 0x100000001B3 % 2**64
+    return h
+
+
+def seeded(name, shape, seed=1):
+    """The weights of a tensor."""
+    numbers = np.uint64(hash_of_name(name) ^ seed) + np.arange(np.prod(shape), dtype=np.uint64)
+    u = (splitmix64(numbers) >> np.uint64(40)).astype(np.float32) * np.float32(1 / 2**24)
+    v = (np.float32(2) * u - np.float32(1)) * np.float32(0.1) * np.float32(1.7320508)
+    if "norm" in name and ".weight" in name:
+        v = v + np.float32(1)
+    return v.reshape(shape[::-1]).astype(np.float64)
+
+
+class Seeded(Gguf):
+    """A header whose tensors have seeded weights."""
+
+    def tensor(self, path, name, start, shape, kind, offset):
+        return seeded(name, shape)
+
+    def key(self, key):
+        prefix = "clip.vision" if self.keys["general.architecture"] == "clip" else self.keys["general.architecture"]
+        return self.keys.get(f"{prefix}.{key}")
+
+
+def pixels(side):
+    """The colors of the image: noise, since smooth images hide exchanged patches."""
+    numbers = np.arange(side * side * 3, dtype=np.uint64)
+    return (splitmix64(numbers) >> np.uint64(56)).astype(np.uint8).reshape(side, side, 3)
+
+
+VISION = {
+    "embeddings.patch_embedding": "v.patch_embd",
+    "embeddings.position_embedding": "v.position_embd",
+    "post_layernorm": "v.post_ln",
+    "encoder.layers.{}.layer_norm1": "v.blk.{}.ln1",
+    "encoder.layers.{}.layer_norm2": "v.blk.{}.ln2",
+    "encoder.layers.{}.self_attn.q_proj": "v.blk.{}.attn_q",
+    "encoder.layers.{}.self_attn.k_proj": "v.blk.{}.attn_k",
+    "encoder.layers.{}.self_attn.v_proj": "v.blk.{}.attn_v",
+    "encoder.layers.{}.self_attn.out_proj": "v.blk.{}.attn_out",
+    "encoder.layers.{}.mlp.fc1": "v.blk.{}.ffn_up",
+    "encoder.layers.{}.mlp.fc2": "v.blk.{}.ffn_down",
+}
+
+TEXT = {
+    "embed_tokens": "token_embd",
+    "norm": "output_norm",
+    "layers.{}.input_layernorm": "blk.{}.attn_norm",
+    "layers.{}.self_attn.q_proj": "blk.{}.attn_q",
+    "layers.{}.self_attn.k_proj": "blk.{}.attn_k",
+    "layers.{}.self_attn.v_proj": "blk.{}.attn_v",
+    "layers.{}.self_attn.o_proj": "blk.{}.attn_output",
+    "layers.{}.mlp.gate_proj": "blk.{}.ffn_gate",
+    "layers.{}.mlp.up_proj": "blk.{}.ffn_up",
+    "layers.{}.mlp.down_proj": "blk.{}.ffn_down",
+}
+
+# The norms of Gemma add 1 to the published weights.
+GEMMA = {
+    "layers.{}.input_layernorm": "blk.{}.attn_norm|minus-one",
+    "layers.{}.self_attn.q_norm": "blk.{}.attn_q_norm|minus-one",
+    "layers.{}.self_attn.k_norm": "blk.{}.attn_k_norm|minus-one",
+    "layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm|minus-one",
+    "layers.{}.pre_feedforward_layernorm": "blk.{}.ffn_norm|minus-one",
+    "layers.{}.post_feedforward_layernorm": "blk.{}.post_ffw_norm|minus-one",
+    "norm": "output_norm|minus-one",
+}
+
+LLAMA = {
+    "layers.{}.self_attn.q_proj": "blk.{}.attn_q|halves",
+    "layers.{}.self_attn.k_proj": "blk.{}.attn_k|halves",
+    "layers.{}.post_attention_layernorm": "blk.{}.ffn_norm",
+}
+
+
+def within(prefix, names):
+    return {f"{prefix}.{name}": tensor for name, tensor in names.items()}
+
+
+def vision_config(g):
+    return {
+        "hidden_size": g.key("embedding_length"),
+        "intermediate_size": g.key("feed_forward_length"),
+        "num_hidden_layers": g.key("block_count"),
+        "num_attention_heads": g.key("attention.head_count"),
+        "image_size": g.key("image_size"),
+        "patch_size": g.key("patch_size"),
+        "layer_norm_eps": g.key("attention.layer_norm_epsilon"),
+    }
+
+
+def text_config(g):
+    return {
+        "hidden_size": g.key("embedding_length"),
+        "intermediate_size": g.key("feed_forward_length"),
+        "num_hidden_layers": g.key("block_count"),
+        "num_attention_heads": g.key("attention.head_count"),
+        "num_key_value_heads": g.key("attention.head_count_kv"),
+        "head_dim": g.key("attention.key_length") or g.key("embedding_length") // g.key("attention.head_count"),
+        "vocab_size": g.key("vocab_size"),
+        "rms_norm_eps": g.key("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": g.key("context_length"),
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "tie_word_embeddings": True,
+    }
+
+
+def gemma3(vision, text):
+    n_swa, period, n_layer = text.key("attention.sliding_window"), text.key("attention.sliding_window_pattern"), text.key("block_count")
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    settings = text_config(text) | {
+        "sliding_window": n_swa,
+        "layer_types": ["sliding_attention" if il % period < period - 1 else "full_attention" for il in range(n_layer)],
+        "query_pre_attn_scalar": text.key("attention.key_length"),
+        "rope_parameters": {"full_attention": rope, "sliding_attention": rope},
+    }
+    side = vision.key("image_size") // vision.key("patch_size") // vision.key("projector.scale_factor")
+    config = transformers.Gemma3Config(
+        text_config=settings, vision_config=vision_config(vision), mm_tokens_per_image=side * side, image_token_index=PLACEHOLDER, tie_word_embeddings=True
+    )
+    model = transformers.Gemma3ForConditionalGeneration._from_config(config, attn_implementation="eager")
+    names = within("model.vision_tower", VISION) | within("model.language_model", TEXT | GEMMA)
+    names["model.multi_modal_projector.mm_input_projection_weight"] = "mm.input_projection.weight"
+    names["model.multi_modal_projector.mm_soft_emb_norm"] = "mm.soft_emb_norm|minus-one"
+    return model, names, lambda image, ids: {"pixel_values": image, "token_type_ids": (ids == PLACEHOLDER).long()}
+
+
+def idefics3(vision, text):
+    settings = text_config(text) | {"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    scale = vision.key("projector.scale_factor")
+    config = transformers.SmolVLMConfig(
+        text_config=settings, vision_config=vision_config(vision), scale_factor=scale, image_token_id=PLACEHOLDER, tie_word_embeddings=True
+    )
+    model = transformers.SmolVLMForConditionalGeneration._from_config(config, attn_implementation="eager")
+    names = within("model.vision_model", VISION) | within("model.text_model", TEXT | LLAMA)
+    names["model.connector.modality_projection.proj"] = "mm.model.fc"
+    return model, names, lambda image, ids: {"pixel_values": image[None]}
+
+
+FAMILIES = {"gemma3": gemma3, "idefics3": idefics3}
+
+
+def load(model, names, tensors, head_dim):
+    """Replaces the parameters of the model. Parameters that the graph does not use keep their values."""
+    unused, state = set(tensors), model.state_dict()
+    for parameter, value in state.items():
+        base, _, suffix = parameter.rpartition(".")
+        base, suffix = (base, suffix) if suffix in ("weight", "bias") else (parameter, "")
+        name = names.get(re.sub(r"(?<=\.)\d+(?=\.|$)", "{}", base))
+        if name is None:
+            print(f"{parameter}: not in the file")
+            continue
+        name, *changes = name.split("|")
+        numbers = re.findall(r"(?<=\.)\d+(?=\.|$)", base)
+        name = name.replace("{}", numbers[0] if numbers else "") + (f".{suffix}" if suffix else "")
+        array = tensors[name]
+        unused.discard(name)
+        for change in changes:
+            array = changed(array, change, head_dim, value.shape)
+        state[parameter] = torch.from_numpy(np.ascontiguousarray(array.reshape(value.shape)))
+    if unused:
+        sys.exit(f"no parameters for the tensors {', '.join(sorted(unused))}")
+    model.load_state_dict(state)
+    model.tie_weights()
+
+
+def write(path, tokens, values):
+    head = struct.pack("<II", len(tokens), values.shape[1]) + struct.pack(f"<{len(tokens)}i", *tokens)
+    path.write_bytes(head + values.astype("<f4").tobytes())
+    print(f"{path}: {values.shape[0]} rows, {values.shape[1]} values each")
+
+
+def record(directory, name):
+    vision, text = (Seeded(directory / f"{name}{kind}.header.gguf") for kind in ("", "-text"))
+    model, names, inputs = FAMILIES[name](vision, text)
+    model = model.double().eval()
+    load(model, names, vision.tensors | text.tensors, text_config(text)["head_dim"])
+    image = torch.from_numpy(pixels(vision.key("image_size"))).permute(2, 0, 1)[None].double() / 255
+    mean, std = (torch.tensor(vision.key(key)).double().view(3, 1, 1) for key in ("image_mean", "image_std"))
+    image = (image - mean) / std
+    with torch.no_grad():
+        found = model.model.get_image_features(pixel_values=inputs(image, torch.tensor([]))["pixel_values"]).pooler_output
+        while isinstance(found, (list, tuple)):
+            found = found[0]
+        rows = found.reshape(-1, found.shape[-1]).numpy()
+        # Distinct tokens, without the placeholder.
+        text_ids = [(i * 37 + 11) % PLACEHOLDER for i in range(BEFORE + AFTER)]
+        tokens = text_ids[:BEFORE] + [PLACEHOLDER] * len(rows) + text_ids[BEFORE:]
+        ids = torch.tensor([tokens])
+        arguments = inputs(image, ids)
+        logits = model(input_ids=ids, **arguments).logits[0].numpy()
+        if "token_type_ids" in arguments:
+            arguments["token_type_ids"] = torch.zeros_like(ids)
+            causal = model(input_ids=ids, **arguments).logits[0].numpy()
+            print(f"{name}: rows that see only earlier ones change the logits by an NMSE of {((causal - logits) ** 2).sum() / (logits**2).sum():.2e}")
+    write(directory / f"{name}.rows", list(range(len(rows))), rows)
+    write(directory / f"{name}.logits", tokens, logits)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    torch.manual_seed(0)
+    for family in sys.argv[2:] or FAMILIES:
+        record(Path(sys.argv[1]), family)
