@@ -14,6 +14,7 @@ use crate::commands::gguf::GgufArgs;
 use crate::commands::inspect::InspectArgs;
 use crate::commands::logits::LogitsArgs;
 use crate::commands::models::{ListArgs, PsArgs, PullArgs, RmArgs};
+use crate::commands::perplexity::PerplexityArgs;
 use crate::commands::quantize::QuantizeArgs;
 use crate::commands::run::args::RunArgs;
 use crate::commands::serve::args::ServeArgs;
@@ -57,6 +58,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Split, merge, edit, compare and check GGUF files
     Gguf(GgufArgs),
+    /// Measure perplexity, divergence from another model, or the accuracy of multiple-choice tasks
+    Perplexity(PerplexityArgs),
     /// Write a model file with weights in smaller types
     Quantize(QuantizeArgs),
     /// Write a model file with random weights, for benchmarks
@@ -126,6 +129,7 @@ pub fn dispatch(command: Command) -> Outcome {
         Command::Ps(args) => commands::models::ps(&args),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Perplexity(args) => commands::perplexity::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
         Command::Synth(args) => commands::synth::run(&args),
     }

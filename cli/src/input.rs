@@ -44,6 +44,14 @@ pub fn read_unchanged(path: &Path) -> Outcome<String> {
     decoded(bytes_of(path)?, &path.display())
 }
 
+/// Reads a binary file; `-` is standard input.
+pub fn bytes(path: &Path) -> Outcome<Vec<u8>> {
+    if path.as_os_str() == "-" {
+        return bounded(io::stdin().lock(), MAX_LEN, &"standard input");
+    }
+    bytes_of(path)
+}
+
 fn bytes_of(path: &Path) -> Outcome<Vec<u8>> {
     let file = File::open(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     bounded(file, MAX_LEN, &path.display())

@@ -11,12 +11,21 @@ pub struct Bar(ProgressBar);
 
 /// Creates a bar with `n_steps` steps.
 pub fn bar(what: &'static str, n_steps: usize) -> Bar {
+    styled(n_steps, what, "{msg} [{bar:40}] {percent}%")
+}
+
+/// Creates a bar with `n_steps` steps that shows the time left.
+pub fn timed(what: &'static str, n_steps: usize) -> Bar {
+    styled(n_steps, what, "{msg} [{bar:40}] {percent}%, {eta} left")
+}
+
+fn styled(n_steps: usize, what: &'static str, template: &str) -> Bar {
     let bar = if is_hidden() {
         ProgressBar::hidden()
     } else {
         ProgressBar::new(n_steps as u64)
     };
-    if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:40}] {percent}%") {
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.progress_chars("=> "));
     }
     Bar(bar.with_message(what))

@@ -21,6 +21,7 @@ mod hub;
 mod instruction_sets;
 mod llama_cpp;
 mod loading;
+mod perplexity;
 mod quantize;
 mod run;
 #[cfg(unix)]

@@ -16,6 +16,7 @@
 //! - [`chat`]: chat templates
 //! - [`random`]: random numbers for seeded weights and tests
 //! - [`conformance`]: checks of architectures against recorded logits
+//! - [`measure`]: perplexity, divergence between models, multiple-choice tasks
 //! - [`quantize`]: quantization of model files
 //! - [`synth`]: synthetic models for benchmarks
 
@@ -34,6 +35,7 @@ pub mod finite;
 pub mod gguf;
 pub mod grammar;
 pub mod graph;
+pub mod measure;
 pub mod model;
 pub mod quantize;
 pub mod random;

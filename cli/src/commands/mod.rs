@@ -11,6 +11,7 @@ pub mod gguf;
 pub mod inspect;
 pub mod logits;
 pub mod models;
+pub mod perplexity;
 mod plan;
 pub mod quantize;
 pub mod reference;

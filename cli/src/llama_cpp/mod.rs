@@ -235,18 +235,23 @@ mod tests {
             Some("`llama embed`") => "embed",
             Some("`llama tokenize`") => "tokenize",
             Some("`llama serve`") => "serve",
+            Some("`llama perplexity`") => "perplexity",
             Some("`llama bench`") | Some("`llama inspect`") => "bench",
             _ => "run",
         };
         let mut line = vec!["llama", command];
         // Flags that the option requires.
         match flag {
+            _ if command == "perplexity" => line.push("m.gguf"),
             "--hf-file" => line.extend(["--hf-repo", "user/repo"]),
             "--ssl-key-file" => line.extend(["--ssl-cert-file", "cert.pem"]),
             "--ssl-cert-file" => line.extend(["--ssl-key-file", "key.pem"]),
             "--prompt-cache-ro" => line.extend(["--prompt-cache", "a"]),
             "--device-draft" | "--n-gpu-layers-draft" => line.extend(["--draft", "a.gguf"]),
             _ => {}
+        }
+        if flag == "--kl-divergence" {
+            line.extend(["--kl-divergence-base", "base.kld"]);
         }
         line.extend(option);
         line

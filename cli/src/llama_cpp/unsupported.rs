@@ -39,10 +39,8 @@ pub const UNSUPPORTED: &[UnsupportedOptions] = &[
     no(&["-ctxcp --ctx-checkpoints --swa-checkpoints"], "use --state-checkpoints"),
     no(&["-cram --cache-ram"], "the cache of the conversation is never evicted"),
     no(&[
-        "--chunks", "--hellaswag", "--hellaswag-tasks", "--winogrande", "--winogrande-tasks", "--multiple-choice",
-        "--multiple-choice-tasks", "--kl-divergence", "--save-all-logits --kl-divergence-base", "--ppl-stride",
-        "--ppl-output-type", "--ppl", "--no-ppl",
-    ], "use `llama logits` to compute perplexity and similar metrics"),
+        "--ppl-stride", "--ppl-output-type", "--ppl", "--no-ppl",
+    ], "`llama perplexity` scores the second half of each chunk"),
     no(&[
         "--in-file", "-ofreq --output-frequency", "--save-frequency", "--process-output", "--nextn",
         "--chunk --from-chunk", "--show-statistics", "--parse-special",
