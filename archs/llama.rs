@@ -39,5 +39,25 @@ arch_macros::arch! {
         if n_expert == 0 { ffn(h) } else { routed(h) }
     }
 
+    checkpoint "LlamaForCausalLM", "MistralForCausalLM" {
+        n_rot = head_dim;
+        check !given("sliding_window") || "sliding_window" >= n_ctx_train,
+              "sliding windows of this class are not supported; set sliding_window to null if the context is shorter";
+        attn_norm <- ".input_layernorm";
+        ffn_norm <- ".post_attention_layernorm";
+        wq <- ".self_attn.q_proj" pairs n_head;
+        wk <- ".self_attn.k_proj" pairs n_head_kv;
+        without router, gate_exps, up_exps, down_exps "the class has no experts";
+    }
+
+    checkpoint "MixtralForCausalLM" like "LlamaForCausalLM" {
+        rope_freq_base = "rope_parameters.rope_theta" or "rope_theta" or 1000000.0;
+        without gate, up, down "all layers have experts";
+        router <- ".block_sparse_moe.gate" or ".mlp.gate";
+        gate_exps <- stack ".block_sparse_moe.experts.{}.w1" or ".mlp.experts.gate_up_proj" split 0 / 2;
+        up_exps <- stack ".block_sparse_moe.experts.{}.w3" or ".mlp.experts.gate_up_proj" split 1 / 2;
+        down_exps <- stack ".block_sparse_moe.experts.{}.w2" or ".mlp.experts.down_proj";
+    }
+
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2 }
 }

@@ -41,5 +41,26 @@ arch_macros::arch! {
 
     rank { softmax(cls_output(pooled)) }
 
+    checkpoint "Qwen3ForCausalLM" {
+        rope_freq_base = "rope_parameters.rope_theta" or "rope_theta" or 1000000.0;
+        token_embd <- "model.embed_tokens";
+        output_norm <- "model.norm";
+        output <- "lm_head";
+        without cls_output "the class has no classifier";
+        layer {
+            attn_norm <- ".input_layernorm";
+            wq <- ".self_attn.q_proj";
+            wk <- ".self_attn.k_proj";
+            wv <- ".self_attn.v_proj";
+            wo <- ".self_attn.o_proj";
+            q_norm <- ".self_attn.q_norm";
+            k_norm <- ".self_attn.k_norm";
+            ffn_norm <- ".post_attention_layernorm";
+            gate <- ".mlp.gate_proj";
+            up <- ".mlp.up_proj";
+            down <- ".mlp.down_proj";
+        }
+    }
+
     test { n_embd: 256, n_head: 4, n_head_kv: 1, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

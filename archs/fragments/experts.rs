@@ -7,4 +7,8 @@ fragment! {
         router: linear "ffn_gate_inp" [n_embd -> n_expert];
         use expert_stacks(width = width);
     }
+
+    checkpoint {
+        router <- ".mlp.gate";
+    }
 }

@@ -9,6 +9,12 @@ fragment! {
         down: linear "ffn_down" [width -> n_embd];
     }
 
+    checkpoint {
+        gate <- ".mlp.gate_proj";
+        up <- ".mlp.up_proj";
+        down <- ".mlp.down_proj";
+    }
+
     fn ffn(x: [n_embd, T], act = silu) {
         down(act(gate(x)) * up(x))
     }

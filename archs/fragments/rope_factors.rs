@@ -4,4 +4,8 @@ fragment! {
     tensors {
         rope_freqs?, rope_short?, rope_long?: vector "rope_freqs", "rope_factors_short", "rope_factors_long" [n_rot / 2];
     }
+
+    checkpoint {
+        without rope_freqs, rope_short, rope_long "the factors follow from the rotary scaling of the configuration";
+    }
 }

@@ -11,6 +11,13 @@ fragment! {
         wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
     }
 
+    checkpoint {
+        wq <- ".self_attn.q_proj";
+        wk <- ".self_attn.k_proj";
+        wv <- ".self_attn.v_proj";
+        wo <- ".self_attn.o_proj";
+    }
+
     fn attend(x: [n_embd, T], ..) {
         wo(attend_heads(x, ..))
     }

@@ -7,6 +7,6 @@ pub use crate::builder::{
 };
 pub use crate::graph::{RopeKind, TensorId, Unary, Window};
 pub use crate::model::{
-    Architecture, Base, FlowNode, HparamDecl, HparamReader, MediaDecl, MediaUse, Registered, TensorDecl, TensorTable,
-    TextPart,
+    Architecture, Base, Checkpoint, CheckpointOrigin, CheckpointSetting, CheckpointSource, ConfigTerm, FlowNode,
+    HparamDecl, HparamReader, MediaDecl, MediaUse, Registered, SettingType, TensorDecl, TensorTable, TextPart,
 };

@@ -1,9 +1,12 @@
 //! Syntax tree of one `arch!` declaration. Every node keeps its tokens; expressions are `syn` expressions.
 
+pub mod checkpoint;
 pub mod media;
 
 use proc_macro2::{Span, TokenStream};
 use syn::{BinOp, Expr, ExprIf, Ident, LitStr};
+
+use checkpoint::{CheckpointDecl, CheckpointItem};
 
 /// The contents of one `arch! { … }`.
 #[derive(Default)]
@@ -34,6 +37,12 @@ pub struct Decl {
     pub embedding: Option<Graph>,
     /// `rank { … }`
     pub rank: Option<RankHead>,
+    /// `checkpoint "Qwen3ForCausalLM" { … }`
+    pub checkpoints: Vec<CheckpointDecl>,
+    /// Sections of the ancestors, nearest first, which `like` can name.
+    pub inherited_checkpoints: Vec<CheckpointDecl>,
+    /// Items of fragments and of sections without classes. Earlier items take precedence.
+    pub given_mappings: Vec<CheckpointItem>,
     /// `test { … }`
     pub test: Option<Test>,
     /// `fn name(x) { … }`: the functions of the declaration, followed by the functions of its fragments.
@@ -108,6 +117,8 @@ pub struct Fragment {
     pub hparams: TokenStream,
     /// The `tensors` section, including its braces.
     pub tensors: TokenStream,
+    /// Contents of the `checkpoint` section, without the braces.
+    pub checkpoint: TokenStream,
     /// `fn name(x) { … }`
     pub functions: Vec<Function>,
 }

@@ -5,6 +5,7 @@
 //! names start with two underscores, except `b`, `m`, `l` and `il`, which `rust!` expressions can use.
 
 mod build;
+mod checkpoint;
 mod media;
 mod scalar;
 
@@ -87,6 +88,7 @@ pub fn skeleton(name: &str) -> TokenStream {
             hparams: &[],
             symbols: &[],
             tensors: &[],
+            checkpoints: &[],
             test: &[],
             flow: &[],
             media: ::core::option::Option::None,
@@ -457,6 +459,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
         Some(quote!((#name, #key)))
     });
     let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
+    let checkpoints = arch.checkpoints.iter().map(checkpoint::section);
     let test = arch.test.iter().map(|(name, size)| {
         let n = proc_macro2::Literal::f64_unsuffixed(size.number());
         quote!((#name, #n))
@@ -481,6 +484,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
             hparams: &[#(#hparams),*],
             symbols: &[#(#symbols),*],
             tensors: &[#(#tensors),*],
+            checkpoints: &[#(#checkpoints),*],
             test: &[#(#test),*],
             flow: &[#(#flow),*],
             media: #media,

@@ -6,7 +6,8 @@
 //! also identifies the `use`.
 //!
 //! ```ebnf
-//! file      = { options | needs | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group } "}" | function } ;
+//! file      = { options | needs | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group } "}"
+//!           | "checkpoint" "{" { mapping } "}" | function } ;
 //! function  = "fn" IDENT "(" [ params ] ")" "{" { stmt | loop } EXPR "}" ;
 //! params    = param { "," param } [ "," ".." ] | ".." ;                 (* optional parameters follow required ones *)
 //! param     = IDENT ":" "[" extent { "," extent } "]" | option ;
@@ -27,6 +28,7 @@
 use proc_macro2::Ident;
 use syn::parse::{ParseStream, Parser};
 
+use crate::ast::checkpoint::CheckpointItem;
 use crate::ast::{Decl, Fragment, Function, HparamItem, Need, TensorItem, Use, Used, tensor_names};
 use crate::diag::{Errors, did_you_mean};
 use crate::library::{Library, Source};
@@ -43,12 +45,20 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
         used: Vec::new(),
         needs: Vec::new(),
         hparams: Vec::new(),
+        mappings: Vec::new(),
         functions: Vec::new(),
         inside: Vec::new(),
     };
     expander.items(&mut decl.tensors);
     decl.needs.append(&mut expander.needs);
     decl.fragments.append(&mut expander.used);
+    let (of_all, own): (Vec<_>, Vec<_>) = std::mem::take(&mut decl.checkpoints)
+        .into_iter()
+        .partition(|section| section.classes.is_empty());
+    decl.checkpoints = own;
+    decl.given_mappings
+        .extend(of_all.into_iter().flat_map(|section| section.items));
+    decl.given_mappings.append(&mut expander.mappings);
     let (removals, own) = std::mem::take(&mut decl.hparams)
         .into_iter()
         .partition(|item| matches!(item, HparamItem::Without(_) | HparamItem::WithoutCheck(_)));
@@ -76,6 +86,8 @@ struct Expander<'a> {
     used: Vec<Used>,
     needs: Vec<Need>,
     hparams: Vec<HparamItem>,
+    /// Items for `checkpoint` sections. Those of a fragment precede those of the fragments that it uses.
+    mappings: Vec<CheckpointItem>,
     /// Functions with the fragment that defines them.
     functions: Vec<(String, Function)>,
     /// Fragments being expanded, outermost first.
@@ -154,6 +166,10 @@ impl Expander<'_> {
             Err(e) => self.errors.syntax(&e),
         }
         self.functions(u, fragment.functions, &given);
+        match parse::mapping_items(substitute(fragment.checkpoint, &given), self.errors) {
+            Ok(items) => self.mappings.extend(items),
+            Err(e) => self.errors.syntax(&e),
+        }
         self.used.push(Used {
             name: u.name.clone(),
             file: source.file,

@@ -1,6 +1,7 @@
 //! The checked declaration: typed, resolved, and free of errors. Code generation and the diagrams read it and
 //! cannot fail.
 
+pub mod checkpoint;
 mod media;
 
 use std::ops::Deref;
@@ -58,6 +59,8 @@ pub struct Arch {
     pub rank: Option<Head>,
     /// The engine's pooling variant for `rank`, used if the file specifies none.
     pub rank_pooling: Option<&'static str>,
+    /// Sources of keys and tensors in published checkpoints.
+    pub checkpoints: Vec<checkpoint::Checkpoint>,
     /// Sizes of the test model, in source order.
     pub test: Vec<(String, TestSize)>,
     /// Preprocessing and prompt of an `encoder!`; `None` for an architecture.

@@ -17,6 +17,7 @@
 //!           | "embedding" "{" { stmt } EXPR "}"                     (* applied to the rows `pooled` *)
 //!           | "rank" [ "(" pooling ")" ] "{" { stmt } EXPR "}"
 //!           | function                                              (* see `fragment` *)
+//!           | checkpoint                                            (* any number; see `parse/checkpoint.rs` *)
 //!           | "test" "{" [ size { "," size } [ "," ] ] "}" ;
 //!
 //! kind      = "norm" | "neox" | "mrope" | "imrope" | "none" ;
@@ -54,6 +55,7 @@
 //! expression)`. In `hparams`, `rust!(usize => expression)` computes a number from preceding values,
 //! including lists.
 
+mod checkpoint;
 mod encoder;
 mod fragment;
 mod graph;
@@ -70,6 +72,7 @@ use crate::ast::{
 use crate::diag::{Errors, did_you_mean, one_of};
 use crate::words::{POOLING, SECTIONS};
 
+pub use checkpoint::mapping_items;
 pub use encoder::encoder;
 pub use fragment::{fragment, needs, sizes};
 pub use graph::{block_of, statements};
@@ -173,6 +176,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         "mtp" => decl.mtp = Some(graph(span, input, errors)?),
         "embedding" => decl.embedding = Some(graph(span, input, errors)?),
         "rank" => decl.rank = Some(rank_head(span, input, errors)?),
+        "checkpoint" => decl.checkpoints.push(checkpoint::checkpoint(span, input, errors)?),
         "test" => decl.test = Some(test(span, input)?),
         _ => {
             let hint = did_you_mean(&text, SECTIONS);

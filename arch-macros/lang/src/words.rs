@@ -3,7 +3,7 @@
 //! [`RopeKind::ALL`](crate::model::RopeKind::ALL)).
 
 /// Sections of an `arch!`, in addition to `fn`.
-pub const SECTIONS: [&str; 14] = [
+pub const SECTIONS: [&str; 15] = [
     "name",
     "like",
     "rope",
@@ -17,11 +17,12 @@ pub const SECTIONS: [&str; 14] = [
     "mtp",
     "embedding",
     "rank",
+    "checkpoint",
     "test",
 ];
 
 /// Sections of a `fragment!`.
-pub const FRAGMENT_PARTS: [&str; 5] = ["options", "needs", "hparams", "tensors", "fn"];
+pub const FRAGMENT_PARTS: [&str; 6] = ["options", "needs", "hparams", "tensors", "checkpoint", "fn"];
 
 /// Types of hyper-parameters.
 pub const TYPES: [&str; 6] = ["usize", "f32", "bool", "string", "pattern", "dense_first"];
@@ -34,3 +35,12 @@ pub const RESULT: [(&str, bool); 2] = [("logits", false), ("embeddings", true)];
 
 /// Values of `rank(…)`, each with the engine's variant.
 pub const POOLING: [(&str, &str); 3] = [("mean", "Mean"), ("cls", "Cls"), ("last", "Last")];
+
+/// Steps of a checkpoint's tensor with a part and a number of parts.
+pub const FRACTION_STEPS: [&str; 2] = ["split", "every"];
+
+/// Steps of a checkpoint's tensor with one number.
+pub const NUMBER_STEPS: [&str; 4] = ["pairs", "heads", "plus", "times"];
+
+/// Steps of a checkpoint's tensor without operands.
+pub const PLAIN_STEPS: [&str; 5] = ["merge", "squeeze", "exp", "neg", "transpose"];

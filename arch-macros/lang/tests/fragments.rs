@@ -291,7 +291,7 @@ fn errors_name_the_fragment_file() {
             call,
             "",
             vec![
-                "broken: fragments/broken.rs:2:13: expected `options`, `needs`, `hparams`, `tensors` or `fn`, found `tensor`",
+                "broken: fragments/broken.rs:2:13: expected `options`, `needs`, `hparams`, `tensors`, `checkpoint` or `fn`, found `tensor`",
             ],
         ),
         (

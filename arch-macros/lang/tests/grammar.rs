@@ -35,8 +35,9 @@ impl Grammar {
         let mut rules = BTreeMap::new();
         let sources = [
             include_str!("../src/parse.rs"),
-            include_str!("../src/fragment.rs"),
+            include_str!("../src/parse/checkpoint.rs"),
             include_str!("../src/parse/encoder.rs"),
+            include_str!("../src/fragment.rs"),
         ];
         for source in sources {
             let lines = source.lines().map(|l| l.trim_start_matches("//!"));
@@ -220,7 +221,7 @@ fn flat(tokens: TokenStream, out: &mut Vec<String>) {
                 joint = p.spacing() == Spacing::Joint;
                 let both = out.last().map(|last| format!("{last}{}", p.as_char()));
                 match both.filter(|b| {
-                    was_joint && ["->", "..", "+=", "-=", "*=", "/=", "==", "&&", "||"].contains(&b.as_str())
+                    was_joint && ["->", "<-", "..", "+=", "-=", "*=", "/=", "==", "&&", "||"].contains(&b.as_str())
                 }) {
                     Some(both) => _ = out.pop().map(|_| out.push(both)),
                     None => out.push(p.as_char().to_string()),
@@ -367,11 +368,12 @@ fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
 fn grammar_keywords_match_tables() {
     let grammar = Grammar::documented();
     let mut sections = set(words::SECTIONS);
-    assert_eq!(
-        grammar.first_words("section"),
-        sections,
-        "`function` is a separate rule"
-    );
+    let mut documented = grammar.first_words("section");
+    documented.extend(grammar.first_words("checkpoint"));
+    assert_eq!(documented, sections, "`function` is a separate rule");
+    let steps = words::FRACTION_STEPS.iter().chain(&words::NUMBER_STEPS);
+    let steps = steps.chain(&words::PLAIN_STEPS).chain(&["rows"]);
+    assert_eq!(grammar.first_words("step"), set(steps.copied()));
     sections.insert("fn".into());
     let mut types = grammar.first_words("type");
     types.extend(grammar.first_words("scalar"));

@@ -4,7 +4,7 @@ use crate::builder::{BatchMedia, BuildGraph, BuildParams, GraphOutput, GraphPart
 use crate::graph::RopeKind;
 
 use super::media::IMAGE_KEYS;
-use super::{Base, ENCODER_ARCH, HparamReader, MediaDecl, MediaUse, TensorTable};
+use super::{Base, Checkpoint, ENCODER_ARCH, HparamReader, MediaDecl, MediaUse, TensorTable};
 
 /// Declared architecture, emitted by `arch!`. The engine has no other knowledge of an architecture.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub struct Architecture {
     pub symbols: &'static [(&'static str, &'static str)],
     /// Declared tensors.
     pub tensors: &'static [TensorDecl],
+    /// Sources of keys and tensors in published checkpoints.
+    pub checkpoints: &'static [Checkpoint],
     /// Hyperparameters of a tiny test model with random weights, by symbol; booleans are 0 and 1.
     pub test: &'static [(&'static str, f64)],
     /// Values of the graph and their operands, for drawings.

@@ -2,6 +2,7 @@
 
 mod arch;
 mod base;
+mod checkpoint;
 mod error;
 mod fingerprint;
 mod fit;
@@ -19,6 +20,7 @@ mod upload;
 
 pub use arch::{Architecture, FlowNode, HparamDecl, Registered, TensorDecl};
 pub use base::Base;
+pub use checkpoint::{Checkpoint, CheckpointOrigin, CheckpointSetting, CheckpointSource, ConfigTerm, SettingType};
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
 pub use load::{DeclaredModel, LoadPlan, Model, TensorPlacement, declare_header, plan, plan_set};

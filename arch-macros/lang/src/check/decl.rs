@@ -80,6 +80,7 @@ impl Checker<'_> {
             embedding: whole(embedding)?,
             rank: whole(rank)?,
             rank_pooling: whole(rank_pooling)?.flatten(),
+            checkpoints: Vec::new(),
             test,
             media: whole(media)?,
             media_use: self.media.used,

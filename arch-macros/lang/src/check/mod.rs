@@ -2,6 +2,7 @@
 //! checking continues. Invalid values are exempt from further checks, so one mistake produces one error.
 
 mod call;
+mod checkpoint;
 mod decl;
 mod expr;
 mod facts;
@@ -27,7 +28,9 @@ use facts::Fact;
 pub fn check(decl: &Decl, errors: &mut Errors) -> Option<Arch> {
     let before = errors.len();
     let arch = Checker::new(errors).arch(decl);
-    if errors.len() == before { arch } else { None }
+    let mut arch = if errors.len() == before { arch? } else { return None };
+    arch.checkpoints = checkpoint::checkpoints(decl, &arch, errors);
+    (errors.len() == before).then_some(arch)
 }
 
 /// Context of an expression, which determines the names that it may use.

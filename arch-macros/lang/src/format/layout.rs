@@ -10,7 +10,7 @@ use super::tokens::{Gap, TokenKind, Tree};
 const INDENT: usize = 4;
 
 /// Keywords of items that end with a block.
-const BLOCKS: [&str; 15] = [
+const BLOCKS: [&str; 16] = [
     "if",
     "test",
     "models",
@@ -21,6 +21,7 @@ const BLOCKS: [&str; 15] = [
     "mtp",
     "embedding",
     "rank",
+    "checkpoint",
     "layer",
     "for",
     "fn",

@@ -119,8 +119,8 @@ impl Tree {
 }
 
 /// Operators that consist of two characters.
-const OPERATORS: [&str; 14] = [
-    "->", "=>", "..", "==", "!=", "<=", ">=", "&&", "||", "+=", "-=", "*=", "/=", "::",
+const OPERATORS: [&str; 15] = [
+    "->", "<-", "=>", "..", "==", "!=", "<=", ">=", "&&", "||", "+=", "-=", "*=", "/=", "::",
 ];
 
 /// Returns the braces of the first macro call in a file.

@@ -61,6 +61,7 @@ fn part(input: ParseStream<'_>, fragment: &mut Fragment) -> syn::Result<()> {
             input.parse::<Token![;]>()?;
         }
         "hparams" => fragment.hparams = input.parse::<Group>()?.to_token_stream(),
+        "checkpoint" => fragment.checkpoint = input.parse::<Group>()?.stream(),
         "tensors" => fragment.tensors = input.parse::<Group>()?.to_token_stream(),
         other => {
             let message = format!("expected {}, found `{other}`", one_of(FRAGMENT_PARTS));

@@ -1,0 +1,519 @@
+//! Checks `checkpoint` sections: each tensor has a source or a reason, and each required key a setting.
+
+use proc_macro2::{Ident, TokenStream};
+use quote::ToTokens;
+use std::str::FromStr;
+use syn::{BinOp, Expr, Lit, UnOp};
+
+use crate::ast::Decl;
+use crate::ast::checkpoint::{CheckpointDecl, CheckpointItem, OriginDecl, SettingName, SourceDecl};
+use crate::builtins::{self, Ty};
+use crate::diag::{Errors, did_you_mean, one_of};
+use crate::model::checkpoint::{Checkpoint, Origin, Setting, TensorSource, Term};
+use crate::model::{Arch, Hparam, Read, Tensor};
+use crate::parse;
+use crate::words::{FRACTION_STEPS, NUMBER_STEPS, PLAIN_STEPS};
+
+/// Settings that most configurations share. A section replaces them by name.
+const COMMON: &str = r#"
+    n_ctx_train = "max_position_embeddings";
+    n_embd = "hidden_size";
+    n_layer = "num_hidden_layers";
+    n_head = "num_attention_heads";
+    n_head_kv = "num_key_value_heads" or n_head;
+    n_ff = "intermediate_size";
+    head_dim = "head_dim" or n_embd / n_head;
+    head_dim_v = head_dim;
+    n_expert = "num_local_experts" or "num_experts" or "n_routed_experts";
+    n_expert_used = "num_experts_per_tok";
+    n_rot = int(head_dim * first("rope_parameters.partial_rotary_factor", "partial_rotary_factor"));
+    rope_freq_base = "rope_parameters.rope_theta" or "rope_theta";
+    rms_norm_eps = "rms_norm_eps";
+    layer_norm_eps = "layer_norm_eps" or "layer_norm_epsilon";
+    layer "model.layers.{}" {}
+    ignore ".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias",
+        ".position_ids";
+"#;
+
+/// Keys without which no file loads. The engine has defaults for the others.
+const REQUIRED: [&str; 3] = ["n_embd", "n_layer", "n_ctx_train"];
+
+/// Symbols of the engine that a section can set although the language computes them: name and key.
+const SETTABLE: [(&str, &str); 1] = [("rope_freq_base", "rope.freq_base")];
+
+/// Functions of setting expressions, with the least and the greatest number of operands.
+const FUNCTIONS: [(&str, usize, usize); 12] = [
+    ("text", 1, 1),
+    ("first", 1, 8),
+    ("given", 1, 1),
+    ("length", 1, 1),
+    ("int", 1, 1),
+    ("min", 2, 2),
+    ("max", 2, 2),
+    ("sqrt", 1, 1),
+    ("ln", 1, 1),
+    ("at", 2, 2),
+    ("contains", 2, 2),
+    ("each_layer", 1, 1),
+];
+
+/// Checks all sections of a declaration.
+pub fn checkpoints(decl: &Decl, arch: &Arch, errors: &mut Errors) -> Vec<Checkpoint> {
+    if decl.checkpoints.is_empty() {
+        return Vec::new();
+    }
+    let common = TokenStream::from_str(COMMON).map(|tokens| parse::mapping_items(tokens, errors));
+    let common = match common {
+        Ok(Ok(items)) => items,
+        Ok(Err(e)) => {
+            errors.syntax(&e);
+            return Vec::new();
+        }
+        Err(_) => return Vec::new(),
+    };
+    let mut seen: Vec<String> = Vec::new();
+    for class in decl.checkpoints.iter().flat_map(|section| &section.classes) {
+        if seen.contains(&class.value()) {
+            errors.at(class, format!("class {:?} has two sections", class.value()));
+        }
+        seen.push(class.value());
+    }
+    let section = |section: &CheckpointDecl| {
+        let bases = bases(section, decl, errors)?;
+        let given = decl.given_mappings.iter().chain(&common);
+        let inherited: Vec<&CheckpointItem> = bases.into_iter().flat_map(|b| &b.items).chain(given).collect();
+        let mut checker = Sections {
+            arch,
+            errors,
+            own: &section.items,
+            inherited,
+        };
+        Some(checker.section(section))
+    };
+    decl.checkpoints.iter().filter_map(section).collect()
+}
+
+/// Returns the sections that `like` names, nearest first.
+fn bases<'a>(section: &'a CheckpointDecl, decl: &'a Decl, errors: &mut Errors) -> Option<Vec<&'a CheckpointDecl>> {
+    let all = || decl.checkpoints.iter().chain(&decl.inherited_checkpoints);
+    let mut bases: Vec<&CheckpointDecl> = Vec::new();
+    let mut next = section.like.as_ref();
+    while let Some(like) = next {
+        let Some(base) = all().find(|s| s.classes.iter().any(|c| c.value() == like.value())) else {
+            let names: Vec<String> = all().flat_map(|s| &s.classes).map(syn::LitStr::value).collect();
+            let hint = did_you_mean(&like.value(), names.iter().map(String::as_str));
+            errors.at(like, format!("no checkpoint section for {:?}{hint}", like.value()));
+            return None;
+        };
+        if bases.len() > all().count() || std::ptr::eq(base, section) {
+            errors.at(like, format!("the section for {:?} is like itself", like.value()));
+            return None;
+        }
+        bases.push(base);
+        next = base.like.as_ref();
+    }
+    Some(bases)
+}
+
+/// Checks one section.
+struct Sections<'a> {
+    arch: &'a Arch,
+    errors: &'a mut Errors,
+    own: &'a [CheckpointItem],
+    /// Items of the sections that this one is like, of fragments, and of all sections, nearest first.
+    inherited: Vec<&'a CheckpointItem>,
+}
+
+impl<'a> Sections<'a> {
+    fn items(&self) -> Vec<&'a CheckpointItem> {
+        self.own.iter().chain(self.inherited.iter().copied()).collect()
+    }
+
+    fn section(&mut self, section: &CheckpointDecl) -> Checkpoint {
+        self.targets();
+        let settings = self.settings(section);
+        let checks = self.checks();
+        let sources = self.sources(section);
+        let ignored = self.items().into_iter().filter_map(|item| match item {
+            CheckpointItem::Ignore(names) => Some(names),
+            _ => None,
+        });
+        Checkpoint {
+            classes: section.classes.iter().map(syn::LitStr::value).collect(),
+            settings,
+            checks,
+            sources,
+            ignored: ignored.flatten().map(syn::LitStr::value).collect(),
+        }
+    }
+
+    /// Reports own items that refer to nothing, and duplicates.
+    fn targets(&mut self) {
+        let tensors: Vec<String> = self.arch.tensors.iter().map(|t| t.name.to_string()).collect();
+        let mut seen: Vec<String> = Vec::new();
+        for item in self.own {
+            let names: Vec<(&Ident, String)> = match item {
+                CheckpointItem::Source(s) => vec![(&s.target, source_name(s))],
+                CheckpointItem::Without { names, .. } => names.iter().map(|n| (n, n.to_string())).collect(),
+                CheckpointItem::Setting {
+                    name: SettingName::Symbol(name),
+                    ..
+                } => {
+                    if seen.contains(&format!("{name} =")) {
+                        self.errors.at(name, format!("`{name}` has two settings"));
+                    }
+                    seen.push(format!("{name} ="));
+                    continue;
+                }
+                _ => continue,
+            };
+            for (name, full) in names {
+                if !tensors.iter().any(|t| name == t) {
+                    let hint = did_you_mean(&name.to_string(), tensors.iter().map(String::as_str));
+                    self.errors.at(name, format!("no tensor named `{name}`{hint}"));
+                } else if seen.contains(&full) {
+                    self.errors.at(name, format!("`{full}` has two sources"));
+                }
+                seen.push(full);
+            }
+        }
+    }
+
+    /// Returns the value of each key: of the symbols that files have, and of the keys that sections add.
+    fn settings(&mut self, section: &CheckpointDecl) -> Vec<Setting> {
+        let mut settings: Vec<Setting> = Vec::new();
+        let n_own = self.own.len();
+        for (i, item) in self.items().into_iter().enumerate() {
+            let CheckpointItem::Setting { name, value } = item else {
+                continue;
+            };
+            let found = match name {
+                SettingName::Key(key) => Some((String::new(), key.value(), None, false)),
+                SettingName::Symbol(name) => self.key_of(name),
+            };
+            let Some((symbol, key, ty, required)) = found else {
+                if let (SettingName::Symbol(name), true) = (name, i < n_own) {
+                    self.unknown_symbol(name);
+                }
+                continue;
+            };
+            if settings.iter().any(|s| s.key == key) {
+                continue;
+            }
+            let value = value.iter().filter_map(|e| self.term(e)).collect();
+            settings.push(Setting {
+                symbol,
+                key,
+                ty,
+                required,
+                value,
+            });
+        }
+        let lacking = self.arch.hparams.iter().filter_map(|h| match h {
+            Hparam::Key {
+                name,
+                key,
+                default: None,
+                at_least: None,
+                ..
+            } if !settings.iter().any(|s| s.key == *key) => Some(format!("`{name}`")),
+            _ => None,
+        });
+        let lacking: Vec<String> = lacking.collect();
+        if let (Some(class), false) = (section.classes.first(), lacking.is_empty()) {
+            let message = format!(
+                "{} no setting in this section; write `name = \"path.in.config.json\";` or a constant",
+                have(&lacking)
+            );
+            self.errors.at(class, message);
+        }
+        settings
+    }
+
+    /// Returns the name, key, type, and necessity of a symbol that the declaration reads from files.
+    fn key_of(&self, name: &Ident) -> Option<(String, String, Option<Ty>, bool)> {
+        let text = name.to_string();
+        for h in &self.arch.hparams {
+            match h {
+                Hparam::Key {
+                    name: n,
+                    key,
+                    read,
+                    default,
+                    at_least,
+                    ..
+                } if n == name => {
+                    let ty = match read {
+                        Read::One(ty) | Read::PerLayer(ty) => Some(*ty),
+                        Read::List => Some(Ty::Int),
+                        Read::Pattern | Read::DenseFirst => None,
+                    };
+                    let required = default.is_none() && at_least.is_none();
+                    return Some((text, key.clone(), ty, required));
+                }
+                _ => {}
+            }
+        }
+        if let Some((_, key)) = SETTABLE.iter().find(|(n, _)| *n == text) {
+            return Some((text, (*key).to_owned(), Some(Ty::Float), false));
+        }
+        let builtin = builtins::builtin(&text)?;
+        let required = REQUIRED.contains(&builtin.name);
+        Some((text, builtin.key?.to_owned(), Some(builtin.ty), required))
+    }
+
+    fn unknown_symbol(&mut self, name: &Ident) {
+        let keys = self.arch.hparams.iter().filter_map(|h| match h {
+            Hparam::Key { name, .. } => Some(name.to_string()),
+            _ => None,
+        });
+        let builtins = builtins::BUILTINS.iter().filter(|b| b.key.is_some());
+        let names: Vec<String> = keys.chain(builtins.map(|b| b.name.to_owned())).collect();
+        let hint = did_you_mean(&name.to_string(), names.iter().map(String::as_str));
+        self.errors
+            .at(name, format!("no hyper-parameter with a key is named `{name}`{hint}"));
+    }
+
+    fn checks(&mut self) -> Vec<(Term, String)> {
+        let checks = self.items().into_iter().filter_map(|item| match item {
+            CheckpointItem::Check { cond, text } => Some((cond, text)),
+            _ => None,
+        });
+        let checks: Vec<_> = checks.collect();
+        let term = |(cond, text): (&Expr, &syn::LitStr)| Some((self.term(cond)?, text.value()));
+        checks.into_iter().filter_map(term).collect()
+    }
+
+    /// Returns the source of each tensor, and reports the tensors that have none.
+    fn sources(&mut self, section: &CheckpointDecl) -> Vec<TensorSource> {
+        let (mut sources, mut lacking) = (Vec::new(), Vec::new());
+        for tensor in &self.arch.tensors {
+            let mut decided = false;
+            let mut parts: Vec<String> = Vec::new();
+            for item in self.items() {
+                match item {
+                    CheckpointItem::Without { names, .. } if names.contains(&tensor.name) && parts.is_empty() => {
+                        decided = true;
+                        break;
+                    }
+                    CheckpointItem::Source(s) if s.target == tensor.name => {
+                        let part = s.suffix.as_ref().map_or_else(String::new, ToString::to_string);
+                        if !parts.contains(&part) {
+                            parts.push(part.clone());
+                            sources.push(self.source(tensor, part, s));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            // Tensors of one name have a source together.
+            let name = format!("`{}`", tensor.name);
+            if !decided && !parts.iter().any(String::is_empty) && !lacking.contains(&name) {
+                lacking.push(name);
+            }
+        }
+        if let (Some(class), false) = (section.classes.first(), lacking.is_empty()) {
+            let message = format!(
+                "{} no source in this section; write `name <- \"name.in.the.checkpoint\";` or `without name \"reason\";`",
+                have(&lacking)
+            );
+            self.errors.at(class, message);
+        }
+        sources
+    }
+
+    fn source(&mut self, tensor: &Tensor, part: String, s: &SourceDecl) -> TensorSource {
+        if let Some(suffix) = &s.suffix
+            && suffix != "bias"
+            && suffix != "scale"
+        {
+            self.errors.at(suffix, "expected `bias` or `scale` after the dot");
+        }
+        let group = tensor.group.map(|g| &self.arch.groups[g]);
+        let prefix = group.map(|g| self.prefix(&g.name.to_string()));
+        let origins = s.origins.iter().map(|o| self.origin(o, prefix.as_deref())).collect();
+        TensorSource {
+            field: tensor.name.to_string(),
+            gguf: tensor.gguf.clone(),
+            part,
+            kind: tensor.kind.name(),
+            group: group.map(|g| g.prefix.clone()),
+            tied: tensor.tie.is_some(),
+            origins,
+        }
+    }
+
+    /// Returns the prefix of the names that begin with a dot.
+    fn prefix(&self, group: &str) -> String {
+        let mut prefixes = self.items().into_iter().filter_map(|item| match item {
+            CheckpointItem::Prefix { group: g, prefix } if g == group => Some(prefix.value()),
+            _ => None,
+        });
+        prefixes.next().unwrap_or_default()
+    }
+
+    fn origin(&mut self, o: &OriginDecl, prefix: Option<&str>) -> Origin {
+        let mut name = o.name.value();
+        if name.starts_with('.') {
+            match prefix {
+                Some(prefix) => name.insert_str(0, prefix),
+                None => self
+                    .errors
+                    .at(&o.name, "a name that begins with a dot belongs to a layer"),
+            }
+        }
+        let holes = name.matches("{}").count();
+        let expected = usize::from(prefix.is_some()) + usize::from(o.stack);
+        if holes != expected {
+            let message =
+                format!("{name:?} has {holes} `{{}}`, expected {expected}: one for the layer, and one for a stack");
+            self.errors.at(&o.name, message);
+        }
+        let steps = o.steps.iter().filter_map(|s| {
+            let text = s.word.to_string();
+            let words = FRACTION_STEPS
+                .iter()
+                .chain(&NUMBER_STEPS)
+                .chain(&PLAIN_STEPS)
+                .chain(&["rows"]);
+            let word = words.copied().find(|w| *w == text)?;
+            let args: Vec<Term> = s.args.iter().filter_map(|e| self.term(e)).collect();
+            if let (true, [Term::Int(part), Term::Int(parts)]) = (FRACTION_STEPS.contains(&word), &args[..])
+                && part >= parts
+            {
+                let message = format!("parts are counted from 0, so part {part} of {parts} does not exist");
+                self.errors.at(&s.word, message);
+            }
+            Some((word, args))
+        });
+        let steps = steps.collect();
+        Origin {
+            name,
+            stack: o.stack,
+            steps,
+        }
+    }
+
+    /// Checks an expression over the configuration.
+    fn term(&mut self, expr: &Expr) -> Option<Term> {
+        match parse::bare(expr) {
+            Expr::Lit(lit) => self.literal(&lit.lit),
+            Expr::Unary(u) => {
+                let op = match u.op {
+                    UnOp::Neg(_) => "neg",
+                    UnOp::Not(_) => "not",
+                    _ => return self.fault(expr, "expected `-` or `!`"),
+                };
+                Some(Term::Call(op, vec![self.term(&u.expr)?]))
+            }
+            Expr::Binary(b) => {
+                let Some(op) = operator(&b.op) else {
+                    return self.fault(&b.op, "this operator does not exist here");
+                };
+                let (left, right) = (self.term(&b.left), self.term(&b.right));
+                Some(Term::Call(op, vec![left?, right?]))
+            }
+            Expr::If(e) => self.conditional(e),
+            Expr::Call(call) => self.call(call),
+            other => match parse::plain_name(other) {
+                Some(name) if name == "il" => Some(Term::Call("il", Vec::new())),
+                Some(name) if self.key_of(&name).is_some() => Some(Term::Symbol(name.to_string())),
+                Some(name) => {
+                    self.unknown_symbol(&name);
+                    None
+                }
+                None => self.fault(
+                    other,
+                    "expected a path of `config.json` in quotes, a number, or a setting",
+                ),
+            },
+        }
+    }
+
+    fn literal(&mut self, lit: &Lit) -> Option<Term> {
+        match lit {
+            Lit::Str(s) => Some(Term::Path(s.value())),
+            Lit::Int(n) => n.base10_parse().map(Term::Int).ok(),
+            Lit::Float(x) => x.base10_parse().map(Term::Float).ok(),
+            Lit::Bool(b) => Some(Term::Bool(b.value)),
+            other => self.fault(other, "expected a path of `config.json` in quotes, or a number"),
+        }
+    }
+
+    fn conditional(&mut self, e: &syn::ExprIf) -> Option<Term> {
+        let result = |block: &syn::Block| match &block.stmts[..] {
+            [syn::Stmt::Expr(e, None)] => Some(e.clone()),
+            _ => None,
+        };
+        let Some((then, otherwise)) = result(&e.then_branch).zip(e.else_branch.as_ref()) else {
+            return self.fault(e, "a condition needs one value in each branch");
+        };
+        let otherwise = match &*otherwise.1 {
+            Expr::Block(b) => result(&b.block),
+            other => Some(other.clone()),
+        };
+        let Some(otherwise) = otherwise else {
+            return self.fault(e, "a condition needs one value in each branch");
+        };
+        let parts = [self.term(&e.cond), self.term(&then), self.term(&otherwise)];
+        let parts: Option<Vec<Term>> = parts.into_iter().collect();
+        Some(Term::Call("if", parts?))
+    }
+
+    fn call(&mut self, call: &syn::ExprCall) -> Option<Term> {
+        let name = parse::plain_name(&call.func).map(|n| n.to_string()).unwrap_or_default();
+        let Some(&(name, least, most)) = FUNCTIONS.iter().find(|(n, ..)| *n == name) else {
+            let message = format!("expected a function: {}", one_of(FUNCTIONS.iter().map(|&(n, ..)| n)));
+            return self.fault(&call.func, &message);
+        };
+        if call.args.len() < least || call.args.len() > most {
+            let message = format!("`{name}` takes {least} to {most} operands, found {}", call.args.len());
+            return self.fault(call, &message);
+        }
+        if name == "text" {
+            return match call.args.first() {
+                Some(Expr::Lit(syn::ExprLit { lit: Lit::Str(s), .. })) => Some(Term::Text(s.value())),
+                _ => self.fault(call, "`text` takes a string"),
+            };
+        }
+        let args: Option<Vec<Term>> = call.args.iter().map(|e| self.term(e)).collect();
+        Some(Term::Call(name, args?))
+    }
+
+    fn fault<T>(&mut self, at: impl ToTokens, message: &str) -> Option<T> {
+        self.errors.at(at, message);
+        None
+    }
+}
+
+/// Returns "`a` has" or "`a`, `b` have".
+fn have(names: &[String]) -> String {
+    let verb = if names.len() == 1 { "has" } else { "have" };
+    format!("{} {verb}", names.join(", "))
+}
+
+fn source_name(s: &SourceDecl) -> String {
+    match &s.suffix {
+        Some(suffix) => format!("{}.{suffix}", s.target),
+        None => s.target.to_string(),
+    }
+}
+
+fn operator(op: &BinOp) -> Option<&'static str> {
+    Some(match op {
+        BinOp::Add(_) => "+",
+        BinOp::Sub(_) => "-",
+        BinOp::Mul(_) => "*",
+        BinOp::Div(_) => "/",
+        BinOp::Rem(_) => "%",
+        BinOp::Eq(_) => "==",
+        BinOp::Ne(_) => "!=",
+        BinOp::Lt(_) => "<",
+        BinOp::Le(_) => "<=",
+        BinOp::Gt(_) => ">",
+        BinOp::Ge(_) => ">=",
+        BinOp::And(_) => "&&",
+        BinOp::Or(_) => "||",
+        _ => return None,
+    })
+}

@@ -1,0 +1,248 @@
+//! `checkpoint` sections: their resolution with fragments and inheritance, and the errors reported for them.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use arch_lang::model::checkpoint::{Checkpoint, Term};
+use arch_lang::{Library, Source};
+use proc_macro2::TokenStream;
+
+const BASE: &str = r#"
+name: "base";
+rope: neox;
+hparams { n_swa: usize = "attention.sliding_window"; cap: f32 = "cap" or 1.0; check cap > 0.0, "cap"; }
+tensors {
+    use head;
+    layer {
+        attn_norm: vector [n_embd];
+        use ffn;
+    }
+}
+graph {
+    let x = token_embd[tokens];
+    for layer {
+        let h = rms_norm(x, attn_norm, cap) * n_swa;
+        x += down(silu(gate(h)) * up(h));
+    }
+    output(rms_norm(x, output_norm))
+}
+CHECKPOINT
+test { n_embd: 64, n_head: 2, n_layer: 2, n_ff: 96, n_vocab: 32, n_swa: 4 }
+"#;
+
+struct Memory(BTreeMap<&'static str, &'static str>);
+
+impl Library for Memory {
+    fn find(&self, _: &str) -> Option<Source> {
+        None
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn fragment(&self, name: &str) -> Option<Source> {
+        let text = format!("//! About.\nfragment! {{ {} }}", self.0.get(name)?);
+        let file = format!("fragments/{name}.rs");
+        Some(Source { file, text })
+    }
+
+    fn fragments(&self) -> Vec<String> {
+        self.0.keys().map(ToString::to_string).collect()
+    }
+
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
+        Box::new(std::iter::empty())
+    }
+}
+
+fn compiled(section: &str) -> Result<Vec<Checkpoint>, Vec<String>> {
+    let library = Memory(BTreeMap::from([
+        (
+            "head",
+            r#"tensors {
+                token_embd: embed [n_embd, n_vocab];
+                output_norm: vector [n_embd];
+                output: linear [n_embd -> n_vocab] or token_embd;
+            }
+            checkpoint {
+                token_embd <- "model.embed_tokens";
+                output_norm <- "model.norm";
+                output <- "lm_head";
+            }"#,
+        ),
+        (
+            "ffn",
+            r#"options(width = n_ff); tensors {
+                gate, up: linear "ffn_gate", "ffn_up" [n_embd -> width];
+                down: linear "ffn_down" [width -> n_embd];
+            }
+            checkpoint {
+                gate <- ".mlp.gate_proj" or ".mlp.gate_up_proj" rows 0..width;
+                up <- ".mlp.up_proj" or ".mlp.gate_up_proj" split 1/2;
+                down <- ".mlp.down_proj";
+            }"#,
+        ),
+    ]));
+    let text = BASE.replace("CHECKPOINT", section);
+    let arch = arch_lang::compile_with(TokenStream::from_str(&text).unwrap(), &library);
+    let shown = |faults: Vec<arch_lang::Diagnostic>| faults.iter().map(common::shown).collect();
+    arch.map(|arch| arch.checkpoints).map_err(shown)
+}
+
+fn faults(section: &str) -> Vec<String> {
+    compiled(section).err().unwrap_or_default()
+}
+
+const WHOLE: &str = r#"checkpoint "AForCausalLM", "BForCausalLM" {
+    n_swa = "window" or "windows.full" or 16;
+    "extra.key" = if "kind" == text("x") { 1 } else { 2 };
+    check "hidden_act" == text("silu"), "hidden_act must be silu";
+    attn_norm <- ".input_layernorm" plus 1;
+}"#;
+
+#[test]
+fn section_is_completed_by_fragments_and_common_settings() {
+    let sections = compiled(WHOLE).unwrap();
+    let [section] = &sections[..] else {
+        panic!("{} sections", sections.len())
+    };
+    assert_eq!(section.classes, ["AForCausalLM", "BForCausalLM"]);
+    let setting = |key: &str| section.settings.iter().find(|s| s.key == key).unwrap();
+    assert_eq!(setting("attention.sliding_window").value.len(), 3);
+    assert!(setting("attention.sliding_window").required);
+    assert!(matches!(&setting("embedding_length").value[..], [Term::Path(p)] if p == "hidden_size"));
+    assert!(matches!(setting("extra.key").value[0], Term::Call("if", _)));
+    assert!(setting("attention.layer_norm_rms_epsilon").required);
+    // The declaration reads no epsilon of this kind.
+    assert!(section.settings.iter().all(|s| s.key != "attention.layer_norm_epsilon"));
+    assert_eq!(section.checks.len(), 1);
+    let shown: Vec<String> = section
+        .sources
+        .iter()
+        .map(|s| {
+            let names: Vec<&str> = s.origins.iter().map(|o| o.name.as_str()).collect();
+            let steps: Vec<&str> = s.origins.iter().flat_map(|o| &o.steps).map(|(w, _)| *w).collect();
+            let group = s.group.as_deref().unwrap_or("");
+            format!("{group} {} {} {}", s.gguf, names.join(","), steps.join(","))
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            " token_embd model.embed_tokens ",
+            " output_norm model.norm ",
+            " output lm_head ",
+            "blk attn_norm model.layers.{}.input_layernorm plus",
+            "blk ffn_gate model.layers.{}.mlp.gate_proj,model.layers.{}.mlp.gate_up_proj rows",
+            "blk ffn_up model.layers.{}.mlp.up_proj,model.layers.{}.mlp.gate_up_proj split",
+            "blk ffn_down model.layers.{}.mlp.down_proj ",
+        ]
+    );
+    assert!(section.sources[2].tied);
+}
+
+#[test]
+fn like_inherits_items_of_another_section() {
+    let both =
+        format!("{WHOLE} checkpoint \"C\" like \"BForCausalLM\" {{ layer \"h.{{}}\" {{ attn_norm <- \".ln\"; }} }}");
+    let sections = compiled(&both).unwrap();
+    let c = &sections[1];
+    assert!(c.settings.iter().any(|s| s.key == "attention.sliding_window"));
+    let of = |gguf: &str| &c.sources.iter().find(|s| s.gguf == gguf).unwrap().origins[0];
+    assert_eq!(of("attn_norm").name, "h.{}.ln");
+    assert!(of("attn_norm").steps.is_empty());
+    assert_eq!(of("ffn_down").name, "h.{}.mlp.down_proj");
+}
+
+#[test]
+fn faults_of_sections_are_reported_under_their_tokens() {
+    let cases: [(&str, &[&str]); 11] = [
+        (
+            r#"checkpoint "A" { n_swa = 1; }"#,
+            &[
+                "\"A\": `attn_norm` has no source in this section; write `name <- \"name.in.the.checkpoint\";` or `without name \"reason\";`",
+            ],
+        ),
+        (
+            r#"checkpoint "A" { attn_norm <- ".n"; }"#,
+            &["\"A\": `n_swa` has no setting in this section; write `name = \"path.in.config.json\";` or a constant"],
+        ),
+        (
+            r#"checkpoint "A" { n_swa = 1; n_sva = 2; atn_norm <- ".n"; attn_norm <- ".n"; }"#,
+            &[
+                "atn_norm: no tensor named `atn_norm`; did you mean `attn_norm`?",
+                "n_sva: no hyper-parameter with a key is named `n_sva`; did you mean `n_swa`?",
+            ],
+        ),
+        (
+            r#"checkpoint "A" { n_swa = 1; n_swa = 2; attn_norm <- ".n"; without attn_norm "none"; }"#,
+            &[
+                "n_swa: `n_swa` has two settings",
+                "attn_norm: `attn_norm` has two sources",
+            ],
+        ),
+        (
+            r#"checkpoint "A" { n_swa = 1; attn_norm <- "norm"; output <- ".head"; }"#,
+            &[
+                "\"norm\": \"norm\" has 0 `{}`, expected 1: one for the layer, and one for a stack",
+                "\".head\": a name that begins with a dot belongs to a layer",
+            ],
+        ),
+        (
+            r#"checkpoint "A" { n_swa = 1; attn_norm <- ".n" split 2/2; }"#,
+            &["split: parts are counted from 0, so part 2 of 2 does not exist"],
+        ),
+        (
+            r#"checkpoint "A" { n_swa = 1; attn_norm <- ".n" rotate; }"#,
+            &[
+                "rotate: expected `split`, `every`, `rows`, `pairs`, `heads`, `plus`, `times`, `merge`, `squeeze`, `exp`, `neg` or `transpose`, found `rotate`",
+            ],
+        ),
+        (
+            r#"checkpoint "A" { n_swa = size("x"); attn_norm <- ".n"; }"#,
+            &[
+                "size: expected a function: `text`, `first`, `given`, `length`, `int`, `min`, `max`, `sqrt`, `ln`, `at`, `contains` or `each_layer`",
+            ],
+        ),
+        (
+            r#"checkpoint "A" { n_swa = 1; attn_norm.weight <- ".n"; attn_norm <- ".n"; }"#,
+            &["weight: expected `bias` or `scale` after the dot"],
+        ),
+        (
+            r#"checkpoint "A" like "B" { n_swa = 1; attn_norm <- ".n"; }"#,
+            &["\"B\": no checkpoint section for \"B\""],
+        ),
+        (
+            r#"checkpoint "A" like "A" { n_swa = 1; attn_norm <- ".n"; } checkpoint "A" { n_swa = 1; attn_norm <- ".n"; }"#,
+            &[
+                "\"A\": class \"A\" has two sections",
+                "\"A\": the section for \"A\" is like itself",
+            ],
+        ),
+    ];
+    for (section, expected) in cases {
+        let mut found = faults(section);
+        let mut expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected, "{section}");
+    }
+}
+
+#[test]
+fn formatted_section_keeps_its_meaning() {
+    let text = format!("arch! {{\n{}\n}}\n", BASE.replace("CHECKPOINT", WHOLE));
+    let formatted = arch_lang::format::format("base.rs", &text).unwrap();
+    assert!(
+        formatted.contains("    checkpoint \"AForCausalLM\", \"BForCausalLM\" {\n        n_swa = \"window\" or"),
+        "{formatted}"
+    );
+    assert!(
+        formatted.contains("        attn_norm <- \".input_layernorm\" plus 1;\n"),
+        "{formatted}"
+    );
+    assert_eq!(arch_lang::format::format("base.rs", &formatted).unwrap(), formatted);
+}
