@@ -9,6 +9,7 @@ use crate::commands::bench::args::BenchArgs;
 use crate::commands::devices::DevicesArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::embed::EmbedArgs;
+use crate::commands::encode::EncodeArgs;
 use crate::commands::generate::{CompletionsArgs, ManArgs};
 use crate::commands::gguf::GgufArgs;
 use crate::commands::inspect::InspectArgs;
@@ -48,6 +49,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Compute embeddings, compare texts, or rerank documents
     Embed(EmbedArgs),
+    /// Write the rows of an image, which a language model reads like token embeddings
+    Encode(EncodeArgs),
     /// Tokenize a string
     Tokenize(TokenizeArgs),
     /// List, show and check model architectures
@@ -121,6 +124,7 @@ pub fn dispatch(command: Command) -> Outcome {
         Command::Batch(args) => commands::batch::run(&args),
         Command::Tokenize(args) => commands::tokenize::run(&args),
         Command::Embed(args) => commands::embed::run(&args),
+        Command::Encode(args) => commands::encode::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Pull(args) => commands::models::pull(&args),

@@ -21,6 +21,7 @@ mod fetch;
 mod format;
 mod grammar;
 mod hub;
+mod images;
 mod input;
 mod interrupt;
 mod llama_cpp;

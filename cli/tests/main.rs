@@ -18,6 +18,7 @@ mod documents;
 mod embed;
 mod gguf;
 mod hub;
+mod images;
 mod instruction_sets;
 mod llama_cpp;
 mod loading;

@@ -68,6 +68,9 @@ pub enum Error {
         /// Message of the failed operation.
         reason: String,
     },
+    /// Drafts are requested for a prompt with images.
+    #[error("speculative decoding does not support images; disable drafts")]
+    DraftsWithImages,
     /// The prompt has no tokens.
     #[error("the prompt is empty")]
     EmptyPrompt,

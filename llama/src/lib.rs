@@ -58,6 +58,7 @@ mod error;
 mod generator;
 #[cfg(feature = "hub")]
 pub mod hub;
+mod images;
 mod load;
 mod model;
 mod options;

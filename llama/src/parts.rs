@@ -10,6 +10,7 @@
 //! - [`Generator`]: tokens to text, with stop strings and reasoning budget
 //! - [`Session`]: context with cached prefix, context shift, and speculative decoding
 //! - [`reserve_drafts`]: memory for the drafts of speculative decoding
+//! - [`Projector`]: rows of images, and their places in prompts
 //! - [`save_messages`], [`load_messages`]: saved conversations
 //! - [`default_pooling`], [`decode_texts`]: embeddings
 //! - [`usable_gpus`], [`load_or_use_cpu`]: loading on the devices of the machine
@@ -17,10 +18,14 @@
 /// All built-in architectures, for `engine::model::Model::load`.
 pub use archs::ALL as ARCHITECTURES;
 
+/// All built-in encoders of media.
+pub use archs::ENCODERS;
+
 pub use crate::constraint::PendingConstraint;
 pub use crate::drafts::reserve_drafts;
 pub use crate::embed::{MAX_TEXTS, decode_texts, default_pooling, n_fitting, normalized};
 pub use crate::generator::{Generator, OutputEnd, Sampled, ShownTokens};
+pub use crate::images::{IMAGE_MARK, ImageError, Projector, encode_image, without_marks};
 pub use crate::load::{load_or_use_cpu, usable_gpus};
 pub use crate::sampling::sampler_chain;
 pub use crate::saved::{load_messages, save_messages};

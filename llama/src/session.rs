@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engine::chat::Budget;
-use engine::context::{Batch, Context, ContextError, ContextParams, DecodeError, MemoryError, SeqSet, StateError};
+use engine::context::{
+    Batch, Context, ContextError, ContextParams, DecodeError, MEDIA_TOKENS, MediaRows, MemoryError, SeqSet, StateError,
+};
 use engine::model::Model;
 use engine::sample::{RepetitionWatch, SamplerParams, Token};
 use engine::speculate::{Decoded, Drafted, Speculator};
@@ -14,6 +16,7 @@ use engine::vocab::Vocab;
 
 use crate::constraint::PendingConstraint;
 use crate::generator::{Generator, OutputEnd, ShownTokens};
+use crate::images::{self, ImageSpan};
 use crate::sampling::sampler_chain;
 use crate::stats::{Finish, Stats};
 use crate::{CancelHandle, Error, Result};
@@ -92,6 +95,8 @@ pub struct GenerationParams<'a> {
     pub constraint: Option<&'a mut PendingConstraint>,
     /// Stop when the output repeats itself without end.
     pub loop_detection: bool,
+    /// Images whose rows are in the prompt, in any order.
+    pub images: Vec<Arc<MediaRows>>,
     /// Called during long prompts with the numbers of processed and of all tokens.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
 }
@@ -108,6 +113,7 @@ impl<'a> GenerationParams<'a> {
             budget: None,
             constraint: None,
             loop_detection: true,
+            images: Vec::new(),
             progress: None,
         }
     }
@@ -237,7 +243,11 @@ impl Session {
         sampler.seed = sampler.seed.map(|seed| seed.wrapping_add(self.n_prompts));
         self.n_prompts += 1;
         let mut chain = sampler_chain(&self.model, &sampler, params.ignore_eos)?;
-        prompt.iter().for_each(|&token| chain.accept_prompt(token));
+        let tokens = prompt.iter().filter(|token| **token < MEDIA_TOKENS);
+        tokens.for_each(|&token| chain.accept_prompt(token));
+        if !params.images.is_empty() && self.speculator.is_some() {
+            return Err(Error::DraftsWithImages);
+        }
         let start = Instant::now();
         self.context.set_cancel(Some(self.cancel.flag()));
         self.settle()?;
@@ -248,15 +258,14 @@ impl Session {
         };
         let mut stats = Stats {
             dropped_tokens: self.shorten(&mut prompt)?,
-            cached_tokens: self.reuse(&prompt)?,
+            cached_tokens: self.reuse(&prompt, &params.images)?,
             ..Stats::default()
         };
-        let rest = &prompt[stats.cached_tokens..];
         // Report grammar errors before a long prefill.
-        if rest.len() > self.context.params().n_ubatch {
+        if prompt.len() - stats.cached_tokens > self.context.params().n_ubatch {
             params.constraint.as_mut().map(|c| c.get()).transpose()?;
         }
-        let is_done = self.prefill(rest, params.progress)?;
+        let is_done = self.prefill(&prompt, &params.images, params.progress)?;
         stats.prompt_tokens = n_encoded + self.cached.len() - stats.cached_tokens;
         stats.prompt_time = start.elapsed();
         if is_done && let Some(constraint) = params.constraint {
@@ -412,7 +421,7 @@ impl Session {
     }
 
     /// Removes cached tokens that do not match the prompt and returns the number of tokens that remain.
-    fn reuse(&mut self, prompt: &[Token]) -> Result<usize> {
+    fn reuse(&mut self, prompt: &[Token], images: &[Arc<MediaRows>]) -> Result<usize> {
         let n_ctx = self.capacity();
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
@@ -424,6 +433,10 @@ impl Session {
         let common = self.common(prompt);
         // The last token is always recomputed, because its logits are needed.
         let keep = common.min(prompt.len() - 1);
+        // An image is computed as a whole.
+        let cut = images::spans(prompt, images).into_iter();
+        let cut = cut.filter(|span| span.start < keep && keep < span.end());
+        let keep = cut.map(|span| span.start).min().unwrap_or(keep);
         if keep < self.cached.len() {
             return Ok(self.truncate(keep));
         }
@@ -500,40 +513,69 @@ impl Session {
         Ok(Some(speculator.drafted()))
     }
 
-    /// Decodes a prompt. Returns false if cancelled; the decoded tokens remain.
-    fn prefill(&mut self, tokens: &[Token], mut progress: Option<&mut dyn FnMut(usize, usize)>) -> Result<bool> {
-        let params = self.context.params();
-        let is_long = tokens.len() > params.n_ubatch;
+    /// Decodes the tokens of a prompt that are not cached. Returns false if cancelled; the decoded tokens remain.
+    fn prefill(
+        &mut self,
+        prompt: &[Token],
+        images: &[Arc<MediaRows>],
+        mut progress: Option<&mut dyn FnMut(usize, usize)>,
+    ) -> Result<bool> {
+        let (params, n_cached) = (self.context.params(), self.cached.len());
+        let n_new = prompt.len() - n_cached;
+        let is_long = n_new > params.n_ubatch;
         // Smaller batches report progress more often.
         let n_batch = if is_long && progress.is_some() {
             params.n_ubatch
         } else {
             params.n_batch
         };
-        let mut n_done = 0;
-        for chunk in tokens.chunks(n_batch) {
-            self.batch.clear();
-            self.batch.push_prompt(chunk, self.cached.len(), 0);
+        let (n_max, spans) = (params.n_batch, images::spans(prompt, images));
+        while self.cached.len() < prompt.len() {
+            let from = self.cached.len();
+            let chunk = from..images::batch_end(&spans, from, prompt.len(), n_batch, n_max);
+            self.fill_batch(prompt, chunk.clone(), &spans);
             match self.context.decode(&self.batch) {
-                Ok(()) => self.cached.extend_from_slice(chunk),
+                Ok(()) => self.cached.extend_from_slice(&prompt[chunk.clone()]),
                 Err(DecodeError::Cancelled) => return Ok(false),
                 Err(e) => return Err(e.into()),
             }
-            n_done += chunk.len();
             if is_long && let Some(progress) = &mut progress {
-                progress(n_done, tokens.len());
+                progress(chunk.end - n_cached, n_new);
             }
             self.last = chunk.len() - 1;
             if let Some(speculator) = &mut self.speculator {
                 let decoded = Decoded {
                     context: &self.context,
                     first: 0,
-                    n_before: self.cached.len() - chunk.len(),
-                    tokens: chunk,
+                    n_before: from,
+                    tokens: &prompt[chunk],
                 };
                 speculator.follow(0, decoded)?;
             }
         }
         Ok(true)
+    }
+
+    /// Fills the batch with a part of a prompt, with output for its last token.
+    fn fill_batch(&mut self, prompt: &[Token], part: Range<usize>, spans: &[ImageSpan]) {
+        self.batch.clear();
+        let mut at = part.start;
+        while at < part.end {
+            let next = spans.iter().find(|span| span.end() > at);
+            match next.filter(|span| span.start <= at) {
+                Some(span) => {
+                    let (row, end) = (span.row + at - span.start, span.end().min(part.end));
+                    self.batch
+                        .push_media(&span.image, row..row + end - at, at, SeqSet::one(0));
+                    at = end;
+                }
+                None => {
+                    let end = next.map_or(part.end, |span| span.start.min(part.end));
+                    self.batch.push_prompt(&prompt[at..end], at, 0);
+                    at = end;
+                }
+            }
+        }
+        self.batch.request_only_last();
     }
 }

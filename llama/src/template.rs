@@ -50,6 +50,25 @@ impl Rendered {
         &self.text
     }
 
+    /// Creates a prompt from plain text, whose control tokens are parsed.
+    pub fn plain(text: String) -> Rendered {
+        Rendered { text, mark: None }
+    }
+
+    /// Tokenizes plain text.
+    pub fn tokenized(self, vocab: &Vocab) -> Prompt {
+        let tokens = vocab.tokenize(&self.text, true, true);
+        Prompt {
+            text: self.text,
+            tokens,
+        }
+    }
+
+    /// Returns the text, and the character that marks control tokens as text.
+    pub(crate) fn into_parts(self) -> (String, Option<char>) {
+        (self.text, self.mark)
+    }
+
     /// Appends text whose control tokens are parsed.
     pub fn push(&mut self, text: &str) {
         self.text.push_str(text);
@@ -228,10 +247,15 @@ impl PromptTemplate {
         Ok(Rendered { text, mark: Some(mark) })
     }
 
+    /// Returns true if special tokens such as BOS are added to a rendered prompt.
+    pub(crate) fn adds_special(&self, text: &str) -> bool {
+        !self.template.has_bos(text)
+    }
+
     /// Tokenizes a rendered prompt.
     pub fn tokenized(&self, vocab: &Vocab, rendered: Rendered) -> Prompt {
         let Rendered { text, mark } = rendered;
-        let add_special = !self.template.has_bos(&text);
+        let add_special = self.adds_special(&text);
         match mark {
             Some(mark) => {
                 let tokens = vocab.tokenize_marked(&text, add_special, mark);

@@ -78,7 +78,8 @@ fn crates_only_depend_downwards() {
     assert_eq!(dependencies("arch-macros/lang"), [""; 0]);
     assert_eq!(dependencies("arch-macros"), ["arch-lang"]);
     assert_eq!(dependencies("archs"), ["arch-macros", "engine"]);
-    assert_eq!(dependencies("llama"), ["archs", "engine", "kernels"]);
+    assert_eq!(dependencies("llama"), ["archs", "engine", "kernels", "media"]);
+    assert_eq!(dependencies("media"), [""; 0]);
     assert_eq!(dependencies("server"), ["engine", "llama"]);
     refuse("kernels/src", &["std::thread", "rayon"]);
     refuse("archs", &["backend"]);

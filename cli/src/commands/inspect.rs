@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Array, Gguf, Metadata, Value};
+use engine::model::{ENCODER_ARCH, LoadParams, projector_type};
 use serde::Serialize;
 use serde_json::{Map, json};
 
@@ -221,7 +222,11 @@ fn declaration(header: &Gguf, file: &Path, architecture: Option<&str>, is_split:
     let Some(name) = architecture else {
         return Declaration::None;
     };
-    let Some(registered) = archs::find(name) else {
+    let found = match projector_type(&header.metadata) {
+        Some(encoder) if name == ENCODER_ARCH => archs::find_encoder(encoder),
+        _ => archs::find(name),
+    };
+    let Some(registered) = found else {
         return Declaration::Unknown;
     };
     if is_split {
@@ -230,7 +235,8 @@ fn declaration(header: &Gguf, file: &Path, architecture: Option<&str>, is_split:
     if header.tensors().is_empty() {
         return Declaration::NoTensors;
     }
-    match engine::model::declare_header(header, file, registered.arch, name) {
+    let prefix = registered.arch.key_prefix(name);
+    match engine::model::declare_header(header, file, registered.arch, prefix) {
         Ok(_) => Declaration::Matches,
         Err(e) => Declaration::Differs(e.to_string()),
     }
@@ -312,6 +318,10 @@ fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, whole_arrays: 
     if let Some(name) = report.name {
         writeln!(out, "name          {}", printable(name))?;
     }
+    if let Some(encoder) = projector_type(&header.metadata) {
+        writeln!(out, "encoder       {}", printable(encoder))?;
+        print_image(out, header, Path::new(&report.file))?;
+    }
     writeln!(out, "declaration   {}", describe(&report.declaration))?;
     writeln!(out, "parameters    {}", format::count(report.n_parameters))?;
     writeln!(out, "tensor data   {}", format::bytes(report.tensor_bytes))?;
@@ -323,6 +333,22 @@ fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, whole_arrays: 
     }
     print_metadata(out, header, report, whole_arrays)?;
     print_tensors(out, report)
+}
+
+/// Prints the size of the images of a projector and the number of their rows.
+fn print_image(out: &mut dyn Write, header: &Gguf, file: &Path) -> Outcome {
+    let Ok(plan) = engine::model::plan(header, file, archs::ENCODERS, &LoadParams::default()) else {
+        return Ok(());
+    };
+    let (Some(rules), [width, n_rows]) = (plan.image, plan.result_shape) else {
+        return Ok(());
+    };
+    let (side, rows) = (rules.side, format::plural(n_rows, "row"));
+    Ok(writeln!(
+        out,
+        "image         {side} x {side} pixels, {} patches, {rows} of {width} values",
+        rules.n_patches()
+    )?)
 }
 
 fn describe(declaration: &Declaration) -> String {

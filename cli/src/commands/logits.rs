@@ -106,7 +106,8 @@ fn parse_tokens(text: &str) -> Outcome<Vec<Token>> {
     }
 }
 
-fn write(logits: &Logits, path: &Path) -> Outcome {
+/// Writes rows of values to a file.
+pub fn write(logits: &Logits, path: &Path) -> Outcome {
     let failed = |e: std::io::Error| Failure::new(format_args!("cannot write {}: {e}", path.display()));
     let mut out = BufWriter::new(File::create(path).map_err(failed)?);
     logits.write(&mut out).and_then(|()| out.flush()).map_err(failed)

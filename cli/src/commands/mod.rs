@@ -6,6 +6,7 @@ pub mod bench;
 pub mod devices;
 pub mod doctor;
 pub mod embed;
+pub mod encode;
 pub mod generate;
 pub mod gguf;
 pub mod inspect;

@@ -42,7 +42,9 @@ impl FileKind {
             FileKind::Model => "load it as a model",
             FileKind::Adapter => "load its base model, and add the adapter with --lora",
             FileKind::ControlVector => "load its model, and add the vector with --control-vector",
-            FileKind::Projector => "load the language model that it belongs to, and add the file with --mmproj",
+            FileKind::Projector => {
+                "load the language model that it belongs to, and add this file with --mmproj to read images"
+            }
             FileKind::ImportanceMatrix => "only quantization tools read it",
             FileKind::Vocabulary => "only `llama tokenize` and `llama inspect` can use it",
         }

@@ -56,6 +56,8 @@ pub struct LoadPlan {
     pub rows: Vec<TableRow>,
     /// Width and number of the rows that a graph of one token, or of one image, returns.
     pub result_shape: [usize; 2],
+    /// Preprocessing of images; `None` if the model is not an encoder of images.
+    pub image: Option<ImageRules>,
     /// Location of each row of the tensor table.
     pub places: Vec<TensorPlacement>,
     /// Number of layers and bytes in each memory.
@@ -400,6 +402,7 @@ fn plan_table(
         state_bytes,
         compute_bytes,
         result_shape: needs.result,
+        image: graph.image(),
         specs: needs.memory,
     })
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use arch_lang::{Directory, Library, Source, check_file};
+use arch_lang::{Directory, EncoderDirectory, Library, Source, check_file};
 
 use super::ARCHS;
 use crate::commands::stdout;
@@ -20,7 +20,10 @@ pub fn run(files: &[PathBuf]) -> Outcome {
         let name = file.display().to_string();
         let text = fs::read_to_string(file).map_err(|e| Failure::new(format_args!("{name}: {e}")))?;
         let start = Instant::now();
-        let errors = check_file(&name, &text, &Directories(directory_of(file), Directory(ARCHS.into())));
+        let errors = match encoders_of(file) {
+            Some(archs) => check_file(&name, &text, &EncoderDirectory(archs)),
+            None => check_file(&name, &text, &Directories(directory_of(file), Directory(ARCHS.into()))),
+        };
         let ms = start.elapsed().as_secs_f64() * 1e3;
         for error in &errors {
             writeln!(out, "{error}\n")?;
@@ -34,6 +37,20 @@ pub fn run(files: &[PathBuf]) -> Outcome {
     }
     out.flush()?;
     if n_failed > 0 { Err(Failure::Reported) } else { Ok(()) }
+}
+
+/// Returns the directory of architectures above a file in `encoders` or `encoders/fragments`.
+fn encoders_of(file: &Path) -> Option<PathBuf> {
+    let directory = file.parent()?;
+    let directory = match directory.file_name()?.to_str()? {
+        "fragments" => directory.parent()?,
+        _ => directory,
+    };
+    if directory.file_name()?.to_str()? == "encoders" {
+        Some(directory.parent()?.to_owned())
+    } else {
+        None
+    }
 }
 
 /// Returns the directory of declarations for a file: its parent, or the parent of a `fragments` or `parents`

@@ -59,7 +59,8 @@ pub fn run(args: &FmtArgs) -> Outcome {
 fn declarations() -> Outcome<Vec<PathBuf>> {
     let mut files = Vec::new();
     let archs = Path::new(ARCHS);
-    for directory in [archs.to_owned(), archs.join("fragments"), archs.join("parents")] {
+    let directories = ["", "fragments", "parents", "encoders", "encoders/fragments"];
+    for directory in directories.map(|directory| archs.join(directory)) {
         let entries = fs::read_dir(&directory).map_err(|e| {
             let where_to = "run this command in the root of the project, or pass files";
             Failure::new(format_args!("{}: {e}; {where_to}", directory.display()))

@@ -54,6 +54,9 @@ pub enum ArchCommand {
 /// Directory of declarations, relative to the root of the project.
 const ARCHS: &str = "archs";
 
+/// Prefix of the names of encoders, which may equal those of architectures.
+const ENCODERS: &str = "encoders/";
+
 /// Runs the selected subcommand, or shows the named architecture.
 pub fn run(args: &ArchArgs) -> Outcome {
     match (&args.command, &args.name) {
@@ -74,10 +77,16 @@ pub fn run(args: &ArchArgs) -> Outcome {
     }
 }
 
-/// Returns the architecture with this name.
+/// Returns the architecture with this name, or the encoder after `encoders/`.
 pub fn find(name: &str) -> Outcome<&'static Registered> {
-    archs::find(name).ok_or_else(|| {
-        let nearest = nearest_names(name, archs::ALL.iter().map(|r| r.arch.name));
+    let found = match name.strip_prefix(ENCODERS) {
+        Some(name) => archs::find_encoder(name),
+        None => archs::find(name),
+    };
+    found.ok_or_else(|| {
+        let encoders = archs::ENCODERS.iter().map(shown_name);
+        let names: Vec<String> = archs::ALL.iter().map(shown_name).chain(encoders).collect();
+        let nearest = nearest_names(name, names.iter().map(String::as_str));
         Failure::new(format_args!(
             "unknown architecture `{name}`{}; `llama arch list` lists all",
             did_you_mean(&nearest)
@@ -85,11 +94,18 @@ pub fn find(name: &str) -> Outcome<&'static Registered> {
     })
 }
 
+/// Returns the name under which [`find`] finds an entry.
+pub fn shown_name(r: &Registered) -> String {
+    let prefix = if r.arch.media.is_some() { ENCODERS } else { "" };
+    format!("{prefix}{}", r.arch.name)
+}
+
 fn list() -> Outcome {
     let mut out = stdout();
-    let width = archs::ALL.iter().map(|r| r.arch.name.len()).max().unwrap_or(0);
-    for r in archs::ALL {
-        writeln!(out, "{:<width$}  {}", r.arch.name, about(r))?;
+    let all = || archs::ALL.iter().chain(archs::ENCODERS);
+    let width = all().map(|r| shown_name(r).len()).max().unwrap_or(0);
+    for r in all() {
+        writeln!(out, "{:<width$}  {}", shown_name(r), about(r))?;
     }
     Ok(out.flush()?)
 }
@@ -112,6 +128,13 @@ fn list_markdown() -> Outcome {
             r.arch.name,
             limits(description)
         )?;
+    }
+    writeln!(out, "\n## Encoders of images\n\nSee [encoders](encoders.md).\n")?;
+    writeln!(out, "| projector type | models |\n|---|---|")?;
+    for r in archs::ENCODERS {
+        let about = about(r);
+        let models = about.split_once(": ").map_or(&*about, |(models, _)| models);
+        writeln!(out, "| `{}` | {models} |", r.arch.name)?;
     }
     Ok(out.flush()?)
 }

@@ -54,15 +54,17 @@ pub fn run(args: &SeedArgs) -> Outcome {
 
 fn seed(out: &mut dyn Write, registered: &Registered, args: &SeedArgs) -> Outcome {
     let arch = registered.arch;
-    let mut draft = Draft::of_declaration(arch, archs::ALL, !args.bare)?;
+    let mut draft = Draft::of_declaration(arch, registry(registered), !args.bare)?;
     add_biases(&mut draft, registered, &args.bias)?;
     // Published implementations compute the exact GELU instead of an f16 table.
     draft.metadata.insert(KEY_GELU, "exact");
     if let Some(scale) = args.weight_scale {
         draft.metadata.insert(seeded::KEY_SCALE, scale);
     }
-    let header = args.output.join(format!("{}.header.gguf", arch.name));
-    let whole = args.output.join(format!("{}.gguf", arch.name));
+    // The names of encoders may equal those of architectures.
+    let prefix = if arch.media.is_some() { "mmproj-" } else { "" };
+    let header = args.output.join(format!("{prefix}{}.header.gguf", arch.name));
+    let whole = args.output.join(format!("{prefix}{}.gguf", arch.name));
     let bytes = draft.seeded(args.seed)?;
     fs::write(&header, draft.header_bytes()?).map_err(|e| about(&header, e))?;
     fs::write(&whole, &bytes).map_err(|e| about(&whole, e))?;
@@ -84,11 +86,21 @@ fn seed(out: &mut dyn Write, registered: &Registered, args: &SeedArgs) -> Outcom
     Ok(writeln!(out)?)
 }
 
+/// Returns the list that an entry belongs to.
+fn registry(registered: &Registered) -> &'static [Registered] {
+    match registered.arch.media {
+        Some(_) => archs::ENCODERS,
+        None => archs::ALL,
+    }
+}
+
 /// Adds the biases that `--bias` names.
 fn add_biases(draft: &mut Draft, registered: &Registered, names: &[String]) -> Outcome {
     let arch = registered.arch;
     let all = names.iter().any(|name| name == "all");
-    let added = draft.add_biases(arch, archs::ALL, |t| all || names.iter().any(|name| name == t.gguf));
+    let added = draft.add_biases(arch, registry(registered), |t| {
+        all || names.iter().any(|name| name == t.gguf)
+    });
     match names
         .iter()
         .find(|name| *name != "all" && !added.contains(&name.as_str()))

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use engine::builder::GraphPart;
-use engine::model::{Architecture, FlowNode, HparamDecl, Registered, TensorDecl};
+use engine::model::{Architecture, FlowNode, HparamDecl, Registered, TensorDecl, TextPart};
 
 use super::about;
 use crate::failure::Outcome;
@@ -14,7 +14,10 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
     if !arch.like.is_empty() {
         writeln!(out, "like: {}", arch.like.join(", which is like "))?;
     }
-    writeln!(out, "rope: {}", rope(arch))?;
+    match arch.media {
+        Some(media) => writeln!(out, "text: {}", prompt(media.text))?,
+        None => writeln!(out, "rope: {}", rope(arch))?,
+    }
     if arch.bidirectional {
         writeln!(out, "attention: bidirectional")?;
     }
@@ -51,6 +54,15 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
     Ok(())
 }
 
+/// Returns the text around the rows of a medium.
+fn prompt(text: &[TextPart]) -> String {
+    let part = |part: &TextPart| match part {
+        TextPart::Text(text) => format!("{text:?}"),
+        TextPart::Medium => "image".to_owned(),
+    };
+    text.iter().map(part).collect::<Vec<_>>().join(", ")
+}
+
 /// Describes the RoPE variant and base.
 fn rope(arch: &Architecture) -> String {
     let name = |kind| format!("{kind:?}").to_lowercase();
@@ -72,7 +84,7 @@ fn hparam(arch: &Architecture, h: &HparamDecl) -> [String; 4] {
     let key = if h.key.is_empty() {
         "derived".to_owned()
     } else {
-        format!("{}.{}", arch.name, h.key)
+        format!("{}.{}", arch.key_prefix(arch.name), h.key)
     };
     let default = match h.default {
         Some(text) if h.key.is_empty() => format!("= {text}"),

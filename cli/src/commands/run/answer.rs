@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 
 use engine::chat::{Budget, Marks};
+use engine::context::MEDIA_TOKENS;
 use engine::sample::Token;
 use llama::Finish;
 use tracing::info;
@@ -63,7 +64,7 @@ pub fn print_piece(piece: &str) -> io::Result<()> {
 
 /// Generates and prints the response to the last message. Reasoning is shown according to the flags.
 pub fn speak(session: &mut Session, conversation: &Conversation, args: &RunArgs) -> Outcome<Generation> {
-    let (text, tokens) = conversation.prompt(session.vocab())?;
+    let (text, tokens) = conversation.prompt(session.vocab(), session.projector())?;
     if args.display.verbose_prompt {
         print_tokens(session, &tokens);
     }
@@ -77,9 +78,8 @@ pub fn speak(session: &mut Session, conversation: &Conversation, args: &RunArgs)
     if !args.display.display_prompt {
         shown = shown.with_opening_tag(conversation.tags(), &text);
     }
-    let turn = session.complete(&tokens, bounds(conversation, &text, args), &mut |piece| {
-        shown.push(piece)
-    });
+    let bounds = bounds(conversation, &text, args);
+    let turn = session.complete(&tokens, conversation.images(), bounds, &mut |piece| shown.push(piece));
     // Reset the terminal style even after an error.
     shown.finish()?;
     if shown.ends_line() == Some(false) {
@@ -92,6 +92,10 @@ pub fn speak(session: &mut Session, conversation: &Conversation, args: &RunArgs)
 fn print_tokens(session: &Session, tokens: &[Token]) {
     info!("prompt: {}", format::plural(tokens.len(), "token"));
     for &token in tokens {
+        if token >= MEDIA_TOKENS {
+            info!("          row of an image");
+            continue;
+        }
         let piece = String::from_utf8_lossy(session.vocab().token_to_piece(token, true));
         info!("{token:>8}  {piece:?}");
     }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::args::{
-    AdapterArgs, ContextArgs, DisplayArgs, GrammarArgs, HubArgs, LoadArgs, SamplerArgs, SpeculationArgs, TemplateArgs,
-    TextBiasArgs,
+    AdapterArgs, ContextArgs, DisplayArgs, GrammarArgs, HubArgs, LoadArgs, MediaArgs, SamplerArgs, SpeculationArgs,
+    TemplateArgs, TextBiasArgs,
 };
 use crate::input;
 
@@ -109,6 +109,8 @@ pub struct RunArgs {
     pub hub: HubArgs,
     #[command(flatten)]
     pub load: LoadArgs,
+    #[command(flatten)]
+    pub media: MediaArgs,
     #[command(flatten)]
     pub adapters: AdapterArgs,
     #[command(flatten)]

@@ -1,12 +1,14 @@
 //! Chat messages and the prompts rendered from them.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use engine::chat::{ChatError, Message, ReasoningTags};
+use engine::context::MediaRows;
 use engine::model::Model;
 use engine::sample::Token;
 use engine::vocab::Vocab;
-use llama::parts::{PromptTemplate, load_messages, save_messages};
+use llama::parts::{IMAGE_MARK, Projector, PromptTemplate, Rendered, load_messages, save_messages, without_marks};
 use serde_json::{Map, Value as Json};
 use tracing::warn;
 
@@ -18,7 +20,11 @@ pub struct Conversation {
     template: Option<PromptTemplate>,
     /// Template variables other than the messages.
     variables: Map<String, Json>,
+    /// Messages. Each [`IMAGE_MARK`] stands for the next of `images`.
     messages: Vec<Message>,
+    images: Vec<Arc<MediaRows>>,
+    /// Images of the next user message.
+    attached: Vec<Arc<MediaRows>>,
 }
 
 impl Conversation {
@@ -29,6 +35,8 @@ impl Conversation {
             template,
             variables: args.variables(),
             messages: Vec::new(),
+            images: Vec::new(),
+            attached: Vec::new(),
         };
         if let Some(system) = system {
             conversation.set_system(system)?;
@@ -57,9 +65,22 @@ impl Conversation {
         Ok(())
     }
 
+    /// Adds an image to the next user message.
+    pub fn attach(&mut self, image: Arc<MediaRows>) {
+        self.attached.push(image);
+    }
+
+    /// Returns the images of all messages.
+    pub fn images(&self) -> &[Arc<MediaRows>] {
+        &self.images
+    }
+
     /// Appends a user message.
     pub fn ask(&mut self, text: &str) {
-        self.messages.push(Message::user(text));
+        let mut content = IMAGE_MARK.to_string().repeat(self.attached.len());
+        content += &without_marks(text);
+        self.images.append(&mut self.attached);
+        self.messages.push(Message::user(content));
     }
 
     /// Appends an assistant message.
@@ -69,7 +90,12 @@ impl Conversation {
 
     /// Removes the last message if it has the given role.
     pub fn take_back(&mut self, role: &str) -> bool {
-        self.messages.pop_if(|m| m.role == role).is_some()
+        let Some(message) = self.messages.pop_if(|m| m.role == role) else {
+            return false;
+        };
+        let n_images = message.content.matches(IMAGE_MARK).count();
+        self.images.truncate(self.images.len().saturating_sub(n_images));
+        true
     }
 
     /// Returns the last message with the given role.
@@ -77,22 +103,23 @@ impl Conversation {
         self.messages
             .iter()
             .rfind(|m| m.role == role)
-            .map(|m| m.content.as_str())
+            .map(|m| m.content.trim_start_matches(IMAGE_MARK))
     }
 
     /// Counts the tokens of the conversation.
-    pub fn n_tokens(&self, vocab: &Vocab) -> Outcome<usize> {
+    pub fn n_tokens(&self, vocab: &Vocab, projector: Option<&Projector>) -> Outcome<usize> {
         if self.messages.is_empty() {
             Ok(0)
         } else {
-            self.prompt_until(vocab, false).map(|(_, tokens)| tokens.len())
+            self.prompt_until(vocab, projector, false)
+                .map(|(_, tokens)| tokens.len())
         }
     }
 
     /// Copies the messages of a conversation with another model. Without a chat template, the system message
     /// is dropped.
     pub fn take_over(&mut self, other: &Conversation) {
-        self.messages = other.messages.clone();
+        self.messages = other.without_images();
         if self.is_raw() {
             self.messages.retain(|m| m.role != "system");
         }
@@ -101,12 +128,22 @@ impl Conversation {
     /// Replaces the messages with those of a file and returns their number.
     pub fn replace_by(&mut self, file: &Path) -> Outcome<usize> {
         self.messages = load_messages(file)?;
+        self.images.clear();
         Ok(self.messages.len())
     }
 
     /// Writes the messages to a file.
     pub fn save(&self, file: &Path) -> Outcome {
-        Ok(save_messages(&self.messages, file)?)
+        Ok(save_messages(&self.without_images(), file)?)
+    }
+
+    /// Returns the messages with a text in place of each image.
+    fn without_images(&self) -> Vec<Message> {
+        let mut messages = self.messages.clone();
+        for message in &mut messages {
+            message.content = without_marks(&message.content);
+        }
+        messages
     }
 
     /// Appends the messages of a saved conversation and returns the number of messages; 0 if the file does not exist.
@@ -126,6 +163,8 @@ impl Conversation {
     /// Removes all messages except the system message.
     pub fn clear(&mut self) {
         self.messages.retain(|m| m.role == "system");
+        self.images.clear();
+        self.attached.clear();
     }
 
     /// Returns the reasoning tags of the template, if it has any.
@@ -134,21 +173,25 @@ impl Conversation {
     }
 
     /// Renders the prompt for the next response, as a string and as tokens.
-    pub fn prompt(&self, vocab: &Vocab) -> Outcome<(String, Vec<Token>)> {
-        self.prompt_until(vocab, true)
+    pub fn prompt(&self, vocab: &Vocab, projector: Option<&Projector>) -> Outcome<(String, Vec<Token>)> {
+        self.prompt_until(vocab, projector, true)
     }
 
     /// Renders the prompt, with the header of an assistant message if `generation` is true.
-    fn prompt_until(&self, vocab: &Vocab, generation: bool) -> Outcome<(String, Vec<Token>)> {
-        let Some(template) = &self.template else {
-            let text: String = self.messages.iter().map(|m| m.content.as_str()).collect();
-            let tokens = vocab.tokenize(&text, true, true);
-            return Ok((text, tokens));
+    fn prompt_until(
+        &self,
+        vocab: &Vocab,
+        projector: Option<&Projector>,
+        generation: bool,
+    ) -> Outcome<(String, Vec<Token>)> {
+        let rendered = match &self.template {
+            Some(template) => template.rendered(vocab, &self.messages, generation, &self.variables)?,
+            None => Rendered::plain(self.messages.iter().map(|m| m.content.as_str()).collect()),
         };
-        let prompt = if generation {
-            template.prompt(vocab, &self.messages, &self.variables)?
-        } else {
-            template.transcript(vocab, &self.messages, &self.variables)?
+        let prompt = match (projector, &self.template) {
+            (Some(projector), template) => projector.tokenized(vocab, template.as_ref(), rendered, &self.images),
+            (None, Some(template)) => template.tokenized(vocab, rendered),
+            (None, None) => rendered.tokenized(vocab),
         };
         Ok((prompt.text, prompt.tokens))
     }

@@ -41,9 +41,12 @@ pub fn run(args: &RunArgs) -> Outcome {
         None => fetch::default_model(&args.hub)?,
     };
     let mut session = Session::open(&path, args)?;
-    let conversation = Conversation::new(session.model(), args.raw, system(args)?.as_deref(), &args.template)?;
+    let mut conversation = Conversation::new(session.model(), args.raw, system(args)?.as_deref(), &args.template)?;
     if tracing::enabled!(Level::DEBUG) {
         describe(&session, &conversation, args.sampler.is_greedy());
+    }
+    for file in &args.media.image {
+        conversation.attach(session.image(file)?);
     }
     let end = match prompt {
         Some(prompt) if !args.conversation => Some(answer(&mut session, conversation, &prompt, args)?),

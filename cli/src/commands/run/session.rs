@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::chat::{Budget, ReasoningTags};
-use engine::context::{Context, ContextParams};
+use engine::context::{Context, ContextParams, MediaRows};
 use engine::model::Model;
 use engine::sample::{SamplerParams, Token};
 use engine::speculate::{DraftController, Drafted, Speculator};
 use engine::vocab::Vocab;
-use llama::parts::{self, GenerationParams, ShownTokens};
+use llama::parts::{self, GenerationParams, Projector, ShownTokens};
 use llama::{CancelHandle, Error, Finish, Stats};
 use tracing::warn;
 
@@ -23,11 +23,13 @@ use crate::failure::{Failure, Outcome};
 use crate::grammar::{Pending, Prepared, named_error};
 use crate::loading::{no_context, warn_of_threads};
 use crate::log::hint;
-use crate::{format, interrupt, progress};
+use crate::{format, images, interrupt, progress};
 
 /// A loaded model, its context, and the settings of responses.
 pub struct Session {
     inner: parts::Session,
+    /// Encoder of images.
+    projector: Option<Projector>,
     /// Speculative decoding is enabled.
     has_drafts: bool,
     /// Sampling parameters; may change between turns.
@@ -191,6 +193,14 @@ impl Session {
                 path.display()
             )));
         }
+        let projector = match &args.media.mmproj {
+            Some(file) => {
+                let projector = images::open(file, &args.load, args.context.precision.mode, &params, &model)?;
+                params.media_rows = projector.encoder().n_rows();
+                Some(projector)
+            }
+            None => None,
+        };
         let constraint = pending.map(Pending::started).transpose()?;
         let can_shrink = args.context.ctx_size.is_none() && args.load.placement.fit;
         let n_ctx_min = if can_shrink { args.context.fit_ctx } else { usize::MAX };
@@ -218,6 +228,7 @@ impl Session {
         let t_load = start.elapsed();
         Ok(Session {
             inner,
+            projector,
             has_drafts,
             sampler,
             constraint,
@@ -246,6 +257,22 @@ impl Session {
         self.inner.context()
     }
 
+    /// Returns the encoder of images, if one is loaded.
+    pub fn projector(&self) -> Option<&Projector> {
+        self.projector.as_ref()
+    }
+
+    /// Reads and encodes an image.
+    pub fn image(&mut self, file: &Path) -> Outcome<Arc<MediaRows>> {
+        match &mut self.projector {
+            Some(projector) => images::rows(projector, file),
+            None => Err(Failure::new(format_args!(
+                "cannot read {}: no projector is loaded; use --mmproj",
+                file.display()
+            ))),
+        }
+    }
+
     /// Returns the tokens in the KV cache.
     pub fn cached(&self) -> &[Token] {
         self.inner.cached()
@@ -261,11 +288,12 @@ impl Session {
         self.constraint.as_mut().map_or(Ok(()), Prepared::wait)
     }
 
-    /// Generates a completion of `prompt` and passes its text to `emit`, in whole characters. A cached prefix
-    /// of the prompt is reused.
+    /// Generates a completion of `prompt`, which contains rows of `images`, and passes its text to `emit`, in whole
+    /// characters. A cached prefix of the prompt is reused.
     pub fn complete(
         &mut self,
         prompt: &[Token],
+        images: &[Arc<MediaRows>],
         bounds: Bounds,
         emit: &mut dyn FnMut(&str) -> io::Result<()>,
     ) -> Outcome<Generation> {
@@ -292,6 +320,7 @@ impl Session {
             budget: bounds.budget,
             constraint: self.constraint.as_mut().map(Prepared::constraint),
             loop_detection: !self.no_loop_detection,
+            images: images.to_vec(),
             progress,
             ..GenerationParams::new(&self.sampler)
         };

@@ -81,6 +81,12 @@ pub const COMMANDS: &[ChatCommand] = &[
     command("/regen", Argument::None, "regenerate the last response", regen),
     command("/read", Argument::File, "prepend a file to the next message", read),
     command(
+        "/image",
+        Argument::File,
+        "put an image before the next message (needs --mmproj)",
+        image,
+    ),
+    command(
         "/edit",
         Argument::Text,
         "write the next message in $EDITOR, starting with TEXT or the last message",
@@ -196,6 +202,16 @@ fn read(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
     Ok(Next::Read)
 }
 
+fn image(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
+    let rows = chat.session.image(&file_of(file, "/image")?)?;
+    terminal::reply(format_args!(
+        "{file}: {} will be put before the next message.",
+        format::plural(rows.len(), "row")
+    ));
+    chat.conversation.attach(rows);
+    Ok(Next::Read)
+}
+
 fn edit(chat: &mut Chat<'_>, text: &str) -> Outcome<Next> {
     let initial = match text {
         "" => chat.conversation.last("user").unwrap_or_default().to_owned(),
@@ -269,7 +285,7 @@ fn set(chat: &mut Chat<'_>, rest: &str) -> Outcome<Next> {
 fn tokens(chat: &mut Chat<'_>, text: &str) -> Outcome<Next> {
     let vocab = chat.session.vocab();
     if text.is_empty() {
-        let n = chat.conversation.n_tokens(vocab)?;
+        let n = chat.conversation.n_tokens(vocab, chat.session.projector())?;
         let (n_ctx, n_cached) = (chat.session.context().n_ctx(), chat.session.cached().len());
         let n = format::plural(n, "token");
         terminal::reply(format_args!(

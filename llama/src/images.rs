@@ -1,0 +1,324 @@
+//! Images in prompts: projector files, the rows of images, and their places among the tokens.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::context::{ContextError, ContextParams, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows};
+use engine::model::{LoadParams, MediaUse, Model, ModelError, TextPart};
+use engine::sample::Token;
+use engine::vocab::Vocab;
+use media::image::{Filter, RgbImage, decode, resize};
+use media::{Limits, MediaError as DecodeError};
+
+use crate::template::{Prompt, PromptTemplate, Rendered};
+
+/// Character that stands for an image in the content of a message. Unicode reserves it for internal use.
+pub const IMAGE_MARK: char = '\u{fdef}';
+
+/// Name of an image in the text of a prompt.
+const SHOWN: &str = "[image]";
+
+/// Encoded images that a projector keeps, in bytes of their rows.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// An error that can occur with projectors and images.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// The projector file is invalid or does not fit in memory.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The projector cannot be computed.
+    #[error(transparent)]
+    Encoder(#[from] MediaError),
+    /// The language model takes no images.
+    #[error(transparent)]
+    Context(#[from] ContextError),
+    /// The projector belongs to another language model.
+    #[error(
+        "{}: the projector's rows have {found} values, but the embeddings of the language model have {expected}",
+        projector.display()
+    )]
+    Width {
+        /// Path of the projector.
+        projector: PathBuf,
+        /// Values in a row of the projector.
+        found: usize,
+        /// Values in an embedding of the language model.
+        expected: usize,
+    },
+    /// The vocabulary of the language model lacks a token around images.
+    #[error("{}: the language model has no token {token:?}, which this projector puts around images", projector.display())]
+    Token {
+        /// Path of the projector.
+        projector: PathBuf,
+        /// Text of the missing token.
+        token: String,
+    },
+    /// The image cannot be decoded.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+/// Encoder of images for a language model.
+pub struct Projector {
+    encoder: MediaEncoder,
+    /// Texts before and after the rows of an image.
+    around: [String; 2],
+    /// Rows of recent images, the most recent last.
+    recent: Vec<Arc<MediaRows>>,
+}
+
+impl Projector {
+    /// Loads a projector file and checks that it belongs to a language model. The parameters of the language model's
+    /// context determine threads and precision.
+    ///
+    /// # Errors
+    /// [`ImageError`] if the file is invalid or belongs to another model.
+    pub fn open(
+        path: &Path,
+        load: &LoadParams,
+        context: &ContextParams,
+        language: &Model,
+    ) -> Result<Projector, ImageError> {
+        let arch = language.arch();
+        if arch.media_use == MediaUse::None {
+            return Err(ContextError::NoMedia { arch: arch.name }.into());
+        }
+        let load = LoadParams {
+            arch: None,
+            mtp: false,
+            overrides: Vec::new(),
+            on_vocab: None,
+            ..load.clone()
+        };
+        let model = Arc::new(Model::load(path, archs::ENCODERS, &load)?);
+        let around = around(&model);
+        let [found, expected] = [model.result_shape()[0], language.base().n_embd()];
+        if found != expected {
+            let projector = path.to_owned();
+            return Err(ImageError::Width {
+                projector,
+                found,
+                expected,
+            });
+        }
+        let vocab = language.vocab();
+        let mut tags = around.iter().flat_map(|text| tags(text));
+        let missing = tags.find(|tag| vocab.tokenize(tag, false, true).len() != 1);
+        if let Some(token) = missing.map(str::to_owned) {
+            let projector = path.to_owned();
+            return Err(ImageError::Token { projector, token });
+        }
+        drop(tags);
+        Ok(Projector {
+            encoder: MediaEncoder::new(model, context)?,
+            around,
+            recent: Vec::new(),
+        })
+    }
+
+    /// Returns the encoder.
+    pub fn encoder(&self) -> &MediaEncoder {
+        &self.encoder
+    }
+
+    /// Returns the rows of an image file in memory. A recent image is not encoded again.
+    ///
+    /// # Errors
+    /// [`ImageError`] if the file cannot be decoded, or the encoder fails.
+    pub fn rows(&mut self, file: &[u8]) -> Result<Arc<MediaRows>, ImageError> {
+        let image = decoded(&self.encoder, file)?;
+        let (width, height) = (image.width as usize, image.height as usize);
+        let id = self.encoder.id_of(width, height, &image.data);
+        if let Some(at) = self.recent.iter().position(|rows| rows.id() == id) {
+            let rows = self.recent.remove(at);
+            self.recent.push(rows.clone());
+            return Ok(rows);
+        }
+        let rows = self.encoder.encode(width, height, &image.data)?;
+        self.recent.push(rows.clone());
+        let bytes = |rows: &Arc<MediaRows>| size_of_val(rows.rows());
+        while self.recent.len() > 1 && self.recent.iter().map(bytes).sum::<usize>() > CACHE_BYTES {
+            self.recent.remove(0);
+        }
+        Ok(rows)
+    }
+
+    /// Tokenizes a prompt. Each [`IMAGE_MARK`] becomes the rows of the next image, with the texts around it. Without a
+    /// template, `rendered` is plain text.
+    pub fn tokenized(
+        &self,
+        vocab: &Vocab,
+        template: Option<&PromptTemplate>,
+        rendered: Rendered,
+        images: &[Arc<MediaRows>],
+    ) -> Prompt {
+        let [before, after] = &self.around;
+        let place = format!("{before}{IMAGE_MARK}{after}");
+        let (text, mark) = rendered.into_parts();
+        let text = text.replace(IMAGE_MARK, &place);
+        let mut add_special = template.is_none_or(|template| template.adds_special(&text));
+        let (mut tokens, mut images) = (Vec::new(), images.iter());
+        for (i, piece) in text.split(IMAGE_MARK).enumerate() {
+            if i > 0
+                && let Some(image) = images.next()
+            {
+                tokens.extend_from_slice(image.tokens());
+            }
+            tokens.extend(match mark {
+                Some(mark) => vocab.tokenize_marked(piece, add_special, mark),
+                None => vocab.tokenize(piece, add_special, true),
+            });
+            add_special = false;
+        }
+        let shown = text.replace(IMAGE_MARK, SHOWN);
+        let text = match mark {
+            Some(mark) => shown.replace(mark, ""),
+            None => shown,
+        };
+        Prompt { text, tokens }
+    }
+}
+
+/// Returns the rows of an image file in memory.
+///
+/// # Errors
+/// [`ImageError`] if the file cannot be decoded, or the encoder fails.
+pub fn encode_image(encoder: &mut MediaEncoder, file: &[u8]) -> Result<Arc<MediaRows>, ImageError> {
+    let image = decoded(encoder, file)?;
+    Ok(encoder.encode(image.width as usize, image.height as usize, &image.data)?)
+}
+
+/// Decodes an image and resizes it to the size that the encoder takes.
+fn decoded(encoder: &MediaEncoder, file: &[u8]) -> Result<RgbImage, DecodeError> {
+    let rules = encoder.rules();
+    let filter = match rules.resize {
+        engine::builder::Filter::Bilinear => Filter::Bilinear,
+        engine::builder::Filter::Bicubic => Filter::Bicubic,
+        engine::builder::Filter::Lanczos => Filter::Lanczos,
+    };
+    let image = decode(file, &Limits::default())?;
+    // The rules limit the side to 16384 pixels.
+    Ok(resize(&image, rules.side as u32, rules.side as u32, filter))
+}
+
+/// Returns the texts before and after the rows of a medium.
+fn around(encoder: &Model) -> [String; 2] {
+    let mut around = [String::new(), String::new()];
+    let parts = encoder.arch().media.map_or(&[][..], |media| media.text);
+    let mut at = 0;
+    for part in parts {
+        match part {
+            TextPart::Text(text) => around[at] += text,
+            TextPart::Medium => at = 1,
+        }
+    }
+    around
+}
+
+/// Iterates over the `<…>` in a text.
+fn tags(text: &str) -> impl Iterator<Item = &str> {
+    text.split_inclusive('>')
+        .filter_map(|piece| piece.find('<').map(|at| &piece[at..]))
+}
+
+/// Returns the text of a message without marks.
+pub fn without_marks(text: &str) -> String {
+    text.replace(IMAGE_MARK, SHOWN)
+}
+
+/// Consecutive rows of an image in a prompt.
+#[derive(Clone, Debug)]
+pub(crate) struct ImageSpan {
+    /// Index of the first row in the prompt.
+    pub start: usize,
+    /// Index of the first row in the image.
+    pub row: usize,
+    /// Number of rows.
+    pub len: usize,
+    pub image: Arc<MediaRows>,
+}
+
+impl ImageSpan {
+    pub fn end(&self) -> usize {
+        self.start + self.len
+    }
+}
+
+/// Returns the rows of images in a prompt, in order. Rows of unknown images are skipped.
+pub(crate) fn spans(prompt: &[Token], images: &[Arc<MediaRows>]) -> Vec<ImageSpan> {
+    let mut spans: Vec<ImageSpan> = Vec::new();
+    for (at, &token) in prompt.iter().enumerate().filter(|(_, token)| **token >= MEDIA_TOKENS) {
+        if let Some(last) = spans.last_mut()
+            && last.end() == at
+            && last.image.tokens().get(last.row + last.len) == Some(&token)
+        {
+            last.len += 1;
+            continue;
+        }
+        let found = images
+            .iter()
+            .find_map(|image| Some((image, image.tokens().iter().position(|row| *row == token)?)));
+        spans.extend(found.map(|(image, row)| ImageSpan {
+            start: at,
+            row,
+            len: 1,
+            image: image.clone(),
+        }));
+    }
+    spans
+}
+
+/// Returns the end of the batch that starts at `from`: at most `n_batch` tokens, without a part of an image unless the
+/// image is longer than `n_max`.
+pub(crate) fn batch_end(spans: &[ImageSpan], from: usize, len: usize, n_batch: usize, n_max: usize) -> usize {
+    let end = len.min(from + n_batch);
+    match spans.iter().find(|span| span.start < end && end < span.end()) {
+        Some(cut) if cut.start > from => cut.start,
+        Some(cut) if cut.end() - from <= n_max => cut.end(),
+        _ => end,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(id: u128, n: usize) -> Arc<MediaRows> {
+        Arc::new(MediaRows::new(id, 1, vec![0.0; n]))
+    }
+
+    #[test]
+    fn spans_follow_rows_of_each_image() {
+        let (a, b) = (image(1, 3), image(2, 2));
+        let prompt = [&[5, 6][..], a.tokens(), a.tokens(), &[7], &b.tokens()[1..]].concat();
+        let found: Vec<_> = spans(&prompt, &[b.clone(), a.clone()])
+            .iter()
+            .map(|span| (span.start, span.row, span.len, span.image.id()))
+            .collect();
+        assert_eq!(found, [(2, 0, 3, 1), (5, 0, 3, 1), (9, 1, 1, 2)]);
+        assert!(spans(&prompt, &[]).is_empty());
+    }
+
+    #[test]
+    fn batches_end_at_images() {
+        let a = image(1, 4);
+        let prompt = [&[5, 6, 7][..], a.tokens(), &[8, 9]].concat();
+        let spans = spans(&prompt, &[a]);
+        let end = |from, n_batch, n_max| batch_end(&spans, from, prompt.len(), n_batch, n_max);
+        assert_eq!((end(0, 2, 8), end(0, 5, 8), end(0, 9, 9)), (2, 3, 9));
+        assert_eq!(
+            (end(3, 2, 4), end(3, 2, 3)),
+            (7, 5),
+            "an image longer than a batch is cut"
+        );
+        assert_eq!(end(7, 5, 8), 9);
+    }
+
+    #[test]
+    fn tags_are_found_in_text() {
+        let found: Vec<_> = tags("\n\n<a><b-c> x <d").collect();
+        assert_eq!(found, ["<a>", "<b-c>", "<d"]);
+        assert_eq!(without_marks("a\u{fdef}b"), "a[image]b");
+    }
+}
