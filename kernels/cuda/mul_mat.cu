@@ -10,6 +10,9 @@ using W = types::TYPE;
 const int ROWS = 32, COLUMNS = 32, THREADS = 128;
 // Values of a row to decode at a time: whole groups of runs.
 const int STEP = W::GAP * W::RUNS > 32 ? W::GAP * W::RUNS : 32;
+// Products that are added to a sum of their own first. In one long chain, each product would be rounded to the size
+// of the whole sum.
+const int CHAIN = 8;
 // The padding avoids bank conflicts between rows and keeps vectors aligned.
 const int ROW_STRIDE = ROWS + 4, COLUMN_STRIDE = COLUMNS + 2;
 
@@ -87,13 +90,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) mul_mat(const __grid_const
         load_weights(p, w, first_row, k);
         load_columns(p, k);
         __syncthreads();
-#pragma unroll 8
-        for (int i = 0; i < STEP; i++) {
-            float4 a = *(const float4 *)(weights + i * ROW_STRIDE + row);
-            float2 b = *(const float2 *)(columns + i * COLUMN_STRIDE + column);
-            const float rows[4] = {a.x, a.y, a.z, a.w}, two[2] = {b.x, b.y};
-            for (int n = 0; n < 8; n++) sums[n / 4][n % 4] += rows[n % 4] * two[n / 4];
+        float of_step[2][4] = {};
+        for (int first = 0; first < STEP; first += CHAIN) {
+            float of_chain[2][4] = {};
+#pragma unroll
+            for (int i = first; i < first + CHAIN; i++) {
+                float4 a = *(const float4 *)(weights + i * ROW_STRIDE + row);
+                float2 b = *(const float2 *)(columns + i * COLUMN_STRIDE + column);
+                const float rows[4] = {a.x, a.y, a.z, a.w}, two[2] = {b.x, b.y};
+                for (int n = 0; n < 8; n++) of_chain[n / 4][n % 4] += rows[n % 4] * two[n / 4];
+            }
+            for (int n = 0; n < 8; n++) of_step[n / 4][n % 4] += of_chain[n / 4][n % 4];
         }
+        for (int n = 0; n < 8; n++) sums[n / 4][n % 4] += of_step[n / 4][n % 4];
         __syncthreads();
     }
     for (int n = 0; n < 8; n++) {
