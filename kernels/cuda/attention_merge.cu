@@ -52,8 +52,11 @@ struct Values {
     }
 };
 
+// Number of blocks per multiprocessor for the register limit. Without it, the assembler uses too few registers and spills.
+const int BLOCKS_AT_ONCE = 4;
+
 // Grid: tokens; heads.
-extern "C" __global__ void __launch_bounds__(THREADS) merge(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) merge(const __grid_constant__ Params p) {
     int token = blockIdx.x, head = blockIdx.y;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float sink = sink_of(p, head);
