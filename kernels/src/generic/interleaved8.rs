@@ -178,7 +178,7 @@ pub(super) unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, S: GroupSums<G
             for c in (0..p.k).step_by(CHUNK) {
                 let part = groups.part::<V, D>(p, c, scales.as_ptr().cast());
                 for g in 0..G {
-                    D::group_scales(part.w[g], part.runs, scales[g].as_mut_ptr());
+                    group_scales::<V, D>(part.w[g], part.runs, scales[g].as_mut_ptr());
                 }
                 sums.add_chunk(&part);
             }
@@ -565,50 +565,105 @@ unsafe fn fill_group<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     group: usize,
     to: &mut PanelChunk<F>,
 ) {
+    if !V::UNROLLED {
+        // SAFETY: the caller upholds the contract of `fill_portable_group`.
+        return unsafe { fill_portable_group::<V, F>(p, runs, group, &const { PortableGroup::of::<D>() }, to) };
+    }
+    let integers = &const { IntFormat::of::<V, D>() };
     let mut scales = MaybeUninit::<GroupScales>::uninit();
-    // SAFETY: `p` is valid for `runs` runs (function contract); `group_scales` initializes the scales read
-    // below.
+    // SAFETY: `p` is valid for `runs` runs (function contract); `group_scales` initializes the scales.
     unsafe {
         D::group_scales(p, runs, scales.as_mut_ptr());
-        for half in 0..2 * runs {
-            let at = if D::BY_16 { half } else { half / 2 };
-            let scale: V::Float = GroupScales::scale(scales.as_ptr(), at);
-            scale.store(to.scales[half][group].as_mut_ptr());
-            if D::HAS_MINS {
-                let min: V::Float = if D::ZERO > 0 {
-                    scale.mul(V::Float::splat(-f32::from(D::ZERO)))
-                } else {
-                    GroupScales::min(scales.as_ptr(), at)
-                };
-                min.store(to.mins[half][group].as_mut_ptr());
-            }
-        }
+        fill_scales::<V, F>(scales.as_ptr(), runs, group, integers, to);
         for i in 0..runs {
-            fill_run::<V, D, F>(p, i, group, to);
+            to.values.store_run(i, group, run_words::<V, D>(p, i), integers);
         }
     }
 }
 
-/// Unpacks run `i` of a group into the panel.
+/// Copies the scales and minimums of a group to a panel's chunk, for each half run.
 ///
 /// # Safety
-/// The CPU supports `V`, `p` is valid for a chunk of a row group with more than `i` runs, and `group <
-/// GROUPS`.
+/// The CPU supports `V`, the scales of `runs` runs are set, and `group < GROUPS`.
 #[inline(always)]
-unsafe fn fill_run<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
-    p: *const u8,
-    i: usize,
+unsafe fn fill_scales<V: IntSimd, F>(
+    from: *const GroupScales,
+    runs: usize,
     group: usize,
+    integers: &IntFormat,
     to: &mut PanelChunk<F>,
 ) {
-    let integers = &const { IntFormat::of::<V, D>() };
-    // SAFETY: the run's 8 words are readable at `p` (function contract).
+    for half in 0..2 * runs {
+        let at = if integers.by_16 { half } else { half / 2 };
+        // SAFETY: scale `at` of the `runs` runs is set (function contract), and each group has 8 lanes.
+        unsafe {
+            let scale: V::Float = GroupScales::scale(from, at);
+            scale.store(to.scales[half][group].as_mut_ptr());
+            if integers.has_mins {
+                let min: V::Float = if integers.zero > 0 {
+                    scale.mul(V::Float::splat(-f32::from(integers.zero)))
+                } else {
+                    GroupScales::min(from, at)
+                };
+                min.store(to.mins[half][group].as_mut_ptr());
+            }
+        }
+    }
+}
+
+/// Unpacks the scales of a group; see [`UnpackGroup::group_scales`].
+///
+/// # Safety
+/// The contract of [`UnpackGroup::group_scales`] holds.
+#[inline(always)]
+unsafe fn group_scales<V: IntSimd, D: UnpackGroup<V>>(p: *const u8, runs: usize, to: *mut GroupScales) {
+    // SAFETY: the caller upholds the contract of `UnpackGroup::group_scales`.
     unsafe {
         if V::UNROLLED {
-            to.values.store_run(i, group, run_words::<V, D>(p, i), integers);
+            D::group_scales(p, runs, to)
         } else {
-            let words = portable_run_words::<V, D>(p, i);
-            store_portable_run(i, group, words, integers, to);
+            portable_group_scales::<V, D>(p, runs, to)
+        }
+    }
+}
+
+/// Portable unpacking of row groups. The functions of a type can be called, because they need no target
+/// features, so all other code is compiled once for all types.
+struct PortableGroup<V> {
+    integers: IntFormat,
+    scales: unsafe fn(*const u8, usize, *mut GroupScales),
+    words: unsafe fn(*const u8, usize) -> [V; WORDS],
+}
+
+impl<V: IntSimd> PortableGroup<V> {
+    const fn of<D: UnpackGroup<V>>() -> PortableGroup<V> {
+        PortableGroup {
+            integers: IntFormat::of::<V, D>(),
+            scales: portable_group_scales::<V, D>,
+            words: portable_run_words::<V, D>,
+        }
+    }
+}
+
+/// [`fill_group`] as a function that all types share.
+///
+/// # Safety
+/// The contract of [`fill_group`] holds for the type of `format`.
+#[inline(never)]
+unsafe fn fill_portable_group<V: IntSimd, F: PanelValues>(
+    p: *const u8,
+    runs: usize,
+    group: usize,
+    format: &PortableGroup<V>,
+    to: &mut PanelChunk<F>,
+) {
+    let mut scales = MaybeUninit::<GroupScales>::uninit();
+    // SAFETY: `p` is valid for `runs` runs (function contract); the scales are set before they are read.
+    unsafe {
+        (format.scales)(p, runs, scales.as_mut_ptr());
+        fill_scales::<V, F>(scales.as_ptr(), runs, group, &format.integers, to);
+        for i in 0..runs {
+            to.values.store_run(i, group, (format.words)(p, i), &format.integers);
         }
     }
 }
@@ -627,8 +682,7 @@ unsafe fn run_words<V: IntSimd, D: UnpackGroup<V>>(p: *const u8, i: usize) -> [V
     }
 }
 
-/// [`run_words`] as a function that all forms of panels share. Portable code can be called, because it needs no
-/// target features.
+/// [`run_words`] as a function.
 ///
 /// # Safety
 /// The contract of [`run_words`] holds.
@@ -638,18 +692,12 @@ unsafe fn portable_run_words<V: IntSimd, D: UnpackGroup<V>>(p: *const u8, i: usi
     unsafe { run_words::<V, D>(p, i) }
 }
 
-/// [`PanelValues::store_run`] as a function that all types share.
+/// [`UnpackGroup::group_scales`] as a function.
 ///
 /// # Safety
-/// The CPU supports `V`.
+/// The contract of [`UnpackGroup::group_scales`] holds.
 #[inline(never)]
-unsafe fn store_portable_run<V: IntSimd, F: PanelValues>(
-    run: usize,
-    group: usize,
-    words: [V; WORDS],
-    integers: &IntFormat,
-    to: &mut PanelChunk<F>,
-) {
-    // SAFETY: the CPU supports `V` (function contract).
-    unsafe { to.values.store_run(run, group, words, integers) }
+unsafe fn portable_group_scales<V: IntSimd, D: UnpackGroup<V>>(p: *const u8, runs: usize, to: *mut GroupScales) {
+    // SAFETY: the caller upholds the contract of `UnpackGroup::group_scales`.
+    unsafe { D::group_scales(p, runs, to) }
 }
