@@ -40,7 +40,6 @@ impl Levels for E2M1 {
 /// Returns the code of the scale with the least squared error in each lane. Candidates are at `offsets` from
 /// the code that `usual` returns for the largest magnitude of a group. `scale` returns half the value of a
 /// code.
-#[inline(always)]
 pub(super) fn best_codes<const L: usize>(
     groups: &Groups<L>,
     offsets: &[i32],

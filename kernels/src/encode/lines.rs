@@ -1,5 +1,6 @@
 //! Search for scales and minimums: types whose values are `scale * q - min`.
 
+use super::cpu::for_this_cpu;
 use super::lanes::{Groups, Lanes, N};
 use crate::layout::assemble::Lines;
 use crate::layout::block::Half;
@@ -125,9 +126,52 @@ impl Sums {
     }
 }
 
-/// Returns the sums of a group whose elements are rounded with this scale and minimum, and the squared error.
+for_this_cpu! {
+    /// Returns the sums of a group whose elements are rounded with this scale and minimum, and the squared
+    /// error.
+    fn round[const L: usize][L](groups: &Groups<L>, scale: Lanes, min: Lanes, max_q: f32) -> (Sums, Lanes) = round_elements;
+    /// Rounds the elements of each group with this scale and minimum. Returns the sums, the best scale and
+    /// minimum for them, rounded to F16 if `to_halves`, and the error.
+    fn refit_groups[const L: usize][L](groups: &Groups<L>, scale: Lanes, min: Lanes, limits: Limits, to_halves: bool) -> Refit = refit_elements;
+    /// Returns the common factors with the least error for the indices of the fitted scales.
+    fn start[const S: usize][S](fitted: &[(Lanes, Lanes, Sums); S], limits: Limits, largest: f32, largest_min: f32) -> (Half, Half) = start_for;
+    /// Returns the index of each element of a group.
+    pub(super) fn indices[][](x: &[f32], scale: f32, min: f32, max_q: f32, out: &mut [u8]) -> () = indices_of;
+}
+
+/// Result of [`refit_groups`].
+struct Refit {
+    sums: Sums,
+    scale: Lanes,
+    min: Lanes,
+    error: Lanes,
+}
+
+/// See [`refit_groups`].
 #[inline(always)]
-fn round<const L: usize>(groups: &Groups<L>, scale: Lanes, min: Lanes, max_q: f32) -> (Sums, Lanes) {
+fn refit_elements<const L: usize>(
+    groups: &Groups<L>,
+    scale: Lanes,
+    min: Lanes,
+    limits: Limits,
+    to_halves: bool,
+) -> Refit {
+    let (sums, _) = round_elements(groups, scale, min, limits.q);
+    let (mut scale, mut min) = sums.best(limits.signed);
+    if to_halves {
+        (scale, min) = (scale.half_precision(), min.half_precision());
+    }
+    Refit {
+        sums,
+        scale,
+        min,
+        error: sums.error(scale, min),
+    }
+}
+
+/// See [`round`].
+#[inline(always)]
+fn round_elements<const L: usize>(groups: &Groups<L>, scale: Lanes, min: Lanes, max_q: f32) -> (Sums, Lanes) {
     let inverse = scale.inverse();
     let offset = min * inverse;
     let (mut sums, mut error) = (Sums::default(), Lanes::ZERO);
@@ -145,26 +189,18 @@ fn round<const L: usize>(groups: &Groups<L>, scale: Lanes, min: Lanes, max_q: f3
     (sums, error)
 }
 
-/// Returns the best scale and minimum of each group, with its sums. `to_storage` rounds both to the precision in
-/// which they are stored.
-#[inline(always)]
-fn fit<const L: usize>(
-    groups: &Groups<L>,
-    limits: Limits,
-    to_storage: impl Fn(Lanes) -> Lanes,
-) -> (Lanes, Lanes, Sums) {
+/// Returns the best scale and minimum of each group, with its sums. Both are rounded to F16 if `to_halves`.
+fn fit<const L: usize>(groups: &Groups<L>, limits: Limits, to_halves: bool) -> (Lanes, Lanes, Sums) {
     let (low, high) = groups.range();
     let low = if limits.signed { low } else { low.min(Lanes::ZERO) };
     let (mut scale, mut min) = ((high - low) * Lanes::splat(1.0 / limits.q), Lanes::ZERO - low);
     let (mut sums, mut best) = (Sums::default(), Lanes::splat(f32::MAX));
     let mut consider = |s: Lanes, m: Lanes| {
-        let (new, _) = round(groups, s, m, limits.q);
-        let (s, m) = new.best(limits.signed);
-        let (s, m) = (to_storage(s), to_storage(m));
-        let error = new.error(s, m);
+        let new = refit_groups(groups, s, m, limits, to_halves);
+        let (s, m, error) = (new.scale, new.min, new.error);
         scale = error.select_less(best, s, scale);
         min = error.select_less(best, m, min);
-        sums = new.where_less(error, best, &sums);
+        sums = new.sums.where_less(error, best, &sums);
         best = error.min(best);
         ((s, m), (scale, min))
     };
@@ -209,9 +245,8 @@ fn choose(sums: &Sums, ideal: Lanes, d: f32, dmin: f32, limit: f32) -> (Lanes, L
 }
 
 /// Returns the best scale and minimum of each group that are F16.
-#[inline(always)]
 pub(super) fn fit_halves<const L: usize>(groups: &Groups<L>, limits: Limits) -> [(Half, Half); N] {
-    let (mut scale, mut min, _) = fit(groups, limits, Lanes::half_precision);
+    let (mut scale, mut min, _) = fit(groups, limits, true);
     let (mut best, mut best_error) = ([Default::default(); N], Lanes::splat(f32::INFINITY));
     let mut consider = |scale: Lanes, min: Lanes| {
         let halves = scale.0.map(to_half);
@@ -253,7 +288,6 @@ fn to_half(x: f32) -> Half {
 }
 
 /// Returns the scales and minimums of a block of `S` times 8 groups with the least error found.
-#[inline(always)]
 pub(super) fn search<const S: usize, const L: usize, const G: usize>(
     groups: &[Groups<L>; S],
     limits: Limits,
@@ -261,7 +295,7 @@ pub(super) fn search<const S: usize, const L: usize, const G: usize>(
     let mut fitted = [(Lanes::ZERO, Lanes::ZERO, Sums::default()); S];
     let (mut largest, mut largest_min) = (0f32, 0f32);
     for (to, groups) in fitted.iter_mut().zip(groups) {
-        *to = fit(groups, limits, |x| x);
+        *to = fit(groups, limits, false);
         largest = largest.max(to.0.largest());
         largest_min = largest_min.max(to.1.largest());
     }
@@ -308,7 +342,6 @@ fn in_steps<const L: usize>(groups: &Groups<L>, limits: Limits, steps: u32) -> (
 }
 
 /// Alternates between choosing integers and fitting the common factors. Improves on `best` and its error.
-#[inline(always)]
 fn refine<const S: usize, const L: usize, const G: usize>(
     groups: &[Groups<L>; S],
     limits: Limits,
@@ -351,13 +384,11 @@ fn refine<const S: usize, const L: usize, const G: usize>(
 }
 
 /// Returns true if the integer scale of any group is so small that indices depend on its rounding.
-#[inline(always)]
 fn is_coarse(ideal: Lanes, d: Half) -> bool {
     ideal.0.into_iter().any(|scale| scale < 4.0 * d.get())
 }
 
 /// Returns the integers on either side of the ideal scale and minimum.
-#[inline(always)]
 fn around(ideal: Lanes, ideal_min: Lanes, d: Half, dmin: Half, limit: f32) -> [(Lanes, Lanes); 6] {
     let below = |ideal: Lanes, factor: Half| {
         let real = (ideal * Lanes::splat(factor.get()).inverse()).clamp(0.0, limit);
@@ -383,9 +414,9 @@ const ROUNDS: usize = 4;
 /// if one group needs a much larger scale than all others.
 const FACTORS: [f32; 12] = [0.96, 1.0, 1.03, 1.07, 1.12, 1.2, 1.3, 1.4, 1.5, 1.65, 1.8, 2.0];
 
-/// Returns the common factors with the least error for the indices of the fitted scales.
+/// See [`start`].
 #[inline(always)]
-fn start<const S: usize>(
+fn start_for<const S: usize>(
     fitted: &[(Lanes, Lanes, Sums); S],
     limits: Limits,
     largest: f32,
@@ -413,7 +444,6 @@ fn start<const S: usize>(
 }
 
 /// Returns the common factors with the least error for fixed indices, scales, and minimums.
-#[inline(always)]
 fn refit<const S: usize>(
     chosen: &[(Lanes, Lanes); S],
     fitted: &[(Lanes, Lanes, Sums); S],
@@ -457,7 +487,6 @@ fn refit<const S: usize>(
 }
 
 /// Returns the nearest F16 of a positive factor and those beside it.
-#[inline(always)]
 fn neighbors(x: f64) -> [Half; 3] {
     let half = to_half((x as f32).max(0.0));
     let bits = u16::from_le_bytes(half.0);
@@ -465,9 +494,9 @@ fn neighbors(x: f64) -> [Half; 3] {
     [half, near(bits.saturating_sub(1)), near(bits + 1)]
 }
 
-/// Returns the index of each element of a group.
+/// See [`indices`].
 #[inline(always)]
-pub(super) fn indices(x: &[f32], scale: f32, min: f32, max_q: f32, out: &mut [u8]) {
+fn indices_of(x: &[f32], scale: f32, min: f32, max_q: f32, out: &mut [u8]) {
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
     let inverse = if inverse < f32::INFINITY { inverse } else { 0.0 };
     for (q, &x) in out.iter_mut().zip(x) {

@@ -1,5 +1,6 @@
 //! Encoders of weights: the scales with the least squared error, weighted by the importance of each column.
 //!
+//! - `cpu`: loops over the elements of a group, compiled for each instruction set
 //! - `lanes`: eight groups of weights at a time
 //! - `lines`: types with scales and minimums
 //! - `scales`: types with scales
@@ -9,6 +10,7 @@
 //! A search starts from several ranges, then alternates between rounding elements and fitting scales. Types
 //! with integer scales do both for whole blocks. The layouts are in [`quants`](crate::quants).
 
+mod cpu;
 mod floats;
 mod lanes;
 mod lines;
@@ -48,70 +50,36 @@ pub fn encode_row(ty: GgmlType, src: &[f32], importance: Option<&[f32]>, dst: &m
     encode(src, importance, dst);
 }
 
-/// Compiles an encoder for the target's baseline and for AVX2.
-macro_rules! compiled {
-    ($encode:expr) => {{
-        fn portable(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
-            $encode(x, w, out)
-        }
-        #[cfg(target_arch = "x86_64")]
-        {
-            #[target_feature(enable = "avx2")]
-            fn vectorized(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
-                $encode(x, w, out)
-            }
-            fn avx2(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
-                // SAFETY: this function is chosen only if the CPU supports AVX2.
-                unsafe { vectorized(x, w, out) }
-            }
-            let best = if is_x86_feature_detected!("avx2") {
-                avx2
-            } else {
-                portable
-            };
-            (portable as Encode, best as Encode)
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        (portable as Encode, portable as Encode)
-    }};
-}
-
-/// Returns the encoder of a type that this CPU runs fastest.
+/// Returns the encoder of a type.
 fn encoder(ty: GgmlType) -> Option<Encode> {
-    encoders(ty).map(|(_, best)| best)
-}
-
-/// Returns the portable encoder of a type and the one that this CPU runs fastest. Both compute the same.
-fn encoders(ty: GgmlType) -> Option<(Encode, Encode)> {
-    let encode = match ty {
-        GgmlType::F32 => compiled!(plain::<BlockF32>),
-        GgmlType::F16 => compiled!(plain::<BlockF16>),
-        GgmlType::BF16 => compiled!(plain::<BlockBF16>),
-        GgmlType::Q8_0 => compiled!(q8_0),
-        GgmlType::Q4_0 => compiled!(scaled::<BlockQ4_0, Integers<-8, 7>, 32>),
-        GgmlType::Q5_0 => compiled!(scaled::<BlockQ5_0, Integers<-16, 15>, 32>),
-        GgmlType::IQ4_NL => compiled!(scaled::<BlockIQ4NL, Iq4, 32>),
-        GgmlType::Q2_0 => compiled!(scaled::<BlockQ2_0, Integers<-1, 2>, 64>),
-        GgmlType::Q4_1 => compiled!(line::<BlockQ4_1, 15>),
-        GgmlType::Q5_1 => compiled!(line::<BlockQ5_1, 31>),
-        GgmlType::Q2_K => compiled!(lines::<BlockQ2K, 2, 16, 16, 3, 15>),
-        GgmlType::Q4_K => compiled!(lines::<BlockQ4K, 1, 32, 8, 15, 63>),
-        GgmlType::Q5_K => compiled!(lines::<BlockQ5K, 1, 32, 8, 31, 63>),
-        GgmlType::Q3_K => compiled!(scales::<BlockQ3K, Integers<-4, 3>, 2, 16, 16, 32>),
-        GgmlType::Q6_K => compiled!(scales::<BlockQ6K, Integers<-32, 31>, 2, 16, 16, 128>),
-        GgmlType::IQ4_XS => compiled!(scales::<BlockIQ4XS, Iq4, 1, 32, 8, 32>),
-        GgmlType::TQ1_0 => compiled!(ternary::<BlockTQ1_0>),
-        GgmlType::TQ2_0 => compiled!(ternary::<BlockTQ2_0>),
-        GgmlType::Q1_0 => compiled!(signs),
-        GgmlType::MXFP4 => compiled!(mxfp4),
-        GgmlType::NVFP4 => compiled!(nvfp4),
+    let encode: Encode = match ty {
+        GgmlType::F32 => plain::<BlockF32>,
+        GgmlType::F16 => plain::<BlockF16>,
+        GgmlType::BF16 => plain::<BlockBF16>,
+        GgmlType::Q8_0 => q8_0,
+        GgmlType::Q4_0 => scaled::<BlockQ4_0, Integers<-8, 7>, 32>,
+        GgmlType::Q5_0 => scaled::<BlockQ5_0, Integers<-16, 15>, 32>,
+        GgmlType::IQ4_NL => scaled::<BlockIQ4NL, Iq4, 32>,
+        GgmlType::Q2_0 => scaled::<BlockQ2_0, Integers<-1, 2>, 64>,
+        GgmlType::Q4_1 => line::<BlockQ4_1, 15>,
+        GgmlType::Q5_1 => line::<BlockQ5_1, 31>,
+        GgmlType::Q2_K => lines::<BlockQ2K, 2, 16, 16, 3, 15>,
+        GgmlType::Q4_K => lines::<BlockQ4K, 1, 32, 8, 15, 63>,
+        GgmlType::Q5_K => lines::<BlockQ5K, 1, 32, 8, 31, 63>,
+        GgmlType::Q3_K => scales::<BlockQ3K, Integers<-4, 3>, 2, 16, 16, 32>,
+        GgmlType::Q6_K => scales::<BlockQ6K, Integers<-32, 31>, 2, 16, 16, 128>,
+        GgmlType::IQ4_XS => scales::<BlockIQ4XS, Iq4, 1, 32, 8, 32>,
+        GgmlType::TQ1_0 => ternary::<BlockTQ1_0>,
+        GgmlType::TQ2_0 => ternary::<BlockTQ2_0>,
+        GgmlType::Q1_0 => signs,
+        GgmlType::MXFP4 => mxfp4,
+        GgmlType::NVFP4 => nvfp4,
         _ => return None,
     };
     Some(encode)
 }
 
 /// Yields the chunks of a row with their importance. The last chunk may be shorter.
-#[inline(always)]
 fn chunks<'a>(x: &'a [f32], w: Option<&'a [f32]>, n: usize) -> impl Iterator<Item = (&'a [f32], Option<&'a [f32]>)> {
     x.chunks(n)
         .enumerate()
@@ -119,7 +87,6 @@ fn chunks<'a>(x: &'a [f32], w: Option<&'a [f32]>, n: usize) -> impl Iterator<Ite
 }
 
 /// Encodes types without a search.
-#[inline(always)]
 fn plain<B: Quantize>(x: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for (x, block) in x.chunks_exact(B::TYPE.block_size()).zip(blocks) {
@@ -128,7 +95,6 @@ fn plain<B: Quantize>(x: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
 }
 
 /// Encodes Q8_0, whose error does not depend on importance much.
-#[inline(always)]
 fn q8_0(x: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
     /// Largest magnitude: that of a scale in F16 times an element.
     const LIMIT: f32 = 65504.0 * 127.0;
@@ -140,7 +106,6 @@ fn q8_0(x: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
 }
 
 /// Encodes types with one scale per `L` elements.
-#[inline(always)]
 fn scaled<B: FromScale, T: Levels, const L: usize>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), blocks) in chunks(x, w, N * L).zip(blocks.chunks_mut(N)) {
@@ -154,7 +119,6 @@ fn scaled<B: FromScale, T: Levels, const L: usize>(x: &[f32], w: Option<&[f32]>,
 }
 
 /// Encodes types with one scale and minimum per 32 elements.
-#[inline(always)]
 fn line<B: FromLine, const MAX: i32>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let limits = Limits {
         q: MAX as f32,
@@ -174,7 +138,6 @@ fn line<B: FromLine, const MAX: i32>(x: &[f32], w: Option<&[f32]>, out: &mut [u8
 }
 
 /// Encodes types with `G` integer scales and minimums, for groups of `L` elements in `S` sets of lanes.
-#[inline(always)]
 fn lines<B, const S: usize, const L: usize, const G: usize, const MAX: i32, const SCALE: i32>(
     x: &[f32],
     w: Option<&[f32]>,
@@ -207,7 +170,6 @@ fn lines<B, const S: usize, const L: usize, const G: usize, const MAX: i32, cons
 }
 
 /// Encodes types with `G` integer scales of at least `-LIMIT`, for groups of `L` elements in `S` sets of lanes.
-#[inline(always)]
 fn scales<B, T, const S: usize, const L: usize, const G: usize, const LIMIT: i32>(
     x: &[f32],
     w: Option<&[f32]>,
@@ -231,7 +193,6 @@ fn scales<B, T, const S: usize, const L: usize, const G: usize, const LIMIT: i32
     }
 }
 
-#[inline(always)]
 fn ternary<B: FromScale>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), block) in chunks(x, w, 256).zip(blocks) {
@@ -240,7 +201,6 @@ fn ternary<B: FromScale>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     }
 }
 
-#[inline(always)]
 fn signs(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [BlockQ1_0] = bytemuck::cast_slice_mut(out);
     for ((x, w), block) in chunks(x, w, 128).zip(blocks) {
@@ -249,7 +209,6 @@ fn signs(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     }
 }
 
-#[inline(always)]
 fn mxfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [BlockMXFP4] = bytemuck::cast_slice_mut(out);
     for ((x, w), blocks) in chunks(x, w, N * 32).zip(blocks.chunks_mut(N)) {
@@ -264,7 +223,6 @@ fn mxfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     }
 }
 
-#[inline(always)]
 fn nvfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     /// Codes around that of a sixth of the largest magnitude: there are 8 per power of two.
     const OFFSETS: &[i32] = &[0, 1, -1, 2, -2, 3, 4, 5, 6, 7, -3];

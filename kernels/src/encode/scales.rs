@@ -1,5 +1,6 @@
 //! Search for scales: types whose values are a scale times one of a few levels.
 
+use super::cpu::for_this_cpu;
 use super::lanes::{Groups, Lanes, N};
 use crate::layout::assemble::IntScales;
 use crate::layout::block::Half;
@@ -102,9 +103,38 @@ impl Sums {
     }
 }
 
-/// Returns the sums of a group whose elements are rounded with this scale, and the squared error.
+for_this_cpu! {
+    /// Returns the sums of a group whose elements are rounded with this scale, and the squared error.
+    pub(super) fn round[T: Levels, const L: usize][T, L](groups: &Groups<L>, scale: Lanes) -> (Sums, Lanes) = round_elements;
+    /// Rounds the elements of each group with this scale. Returns the sums, the best scale for them, rounded to
+    /// F16 if `to_halves`, and the error.
+    fn refit_groups[T: Levels, const L: usize][T, L](groups: &Groups<L>, scale: Lanes, to_halves: bool) -> (Sums, Lanes, Lanes) = refit_elements;
+    /// Returns the common factor with the least error for the levels of the fitted scales.
+    fn start[const S: usize][S](fitted: &[(Lanes, Sums); S], range: Range, largest: f32) -> Half = start_for;
+    /// Alternates between choosing integers and fitting the common factor. Improves on `best` and its error.
+    fn refine[T: Levels, const S: usize, const L: usize, const G: usize][T, S, L, G](groups: &[Groups<L>; S], range: Range, fitted: [(Lanes, Sums); S], d: Half, best: &mut IntScales<G>, best_error: &mut f32) -> () = refine_with;
+    /// Returns the index of each element of a group.
+    pub(super) fn indices[T: Levels][T](x: &[f32], scale: f32, out: &mut [u8]) -> () = indices_of;
+}
+
+/// See [`refit_groups`].
 #[inline(always)]
-pub(super) fn round<T: Levels, const L: usize>(groups: &Groups<L>, scale: Lanes) -> (Sums, Lanes) {
+fn refit_elements<T: Levels, const L: usize>(
+    groups: &Groups<L>,
+    scale: Lanes,
+    to_halves: bool,
+) -> (Sums, Lanes, Lanes) {
+    let (sums, _) = round_elements::<T, L>(groups, scale);
+    let mut scale = sums.best();
+    if to_halves {
+        scale = scale.half_precision();
+    }
+    (sums, scale, sums.error(scale))
+}
+
+/// See [`round`].
+#[inline(always)]
+fn round_elements<T: Levels, const L: usize>(groups: &Groups<L>, scale: Lanes) -> (Sums, Lanes) {
     let inverse = scale.inverse();
     let (mut sums, mut error) = (Sums::default(), Lanes::ZERO);
     for (&x, &w) in groups.x.iter().zip(&groups.w) {
@@ -118,17 +148,13 @@ pub(super) fn round<T: Levels, const L: usize>(groups: &Groups<L>, scale: Lanes)
     (sums, error)
 }
 
-/// Returns the best scale of each group, with its sums. `to_storage` rounds scales to the
-/// precision of stored ones.
-#[inline(always)]
-fn fit<T: Levels, const L: usize>(groups: &Groups<L>, to_storage: impl Fn(Lanes) -> Lanes) -> (Lanes, Sums) {
+/// Returns the best scale of each group, with its sums. Scales are rounded to F16 if `to_halves`.
+fn fit<T: Levels, const L: usize>(groups: &Groups<L>, to_halves: bool) -> (Lanes, Sums) {
     let max = groups.largest();
     let mut scale = Lanes::ZERO;
     let (mut sums, mut best) = (Sums::default(), Lanes::splat(f32::MAX));
     let mut consider = |s: Lanes| {
-        let (new, _) = round::<T, L>(groups, s);
-        let s = to_storage(new.best());
-        let error = new.error(s);
+        let (new, s, error) = refit_groups::<T, L>(groups, s, to_halves);
         scale = error.select_less(best, s, scale);
         sums.xv = error.select_less(best, new.xv, sums.xv);
         sums.vv = error.select_less(best, new.vv, sums.vv);
@@ -145,9 +171,8 @@ fn fit<T: Levels, const L: usize>(groups: &Groups<L>, to_storage: impl Fn(Lanes)
 }
 
 /// Returns the best scale of each group that is an F16.
-#[inline(always)]
 pub(super) fn fit_half<T: Levels, const L: usize>(groups: &Groups<L>) -> [Half; N] {
-    let (mut scale, _) = fit::<T, L>(groups, Lanes::half_precision);
+    let (mut scale, _) = fit::<T, L>(groups, true);
     // A scale of 0 is best for magnitudes below the smallest F16, because not all types have a level of 0.
     let (_, total) = round::<T, L>(groups, Lanes::ZERO);
     let (mut best, mut best_error) = ([Half::default(); N], total);
@@ -219,7 +244,6 @@ const POSITIONS: [f32; 16] = [
 const ROUNDS: usize = 4;
 
 /// Returns the scales of a block of `S` times 8 groups with the least error found.
-#[inline(always)]
 pub(super) fn search<T: Levels, const S: usize, const L: usize, const G: usize>(
     groups: &[Groups<L>; S],
     range: Range,
@@ -227,7 +251,7 @@ pub(super) fn search<T: Levels, const S: usize, const L: usize, const G: usize>(
     let mut fitted = [(Lanes::ZERO, Sums::default()); S];
     let mut largest = 0f32;
     for (to, groups) in fitted.iter_mut().zip(groups) {
-        *to = fit::<T, L>(groups, |scale| scale);
+        *to = fit::<T, L>(groups, false);
         largest = larger(largest, to.0);
     }
     let mut best = IntScales {
@@ -278,7 +302,6 @@ pub(super) fn search<T: Levels, const S: usize, const L: usize, const G: usize>(
 }
 
 /// Returns scales that map the largest magnitude of each group to `end`. Sums are left out.
-#[inline(always)]
 fn at_end<const S: usize, const L: usize>(groups: &[Groups<L>; S], end: f32) -> [(Lanes, Sums); S] {
     let mut scales = [(Lanes::ZERO, Sums::default()); S];
     for (to, groups) in scales.iter_mut().zip(groups) {
@@ -303,9 +326,9 @@ fn larger(max: f32, lanes: Lanes) -> f32 {
         .fold(max, |max, x| if x.abs() > max.abs() { x } else { max })
 }
 
-/// Alternates between choosing integers and fitting the common factor. Improves on `best` and its error.
+/// See [`refine`].
 #[inline(always)]
-fn refine<T: Levels, const S: usize, const L: usize, const G: usize>(
+fn refine_with<T: Levels, const S: usize, const L: usize, const G: usize>(
     groups: &[Groups<L>; S],
     range: Range,
     mut fitted: [(Lanes, Sums); S],
@@ -320,11 +343,11 @@ fn refine<T: Levels, const S: usize, const L: usize, const G: usize>(
             let scale = range.nearest(*ideal, d);
             *to = scale;
             let real = Lanes::splat(d.get());
-            let (mut new, mut found) = round::<T, L>(groups, scale * real);
+            let (mut new, mut found) = round_elements::<T, L>(groups, scale * real);
             if n_coarse(*ideal, d) > 0 {
                 for offset in [-1.0, 1.0] {
                     let scale = (scale + Lanes::splat(offset)).clamp(range.low, range.high);
-                    let (sums, error) = round::<T, L>(groups, scale * real);
+                    let (sums, error) = round_elements::<T, L>(groups, scale * real);
                     *to = error.select_less(found, scale, *to);
                     new.xv = error.select_less(found, sums.xv, new.xv);
                     new.vv = error.select_less(found, sums.vv, new.vv);
@@ -352,9 +375,9 @@ fn refine<T: Levels, const S: usize, const L: usize, const G: usize>(
     }
 }
 
-/// Returns the common factor with the least error for the levels of the fitted scales.
+/// See [`start`].
 #[inline(always)]
-fn start<const S: usize>(fitted: &[(Lanes, Sums); S], range: Range, largest: f32) -> Half {
+fn start_for<const S: usize>(fitted: &[(Lanes, Sums); S], range: Range, largest: f32) -> Half {
     let (mut best, mut best_error) = (Half::default(), f32::INFINITY);
     for position in POSITIONS {
         let d = to_half(largest / (position * range.low));
@@ -369,9 +392,9 @@ fn start<const S: usize>(fitted: &[(Lanes, Sums); S], range: Range, largest: f32
     best
 }
 
-/// Returns the index of each element of a group.
+/// See [`indices`].
 #[inline(always)]
-pub(super) fn indices<T: Levels>(x: &[f32], scale: f32, out: &mut [u8]) {
+fn indices_of<T: Levels>(x: &[f32], scale: f32, out: &mut [u8]) {
     let inverse = Lanes::splat(scale).inverse().0[0];
     for (q, &x) in out.iter_mut().zip(x) {
         *q = T::index(x * inverse);
