@@ -5,5 +5,6 @@ mod common;
 mod completion;
 mod drafts;
 mod embed;
+mod images;
 mod open;
 mod public_api;
