@@ -64,6 +64,7 @@ fn dependencies(package: &str) -> Vec<String> {
         "arch-macros",
         "arch-lang",
         "archs",
+        "media",
         "llama",
         "server",
         "tests",

@@ -142,6 +142,16 @@ fn stops(args: &RunArgs) -> Outcome<Vec<String>> {
     Ok(stops)
 }
 
+/// Loads the projector, if one is given, and reserves space for the rows of an image in the context.
+fn projector(args: &RunArgs, params: &mut ContextParams, model: &Model) -> Outcome<Option<Projector>> {
+    let Some(file) = &args.media.mmproj else {
+        return Ok(None);
+    };
+    let projector = images::open(file, &args.load, args.context.precision.mode, params, model)?;
+    params.media_rows = projector.encoder().n_rows();
+    Ok(Some(projector))
+}
+
 /// Enables context shifts. The error is a phrase about the option that enables them.
 fn enable_shift(session: &mut parts::Session, keep: Option<usize>) -> Result<(), String> {
     let name = session.model().arch().name;
@@ -193,14 +203,7 @@ impl Session {
                 path.display()
             )));
         }
-        let projector = match &args.media.mmproj {
-            Some(file) => {
-                let projector = images::open(file, &args.load, args.context.precision.mode, &params, &model)?;
-                params.media_rows = projector.encoder().n_rows();
-                Some(projector)
-            }
-            None => None,
-        };
+        let projector = projector(args, &mut params, &model)?;
         let constraint = pending.map(Pending::started).transpose()?;
         let can_shrink = args.context.ctx_size.is_none() && args.load.placement.fit;
         let n_ctx_min = if can_shrink { args.context.fit_ctx } else { usize::MAX };
