@@ -12,6 +12,7 @@ use crate::commands::embed::EmbedArgs;
 use crate::commands::encode::EncodeArgs;
 use crate::commands::generate::{CompletionsArgs, ManArgs};
 use crate::commands::gguf::GgufArgs;
+use crate::commands::imatrix::ImatrixArgs;
 use crate::commands::inspect::InspectArgs;
 use crate::commands::logits::LogitsArgs;
 use crate::commands::models::{ListArgs, PsArgs, PullArgs, RmArgs};
@@ -63,6 +64,8 @@ pub enum Command {
     Gguf(GgufArgs),
     /// Measure perplexity, divergence from another model, or the accuracy of multiple-choice tasks
     Perplexity(PerplexityArgs),
+    /// Measure the importance of weights for `llama quantize --imatrix`
+    Imatrix(ImatrixArgs),
     /// Write a model file with weights in smaller types
     Quantize(QuantizeArgs),
     /// Write a model file with random weights, for benchmarks
@@ -134,6 +137,7 @@ pub fn dispatch(command: Command) -> Outcome {
         Command::Devices(args) => commands::devices::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Perplexity(args) => commands::perplexity::run(&args),
+        Command::Imatrix(args) => commands::imatrix::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
         Command::Synth(args) => commands::synth::run(&args),
     }

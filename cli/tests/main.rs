@@ -19,6 +19,7 @@ mod embed;
 mod gguf;
 mod hub;
 mod images;
+mod imatrix;
 mod instruction_sets;
 mod llama_cpp;
 mod loading;

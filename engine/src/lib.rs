@@ -16,6 +16,7 @@
 //! - [`chat`]: chat templates
 //! - [`random`]: random numbers for seeded weights and tests
 //! - [`conformance`]: checks of architectures against recorded logits
+//! - [`importance`]: importance matrices for quantization
 //! - [`measure`]: perplexity, divergence between models, multiple-choice tasks
 //! - [`quantize`]: quantization of model files
 //! - [`synth`]: synthetic models for benchmarks
@@ -35,6 +36,7 @@ pub mod finite;
 pub mod gguf;
 pub mod grammar;
 pub mod graph;
+pub mod importance;
 pub mod measure;
 pub mod model;
 pub mod quantize;

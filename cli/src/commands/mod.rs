@@ -9,6 +9,7 @@ pub mod embed;
 pub mod encode;
 pub mod generate;
 pub mod gguf;
+pub mod imatrix;
 pub mod inspect;
 pub mod logits;
 pub mod models;

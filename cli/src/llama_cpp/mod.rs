@@ -236,13 +236,14 @@ mod tests {
             Some("`llama tokenize`") => "tokenize",
             Some("`llama serve`") => "serve",
             Some("`llama perplexity`") => "perplexity",
+            Some("`llama imatrix`") => "imatrix",
             Some("`llama bench`") | Some("`llama inspect`") => "bench",
             _ => "run",
         };
         let mut line = vec!["llama", command];
         // Flags that the option requires.
         match flag {
-            _ if command == "perplexity" => line.push("m.gguf"),
+            _ if ["perplexity", "imatrix"].contains(&command) => line.push("m.gguf"),
             "--hf-file" => line.extend(["--hf-repo", "user/repo"]),
             "--ssl-key-file" => line.extend(["--ssl-cert-file", "cert.pem"]),
             "--ssl-cert-file" => line.extend(["--ssl-key-file", "key.pem"]),

@@ -42,9 +42,8 @@ pub const UNSUPPORTED: &[UnsupportedOptions] = &[
         "--ppl-stride", "--ppl-output-type", "--ppl", "--no-ppl",
     ], "`llama perplexity` scores the second half of each chunk"),
     no(&[
-        "--in-file", "-ofreq --output-frequency", "--save-frequency", "--process-output", "--nextn",
-        "--chunk --from-chunk", "--show-statistics", "--parse-special",
-    ], "quantizing models is not implemented"),
+        "--save-frequency", "--nextn", "--show-statistics", "--parse-special",
+    ], "`llama imatrix` writes one file, and --show prints its tensors"),
     no(&["-ptc --print-token-count"], "the statistics line shows token counts"),
     no(&["-mli --multiline-input"], "enclose multi-line input in \"\"\", or end lines with \\"),
     no(&[

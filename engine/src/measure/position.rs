@@ -79,7 +79,7 @@ pub struct Compared {
     pub nll_base: f64,
     /// Kullback-Leibler divergence from the base model.
     pub kld: f64,
-    /// Largest amount by which the divergence may exceed `kld`, if the base has only the likeliest tokens.
+    /// Largest possible excess of the divergence over `kld`, if the base has only the likeliest tokens.
     pub excess: f64,
     /// Whether both models have the same likeliest token.
     pub is_same_top: bool,

@@ -115,7 +115,7 @@ pub struct Summary {
     pub difference: Estimate,
     /// Kullback-Leibler divergence from the base model.
     pub kld: Estimate,
-    /// Largest amount by which the mean divergence may exceed `kld`.
+    /// Largest possible excess of the mean divergence over `kld`.
     pub kld_excess: f64,
     /// Distribution of the divergence.
     pub klds: Distribution,
@@ -133,11 +133,6 @@ impl Comparison {
     /// Adds a position.
     pub fn add(&mut self, compared: Compared) {
         self.0.push(compared);
-    }
-
-    /// Returns the mean divergence of all positions so far.
-    pub fn mean_kld(&self) -> f64 {
-        self.kld().value
     }
 
     fn kld(&self) -> Estimate {

@@ -57,7 +57,7 @@ impl Top {
         }
     }
 
-    /// Returns a lower bound of the divergence, and the largest amount by which the divergence may exceed it.
+    /// Returns a lower bound of the divergence, and the largest possible excess over this bound.
     ///
     /// The lower bound is the divergence of distributions that do not distinguish the tokens that are left out.
     /// The upper bound assumes that the base gives these tokens, from the least likely one of `probs` on, the

@@ -47,8 +47,8 @@ impl BaseRow<'_> {
         }
     }
 
-    /// Returns the Kullback-Leibler divergence of `probs` from this base, and the largest amount by which the
-    /// divergence may exceed the returned one.
+    /// Returns the Kullback-Leibler divergence of `probs` from this base, and the largest possible excess over the
+    /// returned divergence.
     pub(in crate::measure) fn divergence(&self, probs: &LogProbs<'_>) -> (f64, f64) {
         let term = |log: f64, token: usize| log.exp() * (log - probs.get(token));
         match self {

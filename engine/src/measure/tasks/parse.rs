@@ -102,7 +102,7 @@ pub(super) fn multiple_choice(bytes: &[u8]) -> Result<Vec<TaskText>, MeasureErro
             input.task = task;
             let question = input.string()?;
             let (answers, is_right) = input.answers()?;
-            // Answers of which several are right; llama.cpp reads and ignores them, too.
+            // Answers with several right ones, which llama.cpp ignores, too.
             input.answers()?;
             if question.is_empty() || answers.is_empty() || answers.iter().any(String::is_empty) {
                 return Err(invalid(task, "the question or an answer is empty"));

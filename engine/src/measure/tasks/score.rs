@@ -15,7 +15,7 @@ use crate::vocab::Token;
 /// Mean log-probabilities of the answers of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
-    /// One number for each answer.
+    /// Mean log-probability of each answer.
     pub answers: Vec<f64>,
     /// Index of the answer that the model chooses.
     pub choice: usize,
