@@ -89,3 +89,32 @@ fn quantize_explains_refusals() {
     assert_eq!(result.status, 2);
     assert!(result.err.contains("expected one of f32, f16"), "{}", result.err);
 }
+
+#[test]
+fn quantize_weights_errors_by_an_importance_matrix() {
+    let home = Home::new();
+    let model = home.model_with_text("gpt2", None);
+    let path = |name: &str| home.path(name).into_os_string().into_string().unwrap();
+    let (text, matrix, output) = (path("text.txt"), path("m.gguf"), path("small.gguf"));
+    std::fs::write(&text, "The ships sail on the wide sea. ".repeat(80)).unwrap();
+    ended(home.llama(&["imatrix", &model, "-f", &text, "-o", &matrix])).succeeds();
+    let args = ["iq4_nl", "--imatrix", &matrix];
+    let result = quantize(&home, &model, &output, &args);
+    assert!(result.succeeds().contains("bits per weight"), "{}", result.out);
+    let file = GgufFile::open(&output).unwrap();
+    assert_eq!(file.require::<&str>("quantize.imatrix.file").unwrap(), matrix);
+    assert_eq!(file.require::<u32>("quantize.imatrix.chunks_count").unwrap(), 5);
+    let plain = path("small-plain.gguf");
+    quantize(&home, &model, &plain, &["iq4_nl"]).succeeds();
+    let plain = GgufFile::open(&plain).unwrap();
+    let name = "blk.0.ffn_down.weight";
+    let data = |file: &GgufFile| file.tensor_data(file.tensor(name).unwrap()).to_vec();
+    assert_ne!(data(&file), data(&plain));
+    let other = home.model("qwen3-dense", None);
+    let refused = path("small-refused.gguf");
+    let result = quantize(&home, &other, &refused, &["q4_0", "--imatrix", &matrix]);
+    result.fails_saying(&["belongs to another model"]);
+    let result = quantize(&home, &model, &refused, &["q4_0", "--imatrix", &text]);
+    result.fails_saying(&["text.txt", "not a valid importance matrix"]);
+    assert!(!std::path::Path::new(&refused).exists());
+}

@@ -2,9 +2,11 @@
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use engine::gguf::{GgufSet, Value};
+use engine::importance::ImportanceMatrix;
 use engine::quantize::{self, Mixture, Options, PlannedTensor, QuantizeError, QuantizePlan};
 use kernels::GgmlType;
 use regex_lite::Regex;
@@ -12,7 +14,7 @@ use serde_json::json;
 use tracing::warn;
 
 use crate::args::override_kv;
-use crate::commands::stdout;
+use crate::commands::{imatrix, stdout};
 use crate::failure::{Failure, Outcome};
 use crate::output::{OutputFile, failed};
 use crate::{format, interrupt, progress};
@@ -54,6 +56,9 @@ pub struct QuantizeArgs {
     /// Accept weights that are quantized already, although errors add up
     #[arg(long)]
     pub allow_requantize: bool,
+    /// Importance matrix that `llama imatrix` or llama.cpp wrote; lowers the error of important columns
+    #[arg(long, value_name = "FILE")]
+    pub imatrix: Option<PathBuf>,
     /// Set a metadata key; TYPE is int, float, bool, or str (may be repeated)
     #[arg(long, value_name = "KEY=TYPE:VALUE", value_parser = override_kv)]
     pub override_kv: Vec<(String, Value)>,
@@ -68,6 +73,7 @@ pub struct QuantizeArgs {
 /// Writes the file and prints its properties.
 pub fn run(args: &QuantizeArgs) -> Outcome {
     let source = GgufSet::open(&args.input)?;
+    let importance = args.imatrix.as_deref().map(imatrix::open).transpose()?.map(Arc::new);
     let options = Options {
         mixture: args.mixture,
         pure: args.pure,
@@ -76,6 +82,7 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
         embedding: args.token_embedding_type,
         rules: args.tensor_type.clone(),
         allow_requantize: args.allow_requantize,
+        importance: importance.clone(),
     };
     let of_input = |error: QuantizeError| match error {
         QuantizeError::Stopped => Failure::Interrupted,
@@ -97,10 +104,48 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
     }
     if !args.dry_run {
         check_names(args, &source)?;
-        let overrides: Vec<_> = args.override_kv.iter().map(|pair| typed(&source, pair)).collect();
+        warn_of_importance(&plan);
+        let mut overrides: Vec<_> = args.override_kv.iter().map(|pair| typed(&source, pair)).collect();
+        overrides.extend(
+            args.imatrix
+                .iter()
+                .zip(&importance)
+                .flat_map(|(path, matrix)| origin(path, matrix)),
+        );
         write(&args.output, &source, &plan, &overrides, &of_input)?;
     }
     print(args, &plan)
+}
+
+/// Warns of matrices that the importance matrix has no data for.
+fn warn_of_importance(plan: &QuantizePlan) {
+    if plan.importance.is_none() {
+        return;
+    }
+    let encoded = || plan.tensors.iter().filter(|tensor| tensor.is_encoded());
+    let missing: Vec<_> = encoded().filter(|tensor| tensor.weighted_by.is_none()).collect();
+    if let Some(first) = missing.first() {
+        let tensors = format::plural(missing.len(), "tensor");
+        warn!("{tensors} have no importance, such as {}", first.name);
+    }
+    let n_filled: usize = encoded().map(|tensor| tensor.n_filled).sum();
+    if n_filled > 0 {
+        warn!("{n_filled} of the matrices have no data of their own, and use the importance of similar ones");
+    }
+}
+
+/// Returns metadata about the importance matrix, with the keys of llama.cpp.
+fn origin(path: &Path, matrix: &ImportanceMatrix) -> Vec<(String, Value)> {
+    let key = |name: &str| format!("quantize.imatrix.{name}");
+    let mut pairs = vec![
+        (key("file"), Value::from(path.display().to_string().as_str())),
+        (key("entries_count"), Value::from(matrix.entries.len() as u32)),
+        (key("chunks_count"), Value::from(matrix.n_chunks)),
+    ];
+    if let Some(dataset) = matrix.datasets.first() {
+        pairs.push((key("dataset"), Value::from(dataset.as_str())));
+    }
+    pairs
 }
 
 /// Refuses to write over the source.

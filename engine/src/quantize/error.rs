@@ -3,6 +3,7 @@
 use kernels::GgmlType;
 
 use crate::gguf::GgufError;
+use crate::importance::ImportanceError;
 
 /// Reason why a file cannot be quantized.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,12 @@ pub enum QuantizeError {
         /// NaN or infinity.
         value: f32,
     },
+    /// The importance matrix cannot be used.
+    #[error(transparent)]
+    Importance(#[from] ImportanceError),
+    /// The importance matrix has no tensor of the model.
+    #[error("the importance matrix has none of the model's tensors; it belongs to another model")]
+    ForeignImportance,
     /// The caller stopped the operation.
     #[error("stopped")]
     Stopped,

@@ -1,6 +1,7 @@
 //! Plans: the type of each tensor of an output file.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use kernels::GgmlType;
 use regex_lite::Regex;
@@ -9,6 +10,7 @@ use super::error::QuantizeError;
 use super::mixture::{Facts, Mixture, fitting};
 use super::role::{self, Role};
 use crate::gguf::{Array, GgufSet, TensorInfo, Value};
+use crate::importance::ImportanceMatrix;
 
 /// Choices of a quantization.
 #[derive(Clone, Debug)]
@@ -27,6 +29,8 @@ pub struct Options {
     pub rules: Vec<(Regex, GgmlType)>,
     /// Accepts source tensors that are quantized already.
     pub allow_requantize: bool,
+    /// Importance of the columns of matrices, which weights rounding errors.
+    pub importance: Option<Arc<ImportanceMatrix>>,
 }
 
 /// Type of a tensor in the output file.
@@ -44,9 +48,23 @@ pub struct PlannedTensor {
     pub wanted: Option<GgmlType>,
     /// Size in the output file.
     pub bytes: usize,
+    /// Tensor whose importance weights the errors of this one: itself, or one with the same input.
+    pub weighted_by: Option<String>,
+    /// Number of matrices that have the mean importance of the others.
+    pub n_filled: usize,
 }
 
 impl PlannedTensor {
+    /// Returns true if the weights are encoded in another, quantized type.
+    pub fn is_encoded(&self) -> bool {
+        self.from != self.to && self.to.is_quantized()
+    }
+
+    /// Returns the number of matrices, such as experts.
+    pub fn n_matrices(&self) -> usize {
+        self.shape.iter().skip(2).product()
+    }
+
     /// Returns the number of elements.
     pub fn n_elements(&self) -> usize {
         self.shape.iter().product()
@@ -60,6 +78,8 @@ pub struct QuantizePlan {
     pub mixture: Mixture,
     /// All tensors.
     pub tensors: Vec<PlannedTensor>,
+    /// Importance of the columns of matrices.
+    pub importance: Option<Arc<ImportanceMatrix>>,
 }
 
 impl QuantizePlan {
@@ -90,7 +110,17 @@ impl QuantizePlan {
                 });
             }
             let rows = info.n_elements() / info.ne[0].max(1);
+            let importance = options
+                .importance
+                .as_ref()
+                .filter(|_| to != info.ty && to.is_quantized());
+            let (weighted_by, n_filled) = match importance {
+                Some(matrix) => weighted_by(info, matrix)?,
+                None => (None, 0),
+            };
             tensors.push(PlannedTensor {
+                weighted_by,
+                n_filled,
                 name: info.name.clone(),
                 shape: info.shape().to_vec(),
                 from: info.ty,
@@ -99,9 +129,14 @@ impl QuantizePlan {
                 bytes: to.row_bytes(info.ne[0]).unwrap_or(0) * rows,
             });
         }
+        let has_weights = tensors.iter().any(|tensor| tensor.weighted_by.is_some());
+        if options.importance.is_some() && !has_weights && tensors.iter().any(PlannedTensor::is_encoded) {
+            return Err(QuantizeError::ForeignImportance);
+        }
         Ok(QuantizePlan {
             mixture: options.mixture,
             tensors,
+            importance: options.importance.clone(),
         })
     }
 
@@ -140,6 +175,23 @@ fn wanted(info: &TensorInfo, options: &Options, model: &Model) -> GgmlType {
             options.mixture.type_of(&model.facts(info, role))
         }
     })
+}
+
+/// Returns the tensor whose importance weights the errors of a tensor, and the number of matrices without data.
+fn weighted_by(info: &TensorInfo, matrix: &ImportanceMatrix) -> Result<(Option<String>, usize), QuantizeError> {
+    let n_matrices = info.ne[2..].iter().product();
+    if let Some(weights) = matrix.weights(&info.name, info.ne[0], n_matrices)? {
+        return Ok((Some(info.name.clone()), weights.n_filled));
+    }
+    let (layer, kind) = role::split(&info.name);
+    let siblings = layer.map_or(&[][..], |_| role::siblings(kind));
+    for sibling in siblings.iter().filter(|sibling| **sibling != kind) {
+        let name = info.name.replacen(kind, sibling, 1);
+        if let Ok(Some(_)) = matrix.weights(&name, info.ne[0], n_matrices) {
+            return Ok((Some(name), n_matrices));
+        }
+    }
+    Ok((None, 0))
 }
 
 /// Facts about the model that the rules of mixtures use.

@@ -75,6 +75,20 @@ pub(super) fn split(name: &str) -> (Option<usize>, &str) {
     }
 }
 
+/// Kinds of matrices that have the same input in most architectures.
+const WITH_SAME_INPUT: &[&[&str]] = &[
+    &["attn_q", "attn_k", "attn_v", "attn_qkv"],
+    &["ffn_gate", "ffn_up"],
+    &["ffn_gate_exps", "ffn_up_exps"],
+    &["ffn_gate_shexp", "ffn_up_shexp"],
+];
+
+/// Returns the kinds of matrices that have the same input as this kind, including the kind.
+pub(super) fn siblings(kind: &str) -> &'static [&'static str] {
+    let all = WITH_SAME_INPUT.iter().find(|kinds| kinds.contains(&kind));
+    all.map_or(&[], |kinds| kinds)
+}
+
 /// Returns true if a tensor is never quantized.
 pub(super) fn is_kept(name: &str, n_dims: usize) -> bool {
     let (_, kind) = split(name);

@@ -1,10 +1,12 @@
 use std::io;
+use std::sync::Arc;
 
 use kernels::GgmlType::{self, *};
 use regex_lite::Regex;
 
 use super::*;
 use crate::gguf::{GgufFile, GgufSet, GgufWriter};
+use crate::importance::{Entry, ImportanceMatrix};
 
 /// Returns a model with 16 layers whose matrices have rows of `n_in` elements.
 fn model(n_in: usize, change: impl Fn(&str, &mut [f32])) -> GgufSet {
@@ -58,6 +60,7 @@ fn options(mixture: &str) -> Options {
         embedding: None,
         rules: Vec::new(),
         allow_requantize: false,
+        importance: None,
     }
 }
 
@@ -199,6 +202,89 @@ fn weights_that_are_not_finite_are_refused_with_their_position() {
             format!("tensor {name} has the value {value} in row {row}, column 253; the source file is damaged");
         assert_eq!(error.to_string(), expected);
     }
+}
+
+/// Returns an importance matrix with data for the queries and experts of all layers.
+fn importance(n_in: usize) -> ImportanceMatrix {
+    let mut matrix = ImportanceMatrix::default();
+    let value = |i: usize| if i % 7 == 0 { 100.0 } else { 0.1 };
+    for layer in 0..16 {
+        for (kind, counts) in [("attn_q", vec![3]), ("ffn_down_exps", vec![3, 0])] {
+            let n = n_in * counts.len();
+            let entry = Entry {
+                squares: (0..n).map(|i| if i < n_in { value(i) } else { 0.0 }).collect(),
+                sums: Vec::new(),
+                counts,
+            };
+            matrix.entries.insert(format!("blk.{layer}.{kind}.weight"), entry);
+        }
+    }
+    matrix
+}
+
+#[test]
+fn importance_lowers_the_error_of_important_columns() {
+    let source = model(256, |_, _| ());
+    let mut weighted = options("q4_k_s");
+    weighted.importance = Some(Arc::new(importance(256)));
+    let files = [
+        quantized(&source, &options("q4_k_s")).unwrap(),
+        quantized(&source, &weighted).unwrap(),
+    ];
+    let error = |file: &GgufSet, name: &str| -> f64 {
+        let (_, info) = file.tensor(name).unwrap();
+        let mut floats = vec![0.0; info.n_elements()];
+        kernels::dequantize_row(info.ty, file.tensor_data(name).unwrap(), &mut floats);
+        let original: &[f32] = bytemuck::cast_slice(source.tensor_data(name).unwrap());
+        let pairs = floats
+            .iter()
+            .zip(original)
+            .enumerate()
+            .filter(|(i, _)| i % 256 % 7 == 0);
+        pairs.map(|(_, (a, b))| f64::from(a - b).powi(2)).sum()
+    };
+    // Keys have the input of queries. The second expert has no data of its own.
+    for name in [
+        "blk.5.attn_q.weight",
+        "blk.5.attn_k.weight",
+        "blk.5.ffn_down_exps.weight",
+    ] {
+        let [plain, weighted] = [0, 1].map(|i| error(&files[i], name));
+        assert!(weighted < 0.8 * plain, "{name}: {weighted} {plain}");
+    }
+    let name = "blk.5.ffn_up.weight";
+    assert_eq!(files[0].tensor_data(name), files[1].tensor_data(name));
+    let plan = QuantizePlan::new(&source, &weighted).unwrap();
+    let planned = |name: &str| plan.tensors.iter().find(|tensor| tensor.name == name).unwrap();
+    let experts = planned("blk.5.ffn_down_exps.weight");
+    assert_eq!(
+        (experts.n_filled, experts.weighted_by.as_ref()),
+        (1, Some(&experts.name))
+    );
+    assert_eq!(
+        planned("blk.5.attn_k.weight").weighted_by.as_deref(),
+        Some("blk.5.attn_q.weight")
+    );
+}
+
+#[test]
+fn importance_of_another_model_is_refused() {
+    let source = model(256, |_, _| ());
+    let refused = |matrix: ImportanceMatrix| {
+        let mut options = options("q4_0");
+        options.importance = Some(Arc::new(matrix));
+        QuantizePlan::new(&source, &options).unwrap_err().to_string()
+    };
+    let error = refused(importance(512));
+    assert!(
+        error.contains("has 256 columns") && error.contains("another model"),
+        "{error}"
+    );
+    let mut foreign = ImportanceMatrix::default();
+    foreign
+        .entries
+        .insert("blk.99.attn_q.weight".to_owned(), Entry::default());
+    assert!(refused(foreign).contains("none of the model's tensors"));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::error::QuantizeError;
 use super::plan::{PlannedTensor, QuantizePlan};
 use crate::finite;
 use crate::gguf::{GgufSet, GgufWriter, Metadata, Value};
+use crate::importance::{ImportanceError, ImportanceMatrix};
 
 /// Elements decoded at a time.
 const BATCH: usize = 1 << 23;
@@ -37,13 +38,13 @@ pub fn write(
     let mut writer = GgufWriter::with_metadata(metadata(source, plan, overrides));
     for tensor in &plan.tensors {
         let data = source.tensor_data(&tensor.name).unwrap_or_default();
-        let (failure, done) = (&failure, &done);
+        let (failure, done, importance) = (&failure, &done, plan.importance.as_deref());
         writer.add_tensor_with(tensor.name.as_str(), tensor.to, &tensor.shape, move |out| {
             let mut step = |n: usize| {
                 *done.borrow_mut() += n;
                 progress(*done.borrow())
             };
-            convert(tensor, data, out, &mut step).map_err(|error| match error {
+            convert(tensor, data, importance, out, &mut step).map_err(|error| match error {
                 Error::Io(error) => error,
                 Error::Quantize(error) => {
                     *failure.borrow_mut() = Some(error);
@@ -79,6 +80,7 @@ enum Error {
 fn convert(
     tensor: &PlannedTensor,
     data: &[u8],
+    importance: Option<&ImportanceMatrix>,
     out: &mut dyn Write,
     step: &mut dyn FnMut(usize) -> bool,
 ) -> Result<(), Error> {
@@ -90,6 +92,7 @@ fn convert(
         step(tensor.n_elements());
         return out.write_all(data).map_err(Error::Io);
     }
+    let weights = weights(tensor, importance).map_err(|error| Error::Quantize(error.into()))?;
     let rows_per_batch = (BATCH / n_in).max(1);
     let rows_per_task = (TASK / n_in).max(1);
     let mut encoded = Vec::new();
@@ -102,7 +105,8 @@ fn convert(
             .zip(data.par_chunks(rows_per_task * from))
             .enumerate()
             .try_for_each(|(task, (encoded, data))| {
-                convert_rows(tensor, first + task * rows_per_task, (data, from), (encoded, to))
+                let first = first + task * rows_per_task;
+                convert_rows(tensor, first, (data, from), (encoded, to), weights.as_deref())
             })
             .map_err(Error::Quantize)?;
         out.write_all(&encoded).map_err(Error::Io)?;
@@ -111,6 +115,17 @@ fn convert(
         }
     }
     Ok(())
+}
+
+/// Returns the importance of the columns of all matrices of a tensor.
+fn weights(tensor: &PlannedTensor, importance: Option<&ImportanceMatrix>) -> Result<Option<Vec<f32>>, ImportanceError> {
+    match (&tensor.weighted_by, importance) {
+        (Some(name), Some(importance)) => {
+            let weights = importance.weights(name, tensor.shape[0], tensor.n_matrices())?;
+            Ok(weights.map(|weights| weights.values))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Returns true if the elements of this type may be NaN or infinite on their own.
@@ -124,8 +139,11 @@ fn convert_rows(
     first: usize,
     (data, from): (&[u8], usize),
     (encoded, to): (&mut [u8], usize),
+    weights: Option<&[f32]>,
 ) -> Result<(), QuantizeError> {
-    let mut floats = vec![0.0; tensor.shape[0]];
+    let n_in = tensor.shape[0];
+    let rows_per_matrix = tensor.shape.get(1).copied().unwrap_or(1).max(1);
+    let mut floats = vec![0.0; n_in];
     for (i, (data, encoded)) in data.chunks_exact(from).zip(encoded.chunks_exact_mut(to)).enumerate() {
         kernels::dequantize_row(tensor.from, data, &mut floats);
         finite::check_finite(&floats).map_err(|error| QuantizeError::NotFinite {
@@ -137,7 +155,9 @@ fn convert_rows(
         if tensor.from == tensor.to {
             encoded.copy_from_slice(data);
         } else {
-            kernels::encode_row(tensor.to, &floats, None, encoded);
+            let matrix = (first + i) / rows_per_matrix;
+            let weights = weights.and_then(|weights| weights.get(matrix * n_in..(matrix + 1) * n_in));
+            kernels::encode_row(tensor.to, &floats, weights, encoded);
         }
     }
     Ok(())
