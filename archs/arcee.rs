@@ -22,4 +22,10 @@ arch_macros::arch! {
         }
         output(rms_norm(x, output_norm))
     }
+
+    checkpoint "ArceeForCausalLM" {
+        without rope_freqs "the factors follow from the rotary scaling of the configuration";
+        wq <- ".self_attn.q_proj" pairs n_head;
+        wk <- ".self_attn.k_proj" pairs n_head_kv;
+    }
 }

@@ -50,5 +50,28 @@ arch_macros::arch! {
         cls_output(h)
     }
 
+    checkpoint "BertModel", "BertForMaskedLM" {
+        n_token_types = "type_vocab_size" or 2;
+        layer_norm_eps = "layer_norm_eps" or 0.000000000001;
+        check first("hidden_act", text("gelu")) == text("gelu"), "hidden_act must be gelu for this architecture";
+        check first("position_embedding_type", text("absolute")) == text("absolute"), "position_embedding_type must be absolute";
+        ignore "pooler.", "cls.", ".embeddings.position_ids";
+        token_embd <- "embeddings.word_embeddings";
+        token_types <- "embeddings.token_type_embeddings";
+        position_embd <- "embeddings.position_embeddings";
+        token_embd_norm <- "embeddings.LayerNorm";
+        without cls, cls_output "the class has no classifier";
+        layer "encoder.layer.{}" {
+            wq <- ".attention.self.query";
+            wk <- ".attention.self.key";
+            wv <- ".attention.self.value";
+            wo <- ".attention.output.dense";
+            attn_output_norm <- ".attention.output.LayerNorm";
+            up <- ".intermediate.dense";
+            down <- ".output.dense";
+            layer_output_norm <- ".output.LayerNorm";
+        }
+    }
+
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_token_types: 2 }
 }

@@ -76,6 +76,43 @@ arch_macros::arch! {
         output(rms_norm(x, output_norm))
     }
 
+    checkpoint "DeepseekV3ForCausalLM" {
+        key_length_mla = "qk_nope_head_dim" + "qk_rope_head_dim";
+        value_length_mla = "v_head_dim";
+        kv_rank = "kv_lora_rank";
+        q_rank_of_file = "q_lora_rank";
+        n_rot = "qk_rope_head_dim";
+        head_dim = kv_rank + n_rot;
+        head_dim_v = kv_rank;
+        n_head_kv = 1;
+        n_dense = "first_k_dense_replace" or 3;
+        n_ff_exp = "moe_intermediate_size";
+        n_shared = "n_shared_experts";
+        gating_func = if first("scoring_func", text("sigmoid")) == text("softmax") { 1 } else { 2 };
+        norm_weights = "norm_topk_prob" or true;
+        weights_scale = "routed_scaling_factor" or 2.5;
+        n_group = "n_group" or 8;
+        n_group_used = "topk_group" or 4;
+        log_mul = 0.1 * first("rope_parameters.mscale_all_dim", "rope_scaling.mscale_all_dim");
+        check first("rope_interleave", true) == true, "rope_interleave must be true for this architecture";
+        attn_norm <- ".input_layernorm";
+        ffn_norm <- ".post_attention_layernorm";
+        router <- ".mlp.gate";
+        probs_bias <- ".mlp.gate.e_score_correction_bias";
+    }
+
+    checkpoint "DeepseekV2ForCausalLM" like "DeepseekV3ForCausalLM" {
+        n_dense = "first_k_dense_replace" or 0;
+        gating_func = if first("scoring_func", text("softmax")) == text("sigmoid") { 2 } else { 1 };
+        // The class ignores `norm_topk_prob`.
+        norm_weights = false;
+        weights_scale = "routed_scaling_factor" or 1.0;
+        n_group = 1;
+        n_group_used = 1;
+        check first("topk_method", text("greedy")) == text("greedy"),
+              "topk_method must be greedy: groups of softmax experts are not supported";
+    }
+
     test {
         n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_dense: 1, n_ff_exp: 192, kv_rank: 512, q_rank_of_file: 512,
         key_length_mla: 192, value_length_mla: 128, n_expert: 2, n_expert_used: 2, n_shared: 1

@@ -15,5 +15,12 @@ arch_macros::arch! {
         output(rms_norm(x, output_norm))
     }
 
+    checkpoint "GemmaForCausalLM" {
+        head_dim = "head_dim" or 256;
+        attn_norm <- ".input_layernorm" plus 1;
+        ffn_norm <- ".post_attention_layernorm" plus 1;
+        output_norm <- "model.norm" plus 1;
+    }
+
     test { n_embd: 256, n_head: 2, n_head_kv: 1, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

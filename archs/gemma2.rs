@@ -42,5 +42,22 @@ arch_macros::arch! {
         cap_logits(output(rms_norm(x, output_norm)))
     }
 
+    checkpoint "Gemma2ForCausalLM" {
+        head_dim = "head_dim" or 256;
+        check given("attn_logit_softcapping"), "attn_logit_softcapping must be a number for this architecture";
+        attn_cap = "attn_logit_softcapping";
+        logit_cap = "final_logit_softcapping" or 0.0;
+        scale_of_file = 1.0 / sqrt(first("query_pre_attn_scalar", 256));
+        n_swa = "sliding_window" or 4096;
+        swa_pattern = "layer_types" == text("sliding_attention") or 2;
+        output_norm <- "model.norm" plus 1;
+        layer {
+            attn_norm <- ".input_layernorm" plus 1;
+            attn_post_norm <- ".post_attention_layernorm" plus 1;
+            ffn_norm <- ".pre_feedforward_layernorm" plus 1;
+            ffn_post_norm <- ".post_feedforward_layernorm" plus 1;
+        }
+    }
+
     test { n_embd: 256, n_head: 2, n_head_kv: 1, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
 }

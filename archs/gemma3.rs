@@ -43,5 +43,31 @@ arch_macros::arch! {
         cap_logits(output(rms_norm(x, output_norm)))
     }
 
+    checkpoint "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration" {
+        n_head = "num_attention_heads" or 8;
+        n_head_kv = "num_key_value_heads" or 4;
+        head_dim = "head_dim" or 256;
+        n_ctx_train = "max_position_embeddings" or 131072;
+        rms_norm_eps = "rms_norm_eps" or 0.000001;
+        check first("attn_logit_softcapping", 0.0) == 0.0, "attn_logit_softcapping is not supported";
+        check first("use_bidirectional_attention", false) == false, "use_bidirectional_attention is not supported";
+        scale_of_file = 1.0 / sqrt(first("query_pre_attn_scalar", 256));
+        logit_cap = "final_logit_softcapping" or 0.0;
+        n_swa = "sliding_window" or 4096;
+        swa_pattern = "layer_types" == text("sliding_attention") or "sliding_window_pattern" or 6;
+        rope_freq_base = "rope_parameters.full_attention.rope_theta" or "rope_theta" or 1000000.0;
+        rope_base_swa = "rope_parameters.sliding_attention.rope_theta" or "rope_local_base_freq" or 10000.0;
+        ignore "vision_tower.", "multi_modal_projector.";
+        output_norm <- "model.norm" plus 1;
+        layer {
+            attn_norm <- ".input_layernorm" plus 1;
+            attn_post_norm <- ".post_attention_layernorm" plus 1;
+            ffn_norm <- ".pre_feedforward_layernorm" plus 1;
+            ffn_post_norm <- ".post_feedforward_layernorm" plus 1;
+            q_norm <- ".self_attn.q_norm" plus 1;
+            k_norm <- ".self_attn.k_norm" plus 1;
+        }
+    }
+
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
 }

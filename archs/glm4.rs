@@ -22,4 +22,12 @@ arch_macros::arch! {
         }
         output(rms_norm(x, output_norm))
     }
+
+    checkpoint "Glm4ForCausalLM" {
+        n_rot = int(head_dim * first("rope_parameters.partial_rotary_factor", "partial_rotary_factor", 0.5));
+        attn_norm <- ".input_layernorm";
+        attn_post <- ".post_self_attn_layernorm";
+        ffn_norm <- ".post_attention_layernorm";
+        ffn_post <- ".post_mlp_layernorm";
+    }
 }

@@ -32,6 +32,25 @@ arch_macros::arch! {
         output(rms_norm(x, output_norm))
     }
 
+    checkpoint "GptOssForCausalLM" {
+        n_ff_exp = "intermediate_size";
+        rope_freq_base = "rope_parameters.rope_theta" or "rope_theta" or 150000.0;
+        n_swa = "sliding_window" or 128;
+        swa_pattern = "layer_types" == text("sliding_attention") or 2;
+        layer {
+            attn_norm <- ".input_layernorm";
+            sinks <- ".self_attn.sinks";
+            post_norm <- ".post_attention_layernorm";
+            router <- ".mlp.router";
+            gate_exps <- ".mlp.experts.gate_up_proj_blocks" every 0 / 2 or ".mlp.experts.gate_up_proj" transpose every 0 / 2;
+            gate_exps.bias <- ".mlp.experts.gate_up_proj_bias" every 0 / 2;
+            up_exps <- ".mlp.experts.gate_up_proj_blocks" every 1 / 2 or ".mlp.experts.gate_up_proj" transpose every 1 / 2;
+            up_exps.bias <- ".mlp.experts.gate_up_proj_bias" every 1 / 2;
+            down_exps <- ".mlp.experts.down_proj_blocks" or ".mlp.experts.down_proj" transpose;
+            down_exps.bias <- ".mlp.experts.down_proj_bias";
+        }
+    }
+
     test {
         n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_ff_exp: 384,
         n_swa: 32

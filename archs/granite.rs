@@ -48,5 +48,13 @@ arch_macros::arch! {
         y
     }
 
+    checkpoint "GraniteForCausalLM" like "LlamaForCausalLM" {
+        logit_scale = "logits_scaling" or 1.0;
+        embedding_factor = "embedding_multiplier" or 1.0;
+        residual_factor = "residual_multiplier" or 1.0;
+        attention_factor = "attention_multiplier" or 1.0;
+        without gate_shexp, up_shexp, down_shexp "the class has no experts";
+    }
+
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

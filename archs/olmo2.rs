@@ -25,5 +25,16 @@ arch_macros::arch! {
         output(rms_norm(x, output_norm))
     }
 
+    checkpoint "Olmo2ForCausalLM" {
+        rope_freq_base = "rope_parameters.rope_theta" or "rope_theta" or 500000.0;
+        attn_post_norm <- ".post_attention_layernorm";
+        ffn_post_norm <- ".post_feedforward_layernorm";
+    }
+
+    checkpoint "Olmo3ForCausalLM" like "Olmo2ForCausalLM" {
+        n_swa = "sliding_window" or 4096;
+        swa_pattern = "layer_types" == text("sliding_attention") or 4;
+    }
+
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
 }

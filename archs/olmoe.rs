@@ -27,5 +27,12 @@ arch_macros::arch! {
         routed(h, norm_weights = false)
     }
 
+    checkpoint "OlmoeForCausalLM" {
+        check first("norm_topk_prob", false) == false, "norm_topk_prob must be false for this architecture";
+        check !given("clip_qkv"), "clip_qkv is not supported";
+        attn_norm <- ".input_layernorm";
+        ffn_norm <- ".post_attention_layernorm";
+    }
+
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2 }
 }

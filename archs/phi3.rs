@@ -23,4 +23,11 @@ arch_macros::arch! {
         }
         output(rms_norm(x, output_norm))
     }
+
+    checkpoint "Phi3ForCausalLM" {
+        without rope_short, rope_long "the factors follow from the rotary scaling of the configuration";
+        wq <- ".self_attn.qkv_proj" rows 0..n_head * head_dim;
+        wk <- ".self_attn.qkv_proj" rows n_head * head_dim..(n_head + n_head_kv) * head_dim;
+        wv <- ".self_attn.qkv_proj" rows (n_head + n_head_kv) * head_dim..(n_head + 2 * n_head_kv) * head_dim;
+    }
 }

@@ -5,4 +5,8 @@ arch_macros::arch! {
     name: "qwen2";
     like: "decoder";
     rope: neox;
+
+    checkpoint "Qwen2ForCausalLM" {
+        check first("use_sliding_window", false) == false, "use_sliding_window must be false: this class has no windows here";
+    }
 }

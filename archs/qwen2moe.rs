@@ -28,5 +28,14 @@ arch_macros::arch! {
         output(rms_norm(x, output_norm))
     }
 
+    checkpoint "Qwen2MoeForCausalLM" {
+        n_ff_exp = "moe_intermediate_size";
+        n_ff_shexp = "shared_expert_intermediate_size";
+        check first("norm_topk_prob", false) == false, "norm_topk_prob must be false for this architecture";
+        check first("decoder_sparse_step", 1) == 1, "decoder_sparse_step must be 1: all layers have experts";
+        attn_norm <- ".input_layernorm";
+        ffn_norm <- ".post_attention_layernorm";
+    }
+
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2 }
 }

@@ -11,4 +11,6 @@ arch_macros::arch! {
             ffn_norm: vector "post_attention_norm" [n_embd];
         }
     }
+
+    checkpoint "SeedOssForCausalLM" {}
 }

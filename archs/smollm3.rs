@@ -18,4 +18,11 @@ arch_macros::arch! {
         }
         output(rms_norm(x, output_norm))
     }
+
+    checkpoint "SmolLM3ForCausalLM" {
+        rope_freq_base = "rope_parameters.rope_theta" or "rope_theta" or 2000000.0;
+        check "no_rope_layers" == (if (il + 1) % 4 != 0 { 1 } else { 0 }), "no_rope_layers must list every fourth layer";
+        wq <- ".self_attn.q_proj" pairs n_head;
+        wk <- ".self_attn.k_proj" pairs n_head_kv;
+    }
 }

@@ -7,6 +7,11 @@ fragment! {
         k_norm: vector "attn_k_norm" [n_head_kv * head_dim];
     }
 
+    checkpoint {
+        q_norm <- ".self_attn.q_norm";
+        k_norm <- ".self_attn.k_norm";
+    }
+
     fn queries(x: [n_embd, T]) {
         heads(rms_norm(wq(x), q_norm), n_head)
     }

@@ -9,4 +9,8 @@ fragment! {
         override gate_exps?, up_exps?: experts "ffn_gate_exps", "ffn_up_exps" [n_embd -> width; n_expert];
         gate_up_exps?: experts "ffn_gate_up_exps" [n_embd -> 2 * width; n_expert];
     }
+
+    checkpoint {
+        without gate_up_exps "the converter splits fused projections";
+    }
 }

@@ -6,6 +6,11 @@ fragment! {
         down: linear "ffn_down" [n_ff -> n_embd];
     }
 
+    checkpoint {
+        up <- ".mlp.gate_up_proj";
+        down <- ".mlp.down_proj";
+    }
+
     fn ffn(x: [n_embd, T]) {
         let h = up(x);
         down(silu(h[..n_ff]) * h[n_ff..])

@@ -8,6 +8,10 @@ fragment! {
         use shared_experts(width = width);
     }
 
+    checkpoint {
+        router_shexp <- ".mlp.shared_expert_gate";
+    }
+
     fn gated_shared_expert(x: [n_embd, T]) {
         shared_experts(x) * sigmoid(router_shexp(x))
     }

@@ -40,6 +40,19 @@ fragment! {
         wo: linear "attn_output" [n_head * mla_head_dim_v -> n_embd];
     }
 
+    checkpoint {
+        q_a <- ".self_attn.q_a_proj";
+        q_a_norm <- ".self_attn.q_a_layernorm";
+        q_b <- ".self_attn.q_b_proj";
+        q_proj <- ".self_attn.q_proj";
+        kv_a <- ".self_attn.kv_a_proj_with_mqa";
+        kv_a_norm <- ".self_attn.kv_a_layernorm";
+        without kv_b "the projection is split into those of keys and values";
+        k_b <- ".self_attn.kv_b_proj" heads n_head rows 0..key_length_mla - n_rot transpose;
+        v_b <- ".self_attn.kv_b_proj" heads n_head rows key_length_mla - n_rot..key_length_mla - n_rot + value_length_mla;
+        wo <- ".self_attn.o_proj";
+    }
+
     fn attend_latent(x: [n_embd, T], ..) {
         wo(merge(attend_latent_heads(x, latent_queries(x), ..)))
     }

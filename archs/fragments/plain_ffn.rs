@@ -8,6 +8,11 @@ fragment! {
         down: linear "ffn_down" [width -> n_embd];
     }
 
+    checkpoint {
+        up <- ".mlp.up_proj";
+        down <- ".mlp.down_proj";
+    }
+
     fn ffn(x: [n_embd, T], act = activation) {
         down(act(up(x)))
     }

@@ -9,6 +9,10 @@ fragment! {
         probs_bias: raw "exp_probs_b.bias" [n_expert];
     }
 
+    checkpoint {
+        probs_bias <- ".mlp.gate.e_score_correction_bias";
+    }
+
     fn selected_experts(x: [n_embd, T], ..) {
         routed_by_keys(x, selection_bias = probs_bias, ..)
     }

@@ -8,4 +8,10 @@ fragment! {
         output_norm: kind [n_embd];
         output: linear [n_embd -> n_vocab];
     }
+
+    checkpoint {
+        token_embd <- "model.embed_tokens";
+        output_norm <- "model.norm";
+        output <- "lm_head" or "model.embed_tokens";
+    }
 }

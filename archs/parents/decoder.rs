@@ -20,5 +20,10 @@ parent! {
         output(rms_norm(x, output_norm))
     }
 
+    checkpoint {
+        attn_norm <- ".input_layernorm";
+        ffn_norm <- ".post_attention_layernorm";
+    }
+
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

@@ -6,6 +6,7 @@ use crate::commands;
 use crate::commands::arch::ArchArgs;
 use crate::commands::batch::BatchArgs;
 use crate::commands::bench::args::BenchArgs;
+use crate::commands::convert::ConvertArgs;
 use crate::commands::devices::DevicesArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::embed::EmbedArgs;
@@ -66,6 +67,8 @@ pub enum Command {
     Perplexity(PerplexityArgs),
     /// Measure the importance of weights for `llama quantize --imatrix`
     Imatrix(ImatrixArgs),
+    /// Write a model file from a published checkpoint (safetensors)
+    Convert(ConvertArgs),
     /// Write a model file with weights in smaller types
     Quantize(QuantizeArgs),
     /// Write a model file with random weights, for benchmarks
@@ -138,6 +141,7 @@ pub fn dispatch(command: Command) -> Outcome {
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Perplexity(args) => commands::perplexity::run(&args),
         Command::Imatrix(args) => commands::imatrix::run(&args),
+        Command::Convert(args) => commands::convert::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
         Command::Synth(args) => commands::synth::run(&args),
     }

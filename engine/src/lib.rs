@@ -15,6 +15,7 @@
 //! - [`speculate`]: speculative decoding
 //! - [`chat`]: chat templates
 //! - [`random`]: random numbers for seeded weights and tests
+//! - [`checkpoint`]: published checkpoints and their conversion
 //! - [`conformance`]: checks of architectures against recorded logits
 //! - [`importance`]: importance matrices for quantization
 //! - [`measure`]: perplexity, divergence between models, multiple-choice tasks
@@ -29,6 +30,7 @@ pub mod arch;
 pub mod backend;
 pub mod builder;
 pub mod chat;
+pub mod checkpoint;
 pub mod conformance;
 pub mod context;
 mod digest;

@@ -5,6 +5,7 @@
 //! `Cargo.toml`.
 
 mod chat_templates;
+mod checkpoints;
 mod counting;
 mod cuda;
 mod gguf_memory;

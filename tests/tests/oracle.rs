@@ -1,6 +1,7 @@
 //! Compares the engine with the published implementations of many families: `tools/oracle.py` makes tiny random
-//! models with `transformers` and converts them with llama.cpp's converter.
+//! models with `transformers`, which llama.cpp's converter or `llama convert` converts.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
@@ -14,6 +15,34 @@ const BOUND: f64 = 1e-10;
 
 /// Least number of families, so that a script that writes nothing cannot pass.
 const N_FAMILIES: usize = 60;
+
+/// Families that `llama convert` reads.
+const OWN_FAMILIES: [&str; 24] = [
+    "arcee",
+    "bert",
+    "deepseek_v2",
+    "deepseek_v3",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm4",
+    "gpt_oss",
+    "granite",
+    "granitemoe",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "olmo3",
+    "olmoe",
+    "phi3",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "seed_oss",
+    "smollm3",
+];
 
 /// Returns the NMSE of a converted model to its recorded results.
 fn error_of(model: &Path) -> f64 {
@@ -30,14 +59,28 @@ fn error_of(model: &Path) -> f64 {
 #[test]
 #[ignore = "needs the Python packages torch and transformers, and downloads llama.cpp's converter (60 MB)"]
 fn published_families_match_transformers() {
+    let source = std::env::var_os("LLAMA_CPP_SOURCE");
+    let options = source.map(|source| vec![OsString::from("--converter"), source]);
+    check(&options.unwrap_or_default(), N_FAMILIES);
+}
+
+#[test]
+#[ignore = "needs the Python packages torch and transformers, and the program in target/release, or LLAMA_PROGRAM"]
+fn converted_families_match_transformers() {
+    let program = std::env::var_os("LLAMA_PROGRAM");
+    let program = program.unwrap_or_else(|| tests::root().join("target/release/llama").into());
+    let families = OWN_FAMILIES.iter().map(OsString::from);
+    let options: Vec<OsString> = families.chain(["--llama".into(), program]).collect();
+    check(&options, OWN_FAMILIES.len());
+}
+
+/// Makes models with the script and compares the results of each. `least` is the number of models expected.
+fn check(options: &[OsString], least: usize) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let script = tests::root().join("tests/tools/oracle.py");
     let python = std::env::var_os("LLAMA_PYTHON").unwrap_or_else(|| "python3".into());
     let mut command = Command::new(python);
-    command.arg(script).arg(directory.path());
-    if let Some(source) = std::env::var_os("LLAMA_CPP_SOURCE") {
-        command.arg("--converter").arg(source);
-    }
+    command.arg(script).arg(directory.path()).args(options);
     let status = command.status().expect("Python runs");
     assert!(status.success(), "the script made all models");
 
@@ -57,6 +100,6 @@ fn published_families_match_transformers() {
             failures.push(format!("{family}: {error:.1e}"));
         }
     }
-    assert!(models.len() >= N_FAMILIES, "{} families", models.len());
+    assert!(models.len() >= least, "{} families", models.len());
     assert!(failures.is_empty(), "{failures:?}");
 }

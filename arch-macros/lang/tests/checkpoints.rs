@@ -100,7 +100,7 @@ const WHOLE: &str = r#"checkpoint "AForCausalLM", "BForCausalLM" {
     n_swa = "window" or "windows.full" or 16;
     "extra.key" = if "kind" == text("x") { 1 } else { 2 };
     check "hidden_act" == text("silu"), "hidden_act must be silu";
-    attn_norm <- ".input_layernorm" plus 1;
+    attn_norm <- ".input_layernorm" rows (n_ff - n_embd)..2 * n_ff plus 1;
 }"#;
 
 #[test]
@@ -135,7 +135,7 @@ fn section_is_completed_by_fragments_and_common_settings() {
             " token_embd model.embed_tokens ",
             " output_norm model.norm ",
             " output lm_head ",
-            "blk attn_norm model.layers.{}.input_layernorm plus",
+            "blk attn_norm model.layers.{}.input_layernorm rows,plus",
             "blk ffn_gate model.layers.{}.mlp.gate_proj,model.layers.{}.mlp.gate_up_proj rows",
             "blk ffn_up model.layers.{}.mlp.up_proj,model.layers.{}.mlp.gate_up_proj split",
             "blk ffn_down model.layers.{}.mlp.down_proj ",
@@ -241,7 +241,7 @@ fn formatted_section_keeps_its_meaning() {
         "{formatted}"
     );
     assert!(
-        formatted.contains("        attn_norm <- \".input_layernorm\" plus 1;\n"),
+        formatted.contains("        attn_norm <- \".input_layernorm\" rows (n_ff - n_embd)..2 * n_ff plus 1;\n"),
         "{formatted}"
     );
     assert_eq!(arch_lang::format::format("base.rs", &formatted).unwrap(), formatted);

@@ -3,6 +3,7 @@
 pub mod arch;
 pub mod batch;
 pub mod bench;
+pub mod convert;
 pub mod devices;
 pub mod doctor;
 pub mod embed;

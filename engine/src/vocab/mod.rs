@@ -58,6 +58,7 @@ pub(crate) use hash::StringList;
 use partition::{Fragment, Partition};
 use plamo2::Plamo2;
 use pre::Alphabet;
+pub(crate) use pre::{SplitOptions, name_of as pre_tokenizer_of};
 use rwkv::Rwkv;
 use source::key;
 use special::SpecialIds;

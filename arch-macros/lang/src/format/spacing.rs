@@ -3,7 +3,9 @@
 use super::tokens::{TokenKind, Tree};
 
 /// Keywords. Parentheses after a keyword are not an argument list.
-const WORDS: [&str; 8] = ["let", "if", "else", "for", "in", "or", "check", "warn"];
+const WORDS: [&str; 12] = [
+    "let", "if", "else", "for", "in", "or", "check", "warn", "rows", "pairs", "plus", "times",
+];
 
 /// Returns true if a space precedes `trees[i]`, for `i > 0`.
 pub fn spaced(trees: &[Tree], i: usize) -> bool {

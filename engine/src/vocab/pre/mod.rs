@@ -3,9 +3,11 @@
 //! [`PRE_TOKENIZERS`] lists all known names. Unknown names are an error, because wrong splits yield tokens
 //! the model was not trained on.
 
+mod derive;
 mod dfa;
 mod split;
 
+pub(crate) use derive::{SplitOptions, name_of};
 pub(crate) use split::Splitter;
 use split::{DigitGroups, SplitRule};
 

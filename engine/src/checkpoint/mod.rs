@@ -1,0 +1,29 @@
+//! Published checkpoints: safetensors, `config.json`, and tokenizers, and their conversion to GGUF files.
+//!
+//! The mapping of names and settings is declared in the `checkpoint` sections of architecture files. Modules, in the
+//! order of the data flow:
+//!
+//! - `safetensors`, `shards`: checked headers, and the tensors of all files
+//! - `config`: `config.json` and the values of settings
+//! - `view`, `data`: steps of a mapping, and the written elements
+//! - `rope`, `tokenizer`: rotary scaling and vocabularies
+//! - `plan`, `write`: a checked plan, and the writer of its file
+
+mod config;
+mod data;
+mod error;
+mod plan;
+mod rope;
+mod safetensors;
+mod shards;
+mod tokenizer;
+mod view;
+mod write;
+
+pub use error::CheckpointError;
+pub use plan::{Conversion, ConvertedTensor, OutputType};
+pub use safetensors::{SourceTensor, SourceType, parse as parse_safetensors};
+pub use write::write;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,761 @@
+//! Plans a conversion: keys and tensors of the file, checked against the architecture before any data is written.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use kernels::GgmlType;
+
+use super::config::{Config, Evaluator, Setting};
+use super::data::{Change, MXFP4_BLOCK, Piece, Scales, TensorData};
+use super::safetensors::{SourceTensor, SourceType};
+use super::shards::Shards;
+use super::view::View;
+use super::{CheckpointError, rope, tokenizer};
+use crate::gguf::{Array, Gguf, GgufWriter, Metadata, Value};
+use crate::model::{
+    Architecture, Checkpoint, CheckpointOrigin, CheckpointSource, ConfigTerm, Registered, SettingType, declare_header,
+    did_you_mean, nearest_names,
+};
+use crate::vocab::Vocab;
+
+/// Most matrices of a stack.
+const MAX_STACK: usize = 1 << 14;
+/// Most layers of a group.
+const MAX_LAYERS: usize = 1024;
+/// Unused tensors that a message lists.
+const MAX_LISTED: usize = 4;
+
+/// Type of the matrices of the output. Vectors are always F32.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OutputType {
+    /// The type of each source matrix; BF16 for 8-bit floats.
+    #[default]
+    Auto,
+    /// 32 bits.
+    F32,
+    /// 16 bits, with a narrow range.
+    F16,
+    /// 16 bits, with the range of F32.
+    Bf16,
+}
+
+/// Planned tensor of the output.
+pub struct ConvertedTensor {
+    /// GGUF name.
+    pub name: String,
+    /// Names in the checkpoint; several for a stack.
+    pub from: Vec<String>,
+    /// Sizes, innermost dimension first.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub ty: GgmlType,
+    /// Views of the sources.
+    views: Vec<View>,
+    changes: Vec<Change>,
+    /// Values that follow from the configuration.
+    computed: Vec<f32>,
+}
+
+/// A checkpoint whose settings and tensors match an architecture.
+pub struct Conversion {
+    /// Architecture of the output.
+    pub arch: &'static Architecture,
+    /// Class of the checkpoint.
+    pub class: String,
+    /// Keys of the output.
+    pub metadata: Metadata,
+    /// Tensors of the output, in its order.
+    pub tensors: Vec<ConvertedTensor>,
+    shards: Shards,
+    config: Config,
+}
+
+impl Conversion {
+    /// Reads a checkpoint and checks that its settings and tensors match an architecture. `path` is a directory, or a
+    /// safetensors file beside its `config.json`.
+    pub fn open(path: &Path, archs: &[Registered], ty: OutputType) -> Result<Conversion, CheckpointError> {
+        let directory = directory(path);
+        let config = Config::read(&directory.join("config.json"))?;
+        let (arch, section, class) = find_section(&config, archs)?;
+        let shards = Shards::open(path)?;
+        let mut planner = Planner {
+            arch,
+            section,
+            config: &config,
+            shards: &shards,
+            values: Evaluator::new(&config, section),
+            ty,
+            used: HashSet::new(),
+            tensors: Vec::new(),
+        };
+        planner.check_quantization()?;
+        let mut metadata = planner.settings(&directory)?;
+        planner.all_tensors()?;
+        planner.check_unused()?;
+        planner.rope(&mut metadata)?;
+        let tensors = planner.tensors;
+        let rows = tensors.iter().find(|t| t.name == "token_embd.weight");
+        let rows = rows.and_then(|t| t.shape.get(1)).copied().unwrap_or(0);
+        tokenizer::convert(&directory, &config, rows, &mut metadata)?;
+        let plan = Conversion {
+            arch,
+            class,
+            metadata,
+            tensors,
+            shards,
+            config,
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// Checks keys, shapes, and vocabulary with the loader of models.
+    fn check(&self) -> Result<(), CheckpointError> {
+        let mut writer = GgufWriter::with_metadata(self.metadata.clone());
+        for t in &self.tensors {
+            writer.add_tensor_with(&t.name, t.ty, &t.shape, |_| Ok(()))?;
+        }
+        let header = Gguf::parse_header(&writer.header()?)?;
+        declare_header(&header, self.config.path(), self.arch, self.arch.name)?;
+        Vocab::load(&header).map_err(|e| CheckpointError::tokenizer(self.config.path(), e.to_string()))?;
+        Ok(())
+    }
+
+    /// Returns the tensors of the checkpoint.
+    pub(super) fn shards(&self) -> &Shards {
+        &self.shards
+    }
+
+    /// Returns the file of a tensor of the checkpoint.
+    pub fn path_of(&self, name: &str) -> PathBuf {
+        self.shards.path(name).to_owned()
+    }
+
+    /// Returns the data of a tensor, and the exponents of MXFP4 blocks.
+    pub(super) fn data<'a>(&'a self, t: &ConvertedTensor) -> (TensorData<'a>, Exponents<'a>) {
+        let mut exponents = Vec::new();
+        let pieces = t.from.iter().zip(&t.views).filter_map(|(name, view)| {
+            let source = self.shards.get(name)?;
+            if t.ty == GgmlType::MXFP4 {
+                exponents.push(self.shards.data(&mxfp4_scales(name)));
+            }
+            Some(Piece {
+                name: name.clone(),
+                ty: source.ty,
+                bytes: self.shards.data(name),
+                view: view.clone(),
+                scales: scales(&self.shards, source),
+            })
+        });
+        let data = TensorData {
+            pieces: pieces.collect(),
+            changes: t.changes.clone(),
+            row: t.shape.first().copied().unwrap_or(1),
+        };
+        (data, exponents)
+    }
+}
+
+impl ConvertedTensor {
+    /// Returns the values that follow from the configuration; empty for other tensors.
+    pub(super) fn computed(&self) -> &[f32] {
+        &self.computed
+    }
+
+    /// Returns the size in bytes.
+    pub fn bytes(&self) -> usize {
+        let n: usize = self.shape.iter().product();
+        n / self.ty.block_size() * self.ty.block_bytes()
+    }
+}
+
+/// Returns the directory of a checkpoint.
+fn directory(path: &Path) -> PathBuf {
+    if path.is_dir() {
+        return path.to_owned();
+    }
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+type Found = (&'static Architecture, &'static Checkpoint, String);
+
+fn find_section(config: &Config, archs: &[Registered]) -> Result<Found, CheckpointError> {
+    let classes = config.classes();
+    let Some(&class) = classes.first() else {
+        return Err(CheckpointError::config(
+            config.path(),
+            "`architectures` is missing; add the class of the model, such as [\"LlamaForCausalLM\"]",
+        ));
+    };
+    let all = || {
+        archs
+            .iter()
+            .flat_map(|r| r.arch.checkpoints.iter().map(|c| (r.arch, c)))
+    };
+    for class in &classes {
+        if let Some((arch, section)) = all().find(|(_, c)| c.classes.contains(class)) {
+            return Ok((arch, section, (*class).to_owned()));
+        }
+    }
+    let known = all().flat_map(|(_, c)| c.classes.iter().copied());
+    Err(CheckpointError::UnknownClass {
+        path: config.path().to_owned(),
+        class: class.to_owned(),
+        hint: did_you_mean(&nearest_names(class, known)),
+    })
+}
+
+/// Name of the exponents of MXFP4 blocks.
+fn mxfp4_scales(blocks: &str) -> String {
+    format!("{}_scales", blocks.trim_end_matches("_blocks"))
+}
+
+/// Returns the scales of a matrix of 8-bit floats; `None` without scales, or if they do not fit the matrix.
+fn scales<'a>(shards: &'a Shards, source: &SourceTensor) -> Option<Scales<'a>> {
+    if !matches!(source.ty, SourceType::F8E4m3 | SourceType::F8E5m2) {
+        return None;
+    }
+    let names = [format!("{}_scale_inv", source.name), format!("{}_scale", source.name)];
+    let scale = names.iter().find_map(|name| shards.get(name))?;
+    let columns = *source.shape.last()?;
+    let rows = source.shape.iter().product::<usize>().checked_div(columns)?;
+    let (scale_rows, per_row) = match scale.shape[..] {
+        [] | [1] => (1, 1),
+        [n] => (n, 1),
+        [ref outer @ .., last] => (outer.iter().product(), last),
+    };
+    if scale_rows == 0 || per_row == 0 {
+        return None;
+    }
+    // The last block of published files may be partial; blocks are powers of two.
+    let block = |n: usize, parts: usize| match n.div_ceil(parts) {
+        size if parts == 1 || size == 1 => size,
+        size => size.next_power_of_two(),
+    };
+    let block = [block(rows, scale_rows).max(1), block(columns, per_row).max(1)];
+    let fits = rows.div_ceil(block[0]) <= scale_rows && columns.div_ceil(block[1]) <= per_row;
+    fits.then(|| Scales {
+        ty: scale.ty,
+        bytes: shards.data(&scale.name),
+        block,
+        columns,
+        per_row,
+    })
+}
+
+/// Exponents of the MXFP4 blocks of each piece.
+pub(super) type Exponents<'a> = Vec<&'a [u8]>;
+
+/// Collects the parts of a [`Conversion`].
+struct Planner<'a> {
+    arch: &'static Architecture,
+    section: &'static Checkpoint,
+    config: &'a Config,
+    shards: &'a Shards,
+    values: Evaluator<'a>,
+    ty: OutputType,
+    /// Tensors of the checkpoint that are converted.
+    used: HashSet<String>,
+    tensors: Vec<ConvertedTensor>,
+}
+
+impl Planner<'_> {
+    fn config_error(&self, text: impl Into<String>) -> CheckpointError {
+        CheckpointError::config(self.config.path(), text)
+    }
+
+    fn check_quantization(&self) -> Result<(), CheckpointError> {
+        let method = self.config.text("quantization_config.quant_method");
+        match method {
+            None | Some("fp8" | "mxfp4") => Ok(()),
+            Some("compressed-tensors") if self.config.text("quantization_config.format") == Some("float-quantized") => {
+                Ok(())
+            }
+            Some(other) => Err(self.config_error(format!(
+                "weights quantized with `{other}` cannot be converted; convert the original checkpoint"
+            ))),
+        }
+    }
+
+    /// Evaluates the checks and settings.
+    fn settings(&mut self, directory: &Path) -> Result<Metadata, CheckpointError> {
+        for (cond, text) in self.section.checks {
+            if self.values.term(cond)?.is_some_and(|value| value.is_false()) {
+                return Err(self.config_error(*text));
+            }
+        }
+        let mut metadata = Metadata::default();
+        metadata.insert("general.architecture", self.arch.name);
+        metadata.insert("general.type", "model");
+        let name = directory.canonicalize().ok();
+        if let Some(name) = name.as_deref().and_then(Path::file_name).and_then(|n| n.to_str()) {
+            metadata.insert("general.name", name);
+        }
+        for setting in self.section.settings {
+            let value = match setting.symbol {
+                "" => self.values.first(setting.value)?,
+                symbol => self.values.symbol(symbol)?,
+            };
+            let key = match setting.key.strip_prefix('/') {
+                Some(key) => key.to_owned(),
+                None => format!("{}.{}", self.arch.name, setting.key),
+            };
+            match value {
+                Some(value) => {
+                    let value = typed(&value, setting.ty).ok_or_else(|| {
+                        self.config_error(format!("`{key}` would be {value:?}, expected {:?}", setting.ty))
+                    })?;
+                    metadata.insert(key, value);
+                }
+                None if setting.required => {
+                    let paths = paths(setting.value);
+                    let text = format!("{paths} is missing, which `{key}` follows from");
+                    return Err(self.config_error(text));
+                }
+                None => {}
+            }
+        }
+        Ok(metadata)
+    }
+
+    fn all_tensors(&mut self) -> Result<(), CheckpointError> {
+        let n_layer = self.values.n_layer()?;
+        let mut groups: Vec<Option<&str>> = Vec::new();
+        for source in self.section.sources {
+            if !groups.contains(&source.group) {
+                groups.push(source.group);
+            }
+        }
+        for group in groups {
+            let sources = || self.section.sources.iter().filter(move |s| s.group == group);
+            match group {
+                None => {
+                    for source in sources() {
+                        self.source(source, None)?;
+                    }
+                }
+                Some(prefix) => {
+                    let n = if prefix == "blk" { n_layer } else { MAX_LAYERS };
+                    for il in 0..n {
+                        let before = self.tensors.len();
+                        for source in sources() {
+                            self.source(source, Some(il))?;
+                        }
+                        if self.tensors.len() == before && prefix != "blk" {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans the tensors of one source, if the checkpoint has them.
+    fn source(&mut self, source: &CheckpointSource, layer: Option<usize>) -> Result<(), CheckpointError> {
+        let is_tied = self
+            .config
+            .get("tie_word_embeddings")
+            .and_then(serde_json::Value::as_bool)
+            == Some(true);
+        let is_copy = source.tied && is_tied;
+        let has_parts = matches!(source.kind, "linear" | "experts" | "norm");
+        let bias_apart = self
+            .section
+            .sources
+            .iter()
+            .any(|s| s.field == source.field && s.part == "bias");
+        let parts: &[&str] = match source.part {
+            "" if has_parts && !bias_apart => &["weight", "bias"],
+            "" => &["weight"],
+            part => &[part],
+        };
+        for part in parts {
+            let is_own = source.part == *part;
+            let mut found = source.origins.iter().filter_map(|o| {
+                let names = self.names(o, layer, part, is_own);
+                (!names.is_empty()).then_some((o, names))
+            });
+            let Some((origin, names)) = found.next() else { continue };
+            self.used.extend(names.iter().cloned());
+            if is_copy {
+                continue;
+            }
+            let prefix = match (source.group, layer) {
+                (Some(group), Some(il)) => format!("{group}.{il}."),
+                _ => String::new(),
+            };
+            let suffix = if source.kind == "raw" {
+                String::new()
+            } else {
+                format!(".{part}")
+            };
+            let name = format!("{prefix}{}{suffix}", source.gguf);
+            if self
+                .tensors
+                .iter()
+                .rev()
+                .take(self.section.sources.len() * 2)
+                .any(|t| t.name == name)
+            {
+                continue;
+            }
+            let is_vector = matches!(source.kind, "vector" | "norm" | "raw") || *part != "weight";
+            self.tensor(name, origin, names, layer, is_vector, *part != "weight")?;
+        }
+        Ok(())
+    }
+
+    /// Returns the tensors of the checkpoint that an origin names; empty if the checkpoint lacks them.
+    fn names(&self, origin: &CheckpointOrigin, layer: Option<usize>, part: &str, is_own: bool) -> Vec<String> {
+        let name = match layer {
+            Some(il) => origin.name.replacen("{}", &il.to_string(), 1),
+            None => origin.name.to_owned(),
+        };
+        let find = |name: &str| {
+            let candidates = match part {
+                "bias" if is_own => vec![name.to_owned(), format!("{name}.bias")],
+                "bias" => vec![format!("{name}.bias"), format!("{name}_bias")],
+                _ => vec![format!("{name}.weight"), name.to_owned()],
+            };
+            candidates.iter().find_map(|name| self.rooted(name))
+        };
+        if !origin.stack {
+            return find(&name).into_iter().collect();
+        }
+        let matrices = (0..MAX_STACK).map_while(|i| find(&name.replace("{}", &i.to_string())));
+        matrices.collect()
+    }
+
+    /// Returns the name of a tensor, whose root may differ between a text model and one with more inputs.
+    fn rooted(&self, name: &str) -> Option<String> {
+        if self.shards.get(name).is_some() {
+            return Some(name.to_owned());
+        }
+        let others = match name.strip_prefix("model.") {
+            Some(rest) => vec![
+                rest.to_owned(),
+                format!("model.language_model.{rest}"),
+                format!("language_model.model.{rest}"),
+            ],
+            None => ["language_model.", "bert.", "model."]
+                .map(|root| format!("{root}{name}"))
+                .to_vec(),
+        };
+        others.into_iter().find(|name| self.shards.get(name).is_some())
+    }
+
+    fn tensor(
+        &mut self,
+        name: String,
+        origin: &CheckpointOrigin,
+        from: Vec<String>,
+        layer: Option<usize>,
+        is_vector: bool,
+        is_bias: bool,
+    ) -> Result<(), CheckpointError> {
+        let steps = self.view_steps(origin, layer)?;
+        let (mut views, mut shape, mut types) = (Vec::new(), Vec::new(), Vec::new());
+        for from in &from {
+            let Some(source) = self.shards.get(from) else { continue };
+            let (view, found) = self.view(source, &steps, is_bias)?;
+            if !views.is_empty() && shape != found {
+                let text = format!("has shape {found:?}, but the first of the stack has {shape:?}");
+                return Err(self.tensor_error(from, text));
+            }
+            shape = found;
+            types.push((source.ty, is_mxfp4(source)));
+            views.push(view);
+        }
+        if origin.stack {
+            shape.insert(0, from.len());
+        }
+        shape.reverse();
+        if shape.is_empty() {
+            shape.push(1);
+        }
+        let is_mxfp4 = types.iter().all(|&(_, is)| is);
+        let ty = if is_mxfp4 {
+            GgmlType::MXFP4
+        } else {
+            self.output(types[0].0, is_vector)
+        };
+        if shape.len() > 4 || shape.contains(&0) {
+            let text = format!("has the shape {shape:?} (innermost size first), which GGUF cannot hold");
+            return Err(self.tensor_error(&from[0], text));
+        }
+        let changes = self.changes(origin)?;
+        self.tensors.push(ConvertedTensor {
+            name,
+            from,
+            shape,
+            ty,
+            views,
+            changes,
+            computed: Vec::new(),
+        });
+        Ok(())
+    }
+
+    fn tensor_error(&self, name: &str, text: impl Into<String>) -> CheckpointError {
+        CheckpointError::tensor(self.shards.path(name), name, text)
+    }
+
+    /// Returns the view of a source after the steps, and its sizes in elements.
+    fn view(
+        &mut self,
+        source: &SourceTensor,
+        steps: &[(&str, Vec<usize>)],
+        is_bias: bool,
+    ) -> Result<(View, Vec<usize>), CheckpointError> {
+        let is_mxfp4 = is_mxfp4(source);
+        let n_dims = source.shape.len() - usize::from(is_mxfp4);
+        let mut view = View::new(&source.shape[..n_dims]);
+        apply(&mut view, steps, is_bias).map_err(|text| self.tensor_error(&source.name, text))?;
+        let mut shape = view.shape();
+        if is_mxfp4 {
+            let scales = mxfp4_scales(&source.name);
+            let is_fit = |s: &&SourceTensor| s.shape == source.shape[..n_dims] && s.ty == SourceType::U8;
+            let (Some(_), Some(last)) = (self.shards.get(&scales).filter(is_fit), shape.last_mut()) else {
+                let text = format!("has no exponents `{scales}` of its shape");
+                return Err(self.tensor_error(&source.name, text));
+            };
+            *last *= MXFP4_BLOCK;
+            self.used.insert(scales);
+        }
+        let is_f8 = matches!(source.ty, SourceType::F8E4m3 | SourceType::F8E5m2);
+        if is_f8 && scales(self.shards, source).is_none() {
+            let text = "has 8-bit floats without scales that fit its shape";
+            return Err(self.tensor_error(&source.name, text));
+        }
+        Ok((view, shape))
+    }
+
+    fn output(&self, source: SourceType, is_vector: bool) -> GgmlType {
+        let is_integer = matches!(
+            source,
+            SourceType::I64 | SourceType::I32 | SourceType::U64 | SourceType::U32 | SourceType::I16 | SourceType::U16
+        );
+        match (self.ty, source) {
+            _ if is_integer => GgmlType::I32,
+            _ if is_vector => GgmlType::F32,
+            (OutputType::F32, _) | (OutputType::Auto, SourceType::F32 | SourceType::F64) => GgmlType::F32,
+            (OutputType::F16, _) | (OutputType::Auto, SourceType::F16) => GgmlType::F16,
+            _ => GgmlType::BF16,
+        }
+    }
+
+    /// Returns the steps that move data, with their operands.
+    fn view_steps<'o>(
+        &mut self,
+        origin: &'o CheckpointOrigin,
+        layer: Option<usize>,
+    ) -> Result<Vec<(&'o str, Vec<usize>)>, CheckpointError> {
+        let mut steps = Vec::new();
+        for (word, args) in origin.steps {
+            if ["plus", "times", "exp", "neg"].contains(word) {
+                continue;
+            }
+            let args: Result<Vec<usize>, _> = args.iter().map(|term| self.values.size(term, layer)).collect();
+            steps.push((*word, args?));
+        }
+        Ok(steps)
+    }
+
+    /// Returns the changes of values.
+    fn changes(&mut self, origin: &CheckpointOrigin) -> Result<Vec<Change>, CheckpointError> {
+        let mut changes = Vec::new();
+        for (word, args) in origin.steps {
+            let number = match args {
+                [term] => match self.values.term(term)? {
+                    Some(Setting::Int(n)) => Some(n as f64),
+                    Some(Setting::Float(x)) => Some(x),
+                    _ => None,
+                },
+                _ => None,
+            };
+            match (*word, number) {
+                ("exp", _) => changes.push(Change::Exp),
+                ("neg", _) => changes.push(Change::Neg),
+                ("plus", Some(n)) => changes.push(Change::Plus(n)),
+                ("times", Some(n)) => changes.push(Change::Times(n)),
+                ("plus" | "times", None) => {
+                    return Err(self.config_error(format!("`{word}` of {} has no number", origin.name)));
+                }
+                _ => {}
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Returns an error if the checkpoint has tensors that nothing reads.
+    fn check_unused(&mut self) -> Result<(), CheckpointError> {
+        let is_ignored = |name: &str| {
+            self.section
+                .ignored
+                .iter()
+                .any(|pattern| match pattern.strip_suffix('.') {
+                    Some(_) => name.starts_with(pattern) || name.contains(&format!(".{pattern}")),
+                    None if pattern.starts_with('.') => name.ends_with(pattern),
+                    None => name == *pattern,
+                })
+        };
+        // The classes of transformers skip layers of multi-token prediction as well.
+        let n_layer = self.values.n_layer()?;
+        let n_mtp = self.config.number("num_nextn_predict_layers").unwrap_or(0.0) as usize;
+        let is_mtp = |name: &str| {
+            let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
+            let layer = layer.and_then(|(il, _)| il.parse::<usize>().ok());
+            layer.is_some_and(|il| (n_layer..n_layer.saturating_add(n_mtp)).contains(&il))
+        };
+        let is_scale = |name: &str| {
+            let base = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale"));
+            base.is_some_and(|base| self.used.contains(base))
+        };
+        let unused = self.shards.iter().map(|t| t.name.as_str());
+        let unused: Vec<&str> = unused
+            .filter(|n| !self.used.contains(*n) && !is_ignored(n) && !is_scale(n) && !is_mtp(n))
+            .collect();
+        let Some(first) = unused.first() else { return Ok(()) };
+        let listed: Vec<String> = unused.iter().take(MAX_LISTED).map(|n| format!("`{n}`")).collect();
+        let more = unused.len().saturating_sub(MAX_LISTED);
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        let text = format!(
+            "architecture `{}` does not read {}{more}, which would be lost",
+            self.arch.name,
+            listed.join(", ")
+        );
+        Err(CheckpointError::file(self.shards.path(first), text))
+    }
+
+    /// Adds the keys and factors of a rotary scaling.
+    fn rope(&mut self, metadata: &mut Metadata) -> Result<(), CheckpointError> {
+        if self.arch.rope.is_none() {
+            return Ok(());
+        }
+        let mut size = |name| match self.values.symbol(name) {
+            Ok(Some(Setting::Int(n))) => usize::try_from(n).unwrap_or(0),
+            _ => 0,
+        };
+        let (head_dim, n_rot) = (size("head_dim"), size("n_rot"));
+        let n_rot = if n_rot > 0 { n_rot } else { head_dim };
+        let base = match self.values.symbol("rope_freq_base")? {
+            Some(Setting::Float(x)) => x,
+            Some(Setting::Int(n)) => n as f64,
+            _ => 10000.0,
+        };
+        let factors = rope::scaling(self.config, self.arch.name, n_rot, base, metadata)?;
+        for (name, values) in factors {
+            if !self.arch.tensors.iter().any(|t| t.gguf == name) {
+                return Err(self.config_error(format!(
+                    "architecture `{}` does not support this rotary scaling, which needs the tensor `{name}`",
+                    self.arch.name
+                )));
+            }
+            self.tensors.push(ConvertedTensor {
+                name: format!("{name}.weight"),
+                from: Vec::new(),
+                shape: vec![values.len()],
+                ty: GgmlType::F32,
+                views: Vec::new(),
+                changes: Vec::new(),
+                computed: values,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Returns true for a tensor of MXFP4 blocks: 16 bytes in the last dimension.
+fn is_mxfp4(source: &SourceTensor) -> bool {
+    source.name.ends_with("_blocks") && source.ty == SourceType::U8 && source.shape.last() == Some(&16)
+}
+
+fn apply(view: &mut View, steps: &[(&str, Vec<usize>)], is_bias: bool) -> Result<(), String> {
+    if is_bias {
+        view.add_column();
+    }
+    for (word, args) in steps {
+        match (*word, &args[..]) {
+            ("split", &[i, n]) => view.split(i, n)?,
+            ("every", &[i, n]) => view.every(i, n)?,
+            ("rows", &[a, b]) => view.keep_rows(a..b)?,
+            ("pairs", &[n]) => view.pairs(n)?,
+            ("heads", &[n]) => view.heads(n)?,
+            ("merge", _) => view.merge()?,
+            ("squeeze", _) => view.squeeze(),
+            ("transpose", _) if !is_bias => view.transpose()?,
+            _ => {}
+        }
+    }
+    if is_bias {
+        view.remove_column();
+    }
+    Ok(())
+}
+
+/// Returns the paths of a setting, for messages.
+fn paths(terms: &[ConfigTerm]) -> String {
+    fn collect(term: &ConfigTerm, names: &mut Vec<String>) {
+        match term {
+            ConfigTerm::Path(path) => names.push(format!("`{path}`")),
+            ConfigTerm::Symbol(name) => names.push(format!("the value of `{name}`")),
+            ConfigTerm::Call(_, args) => args.iter().for_each(|arg| collect(arg, names)),
+            _ => {}
+        }
+    }
+    let mut names = Vec::new();
+    terms.iter().for_each(|term| collect(term, &mut names));
+    names.join(" or ")
+}
+
+/// Converts a setting to the value of a key.
+fn typed(value: &Setting, ty: SettingType) -> Option<Value> {
+    let int = |v: &Setting| match v {
+        Setting::Int(n) => u32::try_from(*n).ok(),
+        Setting::Float(x) if x.fract() == 0.0 && (0.0..4e9).contains(x) => Some(*x as u32),
+        Setting::Bool(b) => Some(u32::from(*b)),
+        _ => None,
+    };
+    let float = |v: &Setting| match v {
+        Setting::Int(n) => Some(*n as f32),
+        Setting::Float(x) => Some(*x as f32),
+        _ => None,
+    };
+    let bool = |v: &Setting| match v {
+        Setting::Bool(b) => Some(*b),
+        _ => None,
+    };
+    if let Setting::List(list) = value {
+        let first = list.first()?;
+        return Some(Value::Array(match (ty, first) {
+            (SettingType::Bool | SettingType::Any, Setting::Bool(_)) => {
+                Array::Bool(list.iter().map(bool).collect::<Option<_>>()?)
+            }
+            (SettingType::Float, _) | (SettingType::Any, Setting::Float(_)) => {
+                Array::F32(list.iter().map(float).collect::<Option<_>>()?)
+            }
+            (SettingType::Int, _) | (SettingType::Any, Setting::Int(_)) => {
+                Array::U32(list.iter().map(int).collect::<Option<_>>()?)
+            }
+            _ => return None,
+        }));
+    }
+    Some(match (ty, value) {
+        (SettingType::Int, v) => Value::U32(int(v)?),
+        (SettingType::Float, v) => Value::F32(float(v)?),
+        (SettingType::Bool, v) => Value::Bool(bool(v)?),
+        (SettingType::Text | SettingType::Any, Setting::Text(text)) => Value::from(text.as_str()),
+        (SettingType::Any, Setting::Bool(b)) => Value::Bool(*b),
+        (SettingType::Any, Setting::Float(x)) => Value::F32(*x as f32),
+        (SettingType::Any, v) => Value::U32(int(v)?),
+        _ => return None,
+    })
+}
