@@ -46,6 +46,12 @@ arch_macros::arch! {
         }
     }
 
+    checkpoint {
+        attn_norm <- ".input_layernorm";
+        ffn_norm <- ".post_attention_layernorm";
+        probs_bias <- ".mlp.gate.e_score_correction_bias";
+    }
+
     test {
         n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_ff_exp: 384,
         n_shared: 1, gating_func: 2

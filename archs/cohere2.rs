@@ -25,5 +25,12 @@ arch_macros::arch! {
         scale_logits(output(layer_norm(x, output_norm)))
     }
 
+    checkpoint "Cohere2ForCausalLM" {
+        logit_scale = "logit_scale" or 0.0625;
+        n_swa = "sliding_window" or 4096;
+        swa_pattern = "layer_types" == text("sliding_attention") or "sliding_window_pattern" or 4;
+        attn_norm <- ".input_layernorm";
+    }
+
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
 }

@@ -39,5 +39,13 @@ arch_macros::arch! {
         output(rms_norm(x, output_norm))
     }
 
+    checkpoint "Exaone4ForCausalLM" {
+        n_swa = "sliding_window" or 0;
+        swa_pattern = "layer_types" == text("sliding_attention");
+        without rope_freqs "the factors follow from the rotary scaling of the configuration";
+        attn_post_norm <- ".post_attention_layernorm";
+        ffn_post_norm <- ".post_feedforward_layernorm";
+    }
+
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
 }

@@ -31,5 +31,19 @@ arch_macros::arch! {
         mtp_logits(layer(mtp_input()))
     }
 
+    checkpoint "Glm4MoeForCausalLM" {
+        n_rot = int(head_dim * first("rope_parameters.partial_rotary_factor", "partial_rotary_factor", 0.5));
+        n_dense = "first_k_dense_replace" or 1;
+        n_ff_exp = "moe_intermediate_size";
+        n_shared = "n_shared_experts" or 1;
+        gating_func = 2;
+        norm_weights = "norm_topk_prob" or true;
+        weights_scale = "routed_scaling_factor" or 1.0;
+        n_group = "n_group" or 1;
+        n_group_used = "topk_group" or 1;
+        attn_norm <- ".input_layernorm";
+        post_norm <- ".post_attention_layernorm";
+    }
+
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_shared: 1 }
 }

@@ -31,4 +31,10 @@ arch_macros::arch! {
         }
         output(rms_norm(x, output_norm))
     }
+
+    checkpoint "HunYuanDenseV1ForCausalLM" {
+        alpha = "rope_parameters.alpha" or "rope_scaling.alpha";
+        q_norm <- ".self_attn.query_layernorm";
+        k_norm <- ".self_attn.key_layernorm";
+    }
 }

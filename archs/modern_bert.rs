@@ -60,5 +60,30 @@ arch_macros::arch! {
         cls_output(h)
     }
 
+    checkpoint "ModernBertModel", "ModernBertForMaskedLM" {
+        act = "hidden_activation" or text("gelu");
+        layer_norm_eps = "norm_eps" or 0.00001;
+        n_swa = "local_attention" or 128;
+        swa_pattern = "layer_types" == text("sliding_attention") or "global_attn_every_n_layers" or 3;
+        rope_freq_base = "rope_parameters.full_attention.rope_theta" or "global_rope_theta" or 160000.0;
+        rope_base_swa = "rope_parameters.sliding_attention.rope_theta" or "local_rope_theta" or 10000.0;
+        ignore "head.", "decoder.";
+        token_embd <- "embeddings.tok_embeddings";
+        token_embd_norm <- "embeddings.norm";
+        output_norm <- "final_norm";
+        without cls, cls_norm, cls_output "the class has no classifier";
+        layer "layers.{}" {
+            attn_norm <- ".attn_norm";
+            wq <- ".attn.Wqkv" split 0 / 3;
+            wk <- ".attn.Wqkv" split 1 / 3;
+            wv <- ".attn.Wqkv" split 2 / 3;
+            wo <- ".attn.Wo";
+            ffn_norm <- ".mlp_norm";
+            gate <- ".mlp.Wi" split 0 / 2;
+            up <- ".mlp.Wi" split 1 / 2;
+            down <- ".mlp.Wo";
+        }
+    }
+
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
 }

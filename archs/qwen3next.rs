@@ -52,6 +52,23 @@ arch_macros::arch! {
         mtp_logits(layer(mtp_input()))
     }
 
+    checkpoint "Qwen3NextForCausalLM" {
+        interval = "full_attention_interval" or 4;
+        recurrent_layers = "layer_types" == text("linear_attention");
+        n_ff_exp = "moe_intermediate_size";
+        n_ff_shexp = "shared_expert_intermediate_size";
+        n_rot = int(head_dim * first("rope_parameters.partial_rotary_factor", "partial_rotary_factor", 0.25));
+        check first("norm_topk_prob", true) == true, "norm_topk_prob must be true for this architecture";
+        check first("decoder_sparse_step", 1) == 1, "decoder_sparse_step must be 1: all layers have experts";
+        ignore "mtp.";
+        output_norm <- "model.norm" plus 1;
+        layer {
+            attn_norm <- ".input_layernorm" plus 1;
+            ffn_norm <- ".post_attention_layernorm" plus 1;
+            router <- ".mlp.gate";
+        }
+    }
+
     test {
         n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, interval: 2, d_conv: 4,
         d_inner: 256, d_state: 128, n_value: 2, n_key: 2

@@ -11,6 +11,15 @@ fragment! {
         wo:     linear "attn_output" [n_head * head_dim -> n_embd];
     }
 
+    checkpoint {
+        wq <- ".self_attn.q_proj";
+        wk <- ".self_attn.k_proj";
+        wv <- ".self_attn.v_proj";
+        q_norm <- ".self_attn.q_norm" plus 1;
+        k_norm <- ".self_attn.k_norm" plus 1;
+        wo <- ".self_attn.o_proj";
+    }
+
     fn attend(h: [n_embd, T], ..) {
         let qg = heads(wq(h), n_head);
         let q = rope(rms_norm(qg[..head_dim], q_norm));

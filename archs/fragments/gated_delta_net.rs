@@ -36,6 +36,24 @@ fragment! {
         }
     }
 
+    checkpoint {
+        d_conv = "linear_conv_kernel_dim";
+        d_state = "linear_key_head_dim";
+        n_value = "linear_num_value_heads";
+        n_key = "linear_num_key_heads";
+        d_inner = n_value * "linear_value_head_dim";
+        without wqkv, wz "the class has the other form of this projection";
+        wqkvz <- ".linear_attn.in_proj_qkvz";
+        conv <- ".linear_attn.conv1d" squeeze;
+        dt_bias <- ".linear_attn.dt_bias";
+        a <- ".linear_attn.A_log" exp neg;
+        ssm_norm <- ".linear_attn.norm";
+        ssm_out <- ".linear_attn.out_proj";
+        beta_alpha <- ".linear_attn.in_proj_ba";
+        beta <- ".linear_attn.in_proj_b";
+        alpha <- ".linear_attn.in_proj_a";
+    }
+
     fn delta_net(h: [n_embd, T], act = silu) {
         let qkvz = if has(wqkv) {
             concat(wqkv(h), wz(h))

@@ -24,6 +24,17 @@ fragment! {
         ssm_out:  linear "ssm_out"         [d_inner -> n_embd];
     }
 
+    checkpoint {
+        ssm_in <- ".mixer.in_proj";
+        conv <- ".mixer.conv1d" squeeze;
+        conv_b <- ".mixer.conv1d.bias";
+        dt_b <- ".mixer.dt_bias";
+        ssm_a <- ".mixer.A_log" exp neg heads n_ssm;
+        ssm_d <- ".mixer.D" heads n_ssm;
+        ssm_norm <- ".mixer.norm" heads n_group;
+        ssm_out <- ".mixer.out_proj";
+    }
+
     fn mixer(x: [n_embd, T]) {
         ssm_out(mamba2(ssm_in(x), inner = d_inner, n_state = d_state, n_group = n_group, conv = conv, conv_bias = conv_b,
                        dt_bias = dt_b, a = ssm_a, d = ssm_d, norm = ssm_norm))

@@ -13,6 +13,10 @@ fragment! {
         }
     }
 
+    checkpoint {
+        without eh_proj, enorm, hnorm, mtp_embd, mtp_norm, mtp_output "layers of multi-token prediction are not converted";
+    }
+
     fn mtp_input() {
         let e = if has(mtp_embd) { mtp_embd[tokens] } else { token_embd[tokens] };
         eh_proj(concat(rms_norm(e, enorm), rms_norm(hidden, hnorm)))

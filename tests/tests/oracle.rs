@@ -17,21 +17,30 @@ const BOUND: f64 = 1e-10;
 const N_FAMILIES: usize = 60;
 
 /// Families that `llama convert` reads.
-const OWN_FAMILIES: [&str; 24] = [
+const OWN_FAMILIES: [&str; 34] = [
     "arcee",
     "bert",
+    "cohere2",
     "deepseek_v2",
     "deepseek_v3",
+    "dots1",
+    "ernie4_5",
+    "exaone4",
     "gemma",
     "gemma2",
     "gemma3_text",
     "glm4",
+    "glm4_moe",
     "gpt_oss",
     "granite",
     "granitemoe",
+    "hunyuan_v1_dense",
     "llama",
+    "mamba2",
+    "minimax_m2",
     "mistral",
     "mixtral",
+    "modernbert",
     "olmo2",
     "olmo3",
     "olmoe",
@@ -40,6 +49,7 @@ const OWN_FAMILIES: [&str; 24] = [
     "qwen2_moe",
     "qwen3",
     "qwen3_moe",
+    "qwen3_next",
     "seed_oss",
     "smollm3",
 ];
