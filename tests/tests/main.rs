@@ -7,6 +7,7 @@ mod adapters;
 mod arch_shapes;
 mod batches;
 mod cancel;
+mod checkpoints;
 mod compressed_keys;
 mod conformance;
 mod cuda;
