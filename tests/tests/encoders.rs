@@ -10,7 +10,7 @@ use engine::context::{
 };
 use engine::gguf::logits::Logits;
 use engine::gguf::{Gguf, GgufFile, Value, seeded};
-use engine::model::{Model, ModelError, Registered};
+use engine::model::{Model, ModelError, Registered, plan};
 use engine::random::splitmix64;
 use tests::emulator::with_device;
 use tests::{data_dir, exact, nmse, place_on};
@@ -287,8 +287,8 @@ fn encoder_describes_image_before_it_is_computed() {
         let rows = encoded(&mut encoder);
         assert_eq!((rows.len(), rows.width()), (n_rows, width));
         assert!(rows.tokens().iter().all(|&token| token >= MEDIA_TOKENS));
-        let plan = family.drafts()[0].plan(archs::ENCODERS).unwrap();
-        assert_eq!(plan.result_shape, [width, n_rows]);
+        let planned = family.drafts()[0].plan(archs::ENCODERS).unwrap();
+        assert_eq!(planned.result_shape, [width, n_rows]);
         let mut other = pixels(rules.side);
         other[5] ^= 1;
         assert_eq!(encoder.id_of(112, 112, &pixels(112)), rows.id());
@@ -405,4 +405,27 @@ fn damaged_keys_are_reported() {
         "{colors}"
     );
     assert!(fault("clip.vision.image_mean", vec![0.5f32, 0.5]).contains("expected three finite numbers"));
+}
+
+/// Headers with a changed byte are loaded or refused, without a panic.
+#[test]
+fn mutated_headers_are_loaded_or_refused() {
+    let (mut n_refused, mut n_sound) = (0, 0);
+    for family in FAMILIES {
+        let bytes = std::fs::read(family.path(".header.gguf")).unwrap();
+        for i in 0..400u64 {
+            let mut mutated = bytes.clone();
+            let at = splitmix64(i) as usize % mutated.len();
+            mutated[at] ^= 1 << (splitmix64(!i) % 8);
+            let Ok(header) = Gguf::parse_header(&mutated) else {
+                n_refused += 1;
+                continue;
+            };
+            match plan(&header, &family.path(".header.gguf"), archs::ENCODERS, &exact().load) {
+                Ok(_) => n_sound += 1,
+                Err(_) => n_refused += 1,
+            }
+        }
+    }
+    assert!(n_refused > 100 && n_sound > 20, "{n_refused} refused, {n_sound} sound");
 }
