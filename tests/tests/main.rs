@@ -20,6 +20,7 @@ mod cuda_multi_gpu;
 mod cuda_rounding;
 mod cuda_router;
 mod cuda_shipped;
+mod cuda_sums;
 mod cuda_times;
 mod deciding_keys;
 mod deploy;
