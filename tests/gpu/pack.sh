@@ -6,6 +6,8 @@
 #     tests/gpu/pack.sh --check   only checks the sizes
 #
 # .gpu-pack/N holds the files of call N of run.sh. Each part is complete and has at most 40 MB, so that it can be sent alone.
+# The programs contain the archive of kernels for machines without NVRTC. If it is missing or outdated, .ci/kernels builds it first, which
+# takes minutes; LLAMA_GPU_REHEARSAL=1 packs the programs as they are.
 # LLAMA_GPU_MODEL is the real model for call 3 (default: SmolLM2-135M-Instruct.Q4_1.gguf in the model cache), which is cut to four layers.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -40,14 +42,14 @@ for line in sys.stdin:
 fill() {
     rm -rf "$pack"
     mkdir -p "$pack"/{1,2,3}
+    [[ -n ${LLAMA_GPU_REHEARSAL-} ]] || .ci/kernels
     cargo build --release --workspace --bin llama
     put "${CARGO_TARGET_DIR:-target}/release/llama" llama 1 2 3
     local programs
     programs=$(test_programs)
     put "$(awk '$1 == "engine" && $2 == "all" { print $3 }' <<< "$programs")" engine-tests 1
     put "$(awk '$1 == "tests" && $2 == "all" { print $3 }' <<< "$programs")" llama-tests 2
-    # The directory of the repository, which test programs contain.
-    for call in 1 2 3; do pwd > "$pack/$call/root"; done
+    [[ ! -e kernels/cuda/shipped.deflate ]] || touch "$pack/1/has-archive"
     if [[ -e $model ]]; then
         python3 tests/gpu/shorten.py "$model" "$pack/3/model.gguf" 4
         "${CARGO_TARGET_DIR:-target}/release/llama" tokenize -m "$model" --ids -p "$(head -c 3000 docs/guide.md)" |

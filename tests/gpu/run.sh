@@ -8,6 +8,7 @@
 #
 # Each call ends within nine minutes, and each phase has its own limit: a phase that fails or hangs does not stop the others. Results are in
 # $OUT (default: .gpu-pack/out): report.json and the logs of all phases. The last lines of the output are the summary of the report.
+# Without NVRTC, only the speeds of models whose kernels are in the archive (.ci/kernels) are measured.
 #
 # LLAMA_GPU_REHEARSAL=1 uses tiny models, for a rehearsal on the emulated driver. LLAMA_GPU_LIMIT=N replaces the limit of every phase.
 # LLAMA_GPU_PACK and LLAMA_GPU_WORK replace the directories of the pack and of unpacked files.
@@ -40,14 +41,6 @@ unpack() {
     fi && chmod +x "$W/$1"
 }
 
-# Test programs contain the path of the repository where they were built.
-link_root() {
-    local built
-    built=$(cat "$pack/root" 2> /dev/null) || return 0
-    [[ $built == "$root" || -e $built ]] && return
-    mkdir -p "$(dirname "$built")" && ln -s "$root" "$built"
-}
-
 # NVRTC finds its builtins only on the library path.
 add_libraries() {
     local directory
@@ -58,10 +51,38 @@ add_libraries() {
             LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$directory
         fi
     done
+    # Containers get the driver in a directory of its own.
+    for directory in /usr/local/nvidia/lib64 /usr/local/nvidia/lib; do
+        if [[ -e $directory/libcuda.so.1 ]]; then
+            LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$directory
+        fi
+    done
     for directory in /usr/local/cuda*/bin; do
         [[ -d $directory ]] && PATH=$PATH:$directory
     done
     export LD_LIBRARY_PATH PATH
+}
+
+# Prints the path of NVRTC. Returns 1 if there is none.
+find_compiler() {
+    local directory
+    while IFS= read -r -d : directory; do
+        compgen -G "$directory/libnvrtc.so*" && return
+    done <<< "${LD_LIBRARY_PATH-}:"
+    ldconfig -p 2> /dev/null | grep -o '/.*libnvrtc\.so.*'
+}
+
+# Makes a directory of libraries that cannot be loaded. On the library path, they hide NVRTC.
+hide_compiler() {
+    mkdir -p "$W/no-compiler"
+    touch "$W"/no-compiler/libnvrtc.so{,.1,.9,.10,.11,.12,.13}
+}
+
+# needs_compiler NAME: leaves a phase out if its kernels cannot be compiled.
+needs_compiler() {
+    [[ -n $compiler ]] && return
+    leave_out "$1" "NVRTC is not installed"
+    return 1
 }
 
 # phase NAME LIMIT COMMAND: runs a command of at most LIMIT seconds. Its output goes to a log, and its last lines are printed.
@@ -137,20 +158,22 @@ unpack llama || {
 }
 unpack engine-tests
 unpack llama-tests
-link_root
 add_libraries
+compiler=$(find_compiler | head -n 1)
+hide_compiler
 export L=$W/llama W OUT LLAMA_CUDA=here LLAMA_CACHE=$W/cache CUDA_CACHE_PATH=$W/driver-cache RUST_BACKTRACE=1 logs root
+export LLAMA_TESTS_ROOT=$root
 export on_gpu="--device cuda0 -ngl 99"
 large="8b-q4_k_m 8b-q8_0"
 small="1b-q4_k_m 1b-f16"
 prompts=512 tokens=64 depths=0,256,1024,8192 repeats=3 sequences=1,2,4,8,16,32 batch_depth=1024
 fixtures=$(cd tests/data/archs && ls ./*.logits | sed 's|./||; s|\.logits$||')
 filter_ops="ops:: soundness:: scheduler_devices:: profile::"
-filter_tests="cuda:: cuda_forms:: cuda_fusion:: cuda_multi_gpu:: cuda_rounding:: cuda_times::"
+filter_tests="cuda:: cuda_captures:: cuda_experts:: cuda_forms:: cuda_fusion:: cuda_multi_gpu:: cuda_rounding:: cuda_router:: cuda_times::"
 tiny="--shape tiny --type q4_k_m"
-expert_shape=3b reduced=() n_compared=400
+expert_shape=3b reduced=() n_compared=400 archived=1b-q4_k_m
 if [[ -n $rehearsal ]]; then
-    large=tiny-q4_k_m small=
+    large=tiny-q4_k_m small=135m-q4_k_m archived=135m-q4_k_m
     prompts=8 tokens=2 depths=0 repeats=1 sequences=1,2 batch_depth=4
     fixtures=$'llama-dense\nllama-moe'
     n_compared=3 expert_shape=tiny reduced=(--set n_layer=1 --set n_vocab=512)
@@ -174,21 +197,32 @@ first() {
     speeds_models &
     needs ceilings python3 && phase ceilings 60 'python3 -B tests/gpu/ceilings.py'
     needs latencies nvcc && phase latencies 60 'nvcc -O3 -arch=native -o $W/launch tests/gpu/launch.cu && $W/launch'
-    phase smoke 60 '$L arch check llama-dense llama-moe $on_gpu --limit 1e-6 --fixtures tests/data/archs'
+    needs_compiler smoke &&
+        phase smoke 60 '$L arch check llama-dense llama-moe $on_gpu --limit 1e-6 --fixtures tests/data/archs'
+    local speed="bench -m \$W/${large%% *}.gguf \$on_gpu"
+    phase first-speed 110 "await \$W/${large%% *}.gguf
+        \$L $speed -p $prompts -n $tokens -d $depths -r $repeats -o json > \$logs/bench-first.json"
+    # The kernels of the program, which machines without NVRTC run.
+    if [[ -e $pack/has-archive ]]; then
+        phase archive 40 "await \$W/$archived.gguf
+            LD_LIBRARY_PATH=\$W/no-compiler:\${LD_LIBRARY_PATH-} LLAMA_CACHE=\$W/no-cache \
+                \$L bench -m \$W/$archived.gguf \$on_gpu -p $prompts -n $tokens -r 1 -o json > \$logs/bench-archive.json"
+    else
+        leave_out archive "the pack has no archive of kernels"
+    fi
     # Each process compiles the kernels of its models.
-    phase fixtures 170 'echo "$fixtures" | xargs -P 12 -n 13 $L arch check $on_gpu --limit 1e-6 --fixtures tests/data/archs'
+    needs_compiler fixtures &&
+        phase fixtures 170 'echo "$fixtures" | xargs -P 12 -n 13 $L arch check $on_gpu --limit 1e-6 --fixtures tests/data/archs'
     if [[ -x $W/engine-tests ]]; then
-        phase ops 120 "\$W/engine-tests $filter_ops --test-threads=4"
+        needs_compiler ops && phase ops 120 "\$W/engine-tests $filter_ops --test-threads=4"
     else
         leave_out ops "the pack has no engine-tests"
     fi
-    phase first-speed 110 "await \$W/${large%% *}.gguf
-        \$L bench -m \$W/${large%% *}.gguf \$on_gpu -p $prompts -n $tokens -d $depths -r $repeats -o json > \$logs/bench-first.json"
 }
 
 second() {
     if [[ -x $W/llama-tests ]]; then
-        phase tests 120 "\$W/llama-tests $filter_tests --test-threads=2"
+        needs_compiler tests && phase tests 120 "\$W/llama-tests $filter_tests --test-threads=2"
     else
         leave_out tests "the pack has no llama-tests"
     fi
@@ -200,7 +234,7 @@ second() {
             IFS=: read -r name limit arguments <<< "$tool"
             phase "$name" "$limit" "compute-sanitizer --tool $name --print-limit 5 --error-exitcode 9 \$L $checked $arguments"
         done
-        phase memcheck-models 80 'compute-sanitizer --tool memcheck --print-limit 5 --error-exitcode 9 $L arch check \
+        needs_compiler memcheck-models && phase memcheck-models 80 'compute-sanitizer --tool memcheck --print-limit 5 --error-exitcode 9 $L arch check \
             gpt-oss-moe mamba2-dense deepseek2-moe rwkv7-dense $on_gpu --limit 1e-6 --fixtures tests/data/archs'
     fi
     local name
@@ -212,6 +246,12 @@ second() {
     needs profile ncu && phase profile 90 "ncu --clock-control none --set full --launch-skip 400 -c 24 --csv --page raw \
         -k 'regex:mul_vec_int|attention|mul_mat|rms_norm|heads' \
         \$L bench -m \$W/$name.gguf \$on_gpu -p $prompts -n 2 -d 1024 -r 1 > \$logs/ncu.csv"
+}
+
+# speed MODEL: measures prompts and decode at several depths.
+speed() {
+    phase "speed-$1" 80 "await \$W/$1.gguf
+        \$L bench -m \$W/$1.gguf \$on_gpu -p $prompts -n $tokens -d $depths -r $repeats -o json > \$logs/bench-$1.json"
 }
 
 third() {
@@ -229,16 +269,16 @@ third() {
     else
         leave_out precisions "the pack has no real model"
     fi
-    local name
-    for name in $large $small; do
-        phase "speed-$name" 80 "await \$W/$name.gguf
-            \$L bench -m \$W/$name.gguf \$on_gpu -p $prompts -n $tokens -d $depths -r $repeats -o json > \$logs/bench-$name.json"
-    done
-    name=${large%% *}
-    phase parallel 90 "\$L bench -m \$W/$name.gguf \$on_gpu -p 0 -n $tokens -d $batch_depth --n-parallel $sequences -r 1 \
+    local first=${large%% *}
+    speed "$first"
+    phase parallel 90 "\$L bench -m \$W/$first.gguf \$on_gpu -p 0 -n $tokens -d $batch_depth --n-parallel $sequences -r 1 \
         -o json > \$logs/bench-parallel.json"
     phase experts 60 "await \$W/moe.gguf
         \$L bench -m \$W/moe.gguf \$on_gpu -p $prompts -n $tokens -r $repeats -o json > \$logs/bench-experts.json"
+    local name
+    for name in $large $small; do
+        [[ $name == "$first" ]] || speed "$name"
+    done
     leave_out peer "the pack has no other engine"
 }
 

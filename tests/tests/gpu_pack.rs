@@ -9,16 +9,30 @@ fn root() -> PathBuf {
     tests::root()
 }
 
-/// Returns a command in the root of the repository with the directories of the pack in `directory`.
-fn command(directory: &Path, script: &str, arguments: &[&str]) -> Command {
+/// Returns a script of the repository in `root` as a command, with the directories of the pack in `directory`.
+fn command_in(root: &Path, directory: &Path, script: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("bash");
-    command.arg(root().join("tests/gpu").join(script)).args(arguments);
+    command.arg(root.join("tests/gpu").join(script)).args(arguments);
+    // The programs must find the files of the repository that the script belongs to.
+    command.current_dir(directory);
     command
         .env("LLAMA_GPU_PACK", directory.join("pack"))
         .env("LLAMA_GPU_WORK", directory.join("work"))
         .env("OUT", directory.join("out"))
         .env("LLAMA_GPU_REHEARSAL", "1");
     command
+}
+
+fn command(directory: &Path, script: &str, arguments: &[&str]) -> Command {
+    command_in(&root(), directory, script, arguments)
+}
+
+/// Copies the files of the repository, as they are sent to a machine with a GPU.
+fn copy_repository(to: &Path) {
+    let mut copy = Command::new("bash");
+    let script = "git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - | tar -xf - -C \"$1\"";
+    copy.args(["-c", script, "copy"]).arg(to).current_dir(root());
+    out(copy);
 }
 
 /// Returns the output of a command that succeeded.
@@ -54,8 +68,10 @@ fn failed_and_hung_phases_do_not_stop_others() {
     let packed = Command::new("xz").arg(pack.join("llama")).status().expect("xz runs");
     assert!(packed.success());
     let mut run = command(directory.path(), "run.sh", &["1"]);
-    // No tool of the CUDA toolkit is in these directories.
+    // No tool of the CUDA toolkit is in these directories, and NVRTC seems to be there.
     run.env("LLAMA_GPU_LIMIT", "2").env("PATH", "/usr/bin:/bin");
+    std::fs::write(directory.path().join("libnvrtc.so.12"), "").expect("the temporary directory is writable");
+    run.env("LD_LIBRARY_PATH", directory.path());
     let printed = out(run);
     let report = report(directory.path());
     let phases = phases(&report);
@@ -76,55 +92,135 @@ fn failed_and_hung_phases_do_not_stop_others() {
     assert!(directory.path().join("out/logs-1.tar.gz").exists());
 }
 
-/// Runs all calls with the programs that the pack contains. `nvcc`, `compute-sanitizer`, and `ncu` may be missing.
+/// Runs all calls with the programs that the pack contains, in a copy of the repository at another path. `nvcc`,
+/// `compute-sanitizer`, and `ncu` may be missing.
 #[test]
 #[ignore = "builds the pack and runs all of its calls on the GPU"]
 fn every_call_of_the_pack_succeeds() {
     with_device("gpu_pack::every_call_of_the_pack_succeeds", || {
         let directory = tempfile::tempdir().expect("the temporary directory is writable");
         let sizes = out(command(directory.path(), "pack.sh", &[]));
+        eprintln!("{sizes}");
         assert_eq!(
             sizes.lines().filter(|line| line.starts_with("call ")).count(),
             3,
             "{sizes}"
         );
+        let copy = directory.path().join("elsewhere");
+        std::fs::create_dir(&copy).expect("the temporary directory is writable");
+        copy_repository(&copy);
         for call in ["1", "2", "3"] {
-            let mut run = command(directory.path(), "run.sh", &[call]);
-            // The emulated driver interprets kernels on all cores.
-            run.env("LLAMA_GPU_LIMIT", "170");
-            eprintln!("{}", out(run));
+            eprintln!("{}", out(command_in(&copy, directory.path(), "run.sh", &[call])));
         }
-        let report = report(directory.path());
-        let phases = phases(&report);
-        for name in [
-            "smoke",
-            "fixtures",
-            "ops",
-            "first-speed",
-            "tests",
-            "times-tiny-q4_k_m",
-            "speed-tiny-q4_k_m",
-            "parallel",
-            "experts",
-        ] {
-            assert!(phases.contains(&(name, 0)), "{name}: {phases:?}");
-        }
-        let correct = &report["correctness"];
-        for name in ["smoke", "fixtures", "ops", "tests"] {
-            assert!(
-                correct[name]["passed"].as_u64().is_some_and(|n| n > 0),
-                "{name}: {correct}"
-            );
-        }
-        assert_eq!(correct["fixtures"]["failed"], serde_json::json!([]));
-        let kernels = report["kernels"].as_array().expect("a list");
-        assert!(kernels.iter().any(|kernel| kernel["gb_s"].is_number()), "{kernels:?}");
-        let precisions = report["precisions"].as_array().map_or(&[][..], Vec::as_slice);
-        for row in precisions {
-            let limit = if row["logits"] == "cuda0-exact" { 1e-9 } else { 0.05 };
-            assert!(row["kl"].as_f64().is_some_and(|kl| kl < limit), "{row}");
-        }
+        let has = |file: &str| directory.path().join("pack").join(file).exists();
+        let optional = [("archive", has("1/has-archive")), ("precisions", has("3/model.gguf"))];
+        check_report(&report(directory.path()), &optional);
     });
+}
+
+/// Checks the report of a rehearsal. `optional` phases run if the pack has their files.
+fn check_report(report: &serde_json::Value, optional: &[(&str, bool)]) {
+    let phases = phases(report);
+    let mut expected = vec![
+        "probe",
+        "smoke",
+        "fixtures",
+        "ops",
+        "first-speed",
+        "tests",
+        "times-tiny-q4_k_m",
+        "speed-tiny-q4_k_m",
+        "speed-135m-q4_k_m",
+        "parallel",
+        "experts",
+    ];
+    expected.extend(optional.iter().filter(|(_, has)| *has).map(|(name, _)| name));
+    for name in expected {
+        assert!(phases.contains(&(name, 0)), "{name}: {phases:?}");
+    }
+    let correct = &report["correctness"];
+    for name in ["smoke", "fixtures", "ops", "tests"] {
+        assert!(
+            correct[name]["passed"].as_u64().is_some_and(|n| n > 0),
+            "{name}: {correct}"
+        );
+    }
+    assert_eq!(correct["fixtures"]["failed"], serde_json::json!([]));
+    let kernels = report["kernels"].as_array().expect("a list");
+    assert!(kernels.iter().any(|kernel| kernel["gb_s"].is_number()), "{kernels:?}");
+    let precisions = report["precisions"].as_array().map_or(&[][..], Vec::as_slice);
+    assert_eq!(
+        precisions.len(),
+        if phases.contains(&("precisions", 0)) { 4 } else { 0 }
+    );
+    for row in precisions {
+        let limit = if row["logits"] == "cuda0-exact" { 1e-9 } else { 0.05 };
+        assert!(row["kl"].as_f64().is_some_and(|kl| kl < limit), "{row}");
+    }
+}
+
+/// Without NVRTC, phases that compile kernels are left out, and the others run.
+#[test]
+fn phases_without_compiler_are_left_out() {
+    let directory = tempfile::tempdir().expect("the temporary directory is writable");
+    let pack = directory.path().join("pack/1");
+    std::fs::create_dir_all(&pack).expect("the temporary directory is writable");
+    // The program reports the library path, on which NVRTC is hidden while the archive is measured.
+    let program = "#!/bin/sh\ncase $1 in synth) for file; do :; done; : > \"$file\" ;; bench) echo \"${LD_LIBRARY_PATH%%:*}\" ;; esac\n";
+    std::fs::write(pack.join("llama"), program).expect("the temporary directory is writable");
+    std::fs::write(pack.join("has-archive"), "").expect("the temporary directory is writable");
+    let packed = Command::new("xz").arg(pack.join("llama")).status().expect("xz runs");
+    assert!(packed.success());
+    let mut run = command(directory.path(), "run.sh", &["1"]);
+    run.env("LLAMA_GPU_LIMIT", "5").env("PATH", "/usr/bin:/bin");
+    run.env("LD_LIBRARY_PATH", "/nowhere");
+    let printed = out(run);
+    let report = report(directory.path());
+    let (phases, left_out) = (phases(&report), report["left_out"].to_string());
+    for name in ["smoke", "fixtures"] {
+        let is_left_out = left_out.contains(&format!("{name}: NVRTC is not installed"));
+        // Some machines have NVRTC among their system libraries.
+        assert!(
+            is_left_out || phases.iter().any(|(phase, _)| *phase == name),
+            "{printed}"
+        );
+    }
+    let work = directory.path().join("work");
+    let first = std::fs::read_to_string(work.join("logs-1/bench-first.json")).expect("the phase wrote its output");
+    assert_eq!(first.trim(), "/nowhere", "{printed}");
+    let archive = std::fs::read_to_string(work.join("logs-1/bench-archive.json")).expect("the phase wrote its output");
+    let hidden = work.join("no-compiler");
+    assert_eq!(Path::new(archive.trim()), hidden, "{printed}");
+    assert!(hidden.join("libnvrtc.so").exists() && hidden.join("libnvrtc.so.13").exists());
+}
+
+/// Divergence of known distributions: 1/4 and 3/4 from 1/2 and 1/2.
+#[test]
+fn divergence_of_known_distributions_is_exact() {
+    let directory = tempfile::tempdir().expect("the temporary directory is writable");
+    let write = |name: &str, logits: [f32; 2]| {
+        let path = directory.path().join(name);
+        let words = [1u32, 2, 0].into_iter().chain(logits.map(f32::to_bits));
+        let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+        std::fs::write(&path, bytes).expect("the temporary directory is writable");
+        path
+    };
+    let want = write("want.logits", [0.0, 3f32.ln()]);
+    let other = write("other.logits", [1.0, 1.0]);
+    let mut script = Command::new("python3");
+    script.arg("-B").arg(root().join("tests/gpu/divergence.py"));
+    script.args([&want, &other, &want]);
+    let printed = out(script);
+    let rows: Vec<serde_json::Value> = (printed.lines())
+        .map(|line| serde_json::from_str(line).expect("each line is JSON"))
+        .collect();
+    let kl = |row: usize| rows[row]["kl"].as_f64().expect("a number");
+    assert!(
+        (kl(0) - (0.25 * 0.5f64.ln() + 0.75 * 1.5f64.ln())).abs() < 1e-7,
+        "{printed}"
+    );
+    assert_eq!((kl(1), rows[1]["same_top"].as_f64()), (0.0, Some(1.0)), "{printed}");
+    assert_eq!(rows[0]["same_top"], 0.0, "{printed}");
 }
 
 /// The generator of `docs/benchmarks.md` takes its tables from a report.
