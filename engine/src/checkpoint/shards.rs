@@ -81,6 +81,14 @@ impl Shards {
         found.unwrap_or_default()
     }
 
+    /// Releases the mapped pages of a tensor that has been converted.
+    pub fn release(&self, name: &str) {
+        if let Some(&(shard, i)) = self.names.get(name) {
+            let shard = &self.shards[shard];
+            shard.map.release(shard.tensors[i].data.clone());
+        }
+    }
+
     /// Returns the file of a tensor.
     pub fn path(&self, name: &str) -> &Path {
         let found = self

@@ -40,6 +40,7 @@ pub fn write(
                     return Err(stop(CheckpointError::tensor(&conversion.path_of(&name), &name, text)));
                 }
             }
+            tensor.from.iter().for_each(|name| conversion.shards().release(name));
             done.set(done.get() + tensor.bytes());
             if progress(done.get()) {
                 Ok(())
