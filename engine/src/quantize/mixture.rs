@@ -4,6 +4,7 @@ use std::fmt;
 
 use kernels::GgmlType::{self, *};
 
+use super::grid_mixture::GridKind;
 use super::role::Role;
 
 /// Named assignment of types to the tensors of a model. Names and types equal those of llama.cpp, so that files
@@ -33,6 +34,8 @@ enum Kind {
     Large,
     /// MXFP4 for experts and Q8_0 elsewhere.
     Experts,
+    /// IQ1, IQ2, and IQ3.
+    Grid(GridKind),
 }
 
 const fn row(name: &'static str, file_type: u32, base: GgmlType, kind: Kind) -> Row {
@@ -50,7 +53,7 @@ const fn alias(mut row: Row, alias: &'static str) -> Row {
     row
 }
 
-static MIXTURES: [Row; 26] = [
+static MIXTURES: [Row; 36] = [
     row("f32", 0, F32, Kind::Plain),
     row("f16", 1, F16, Kind::Plain),
     row("bf16", 32, BF16, Kind::Plain),
@@ -71,6 +74,16 @@ static MIXTURES: [Row; 26] = [
     row("q3_k_l", 13, Q3_K, Kind::Large),
     row("q2_k", 10, Q2_K, Kind::Medium),
     row("q2_k_s", 21, Q2_K, Kind::Small),
+    row("iq3_m", 27, IQ3_S, Kind::Grid(GridKind::ThreeM)),
+    row("iq3_s", 26, IQ3_S, Kind::Grid(GridKind::ThreeS)),
+    row("iq3_xs", 22, IQ3_S, Kind::Grid(GridKind::ThreeXs)),
+    row("iq3_xxs", 23, IQ3_XXS, Kind::Grid(GridKind::ThreeXxs)),
+    row("iq2_m", 29, IQ2_S, Kind::Grid(GridKind::Medium)),
+    row("iq2_s", 28, IQ2_XS, Kind::Grid(GridKind::Medium)),
+    row("iq2_xs", 20, IQ2_XS, Kind::Grid(GridKind::Low)),
+    row("iq2_xxs", 19, IQ2_XXS, Kind::Grid(GridKind::Low)),
+    row("iq1_m", 31, IQ1_M, Kind::Grid(GridKind::Low)),
+    row("iq1_s", 24, IQ1_S, Kind::Grid(GridKind::Low)),
     row("tq1_0", 36, TQ1_0, Kind::Base),
     row("tq2_0", 37, TQ2_0, Kind::Base),
     alias(row("mxfp4_moe", 38, MXFP4, Kind::Experts), "mxfp4"),
@@ -97,6 +110,8 @@ pub(super) struct Facts {
     /// Query heads per key head.
     pub n_gqa: usize,
     pub n_layer: usize,
+    /// Whether errors are weighted by an importance matrix.
+    pub has_importance: bool,
 }
 
 impl Mixture {
@@ -131,6 +146,7 @@ impl Mixture {
             (Kind::Plain, _) => base,
             (_, Role::Output) => self.output(facts),
             (_, Role::Embedding) if facts.is_tied => self.output(facts),
+            (Kind::Grid(kind), _) => kind.type_of(base, facts),
             (Kind::Experts, _) => {
                 if facts.is_experts {
                     MXFP4
@@ -151,9 +167,11 @@ impl Mixture {
         let base = self.0.base;
         let fits = facts.n_in.is_multiple_of(base.block_size());
         if base == Q8_0 || self.0.kind == Kind::Experts || facts.is_falcon || !fits {
-            Q8_0
-        } else {
-            Q6_K
+            return Q8_0;
+        }
+        match self.0.kind {
+            Kind::Grid(kind) => kind.output(),
+            _ => Q6_K,
         }
     }
 
@@ -239,7 +257,7 @@ impl fmt::Display for Mixture {
 }
 
 /// Returns true for the first and last eighth of the layers, and every third layer between them.
-fn is_sensitive((i, n): (usize, usize)) -> bool {
+pub(super) fn is_sensitive((i, n): (usize, usize)) -> bool {
     i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2
 }
 
@@ -251,7 +269,7 @@ pub(super) fn fitting(ty: GgmlType, n_in: usize) -> GgmlType {
     }
     let smaller = match ty {
         Q2_K | Q3_K | TQ1_0 | TQ2_0 | Q2_0 | Q1_0 | NVFP4 => Q4_0,
-        IQ4_XS => IQ4_NL,
+        IQ4_XS | IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S => IQ4_NL,
         Q4_K => Q5_0,
         Q5_K => Q5_1,
         Q6_K => Q8_0,

@@ -88,7 +88,7 @@ impl QuantizePlan {
     /// # Errors
     /// If a tensor to be converted is quantized, unless the options accept it, or has no decoder.
     pub fn new(source: &GgufSet, options: &Options) -> Result<QuantizePlan, QuantizeError> {
-        let model = Model::new(source);
+        let model = Model::new(source, options.importance.is_some());
         let mut tensors = Vec::with_capacity(source.n_tensors());
         for (_, info) in source.tensors() {
             let wanted = wanted(info, options, &model);
@@ -203,10 +203,11 @@ struct Model {
     n_expert: usize,
     n_gqa: usize,
     n_layer: usize,
+    has_importance: bool,
 }
 
 impl Model {
-    fn new(source: &GgufSet) -> Model {
+    fn new(source: &GgufSet, has_importance: bool) -> Model {
         let metadata = source.metadata();
         let arch: &str = metadata.optional("general.architecture").ok().flatten().unwrap_or("");
         let number = |key: &str| match metadata.get(&format!("{arch}.{key}")) {
@@ -230,6 +231,7 @@ impl Model {
             n_expert: number("expert_count").unwrap_or(0),
             n_gqa: heads / key_heads.max(1),
             n_layer: number("block_count").unwrap_or(0),
+            has_importance,
         }
     }
 
@@ -247,6 +249,7 @@ impl Model {
             n_expert: self.n_expert,
             n_gqa: self.n_gqa,
             n_layer: self.n_layer,
+            has_importance: self.has_importance,
         }
     }
 }

@@ -100,6 +100,13 @@ fn mixtures_give_sensitive_tensors_more_bits() {
     assert_eq!(layers("q2_k", "attn_v", Q3_K).len(), 16);
     assert_eq!(layers("q2_k_s", "ffn_down", Q4_K), [0, 1]);
     assert_eq!(layers("iq4_xs", "ffn_down", Q5_K), [0, 1]);
+    assert_eq!(layers("iq2_xxs", "attn_v", Q2_K).len(), 16);
+    assert_eq!(layers("iq2_xxs", "ffn_down", Q2_K), [0, 1]);
+    assert_eq!(layers("iq2_m", "attn_output", IQ3_S).len(), 16);
+    assert_eq!(layers("iq1_s", "attn_output", IQ2_XXS).len(), 16);
+    assert_eq!(layers("iq3_xxs", "ffn_down", Q4_K), [0, 1]);
+    assert_eq!(layers("iq3_xxs", "attn_q", IQ2_S).len(), 16);
+    assert_eq!(layers("iq3_xs", "ffn_up", IQ3_S), [0, 1, 14, 15]);
     assert_eq!(layers("mxfp4_moe", "ffn_down_exps", MXFP4).len(), 16);
     assert_eq!(layers("mxfp4_moe", "ffn_down", Q8_0).len(), 16);
     assert_eq!(layers("q4_k_m", "ffn_gate_inp", F32).len(), 16);
@@ -107,6 +114,8 @@ fn mixtures_give_sensitive_tensors_more_bits() {
         ("q4_0", Q6_K, Q4_0),
         ("q8_0", Q8_0, Q8_0),
         ("tq1_0", Q6_K, Q4_K),
+        ("iq1_m", Q5_K, Q2_K),
+        ("iq3_m", Q6_K, IQ3_S),
         ("f16", F16, F16),
     ] {
         let plan = QuantizePlan::new(&source, &options(mixture)).unwrap();

@@ -5,6 +5,7 @@
 //! - `lines`: types with scales and minimums
 //! - `scales`: types with scales
 //! - `floats`: types of 4-bit floats
+//! - `grid`: types whose elements are points of a grid
 //! - `ternary`: types with one or two magnitudes
 //!
 //! A search starts from several ranges, then alternates between rounding elements and fitting scales. Types
@@ -12,18 +13,23 @@
 
 mod cpu;
 mod floats;
+mod grid;
 mod lanes;
 mod lines;
 mod scales;
 mod ternary;
 
+use std::sync::LazyLock;
+
+use self::grid::{Bits, Grid, Search};
 use self::lanes::{Groups, N};
 use self::lines::{COARSE, COARSE_WEIGHTED, FINE, Limits, WEIGHTED};
 use self::scales::{Integers, Iq4, Levels, Range};
 use crate::GgmlType;
 use crate::layout::assemble::{FromLine, FromLines, FromScale, FromScales};
 use crate::layout::block::{Half, Quantize};
-use crate::quants::*;
+use crate::quants::grids::GridBlock;
+use crate::quants::{grids, *};
 
 type Encode = fn(&[f32], Option<&[f32]>, &mut [u8]);
 
@@ -69,6 +75,13 @@ fn encoder(ty: GgmlType) -> Option<Encode> {
         GgmlType::Q3_K => scales::<BlockQ3K, Integers<-4, 3>, 2, 16, 16, 32>,
         GgmlType::Q6_K => scales::<BlockQ6K, Integers<-32, 31>, 2, 16, 16, 128>,
         GgmlType::IQ4_XS => scales::<BlockIQ4XS, Iq4, 1, 32, 8, 32>,
+        GgmlType::IQ1_S => iq1::<BlockIQ1S, 32>,
+        GgmlType::IQ1_M => iq1::<BlockIQ1M, 16>,
+        GgmlType::IQ2_XXS => iq2_xxs,
+        GgmlType::IQ2_XS => iq2_xs,
+        GgmlType::IQ2_S => iq2_s,
+        GgmlType::IQ3_XXS => iq3_xxs,
+        GgmlType::IQ3_S => iq3_s,
         GgmlType::TQ1_0 => ternary::<BlockTQ1_0>,
         GgmlType::TQ2_0 => ternary::<BlockTQ2_0>,
         GgmlType::Q1_0 => signs,
@@ -193,6 +206,88 @@ fn scales<B, T, const S: usize, const L: usize, const G: usize, const LIMIT: i32
     }
 }
 
+/// Returns a grid of points with 8 elements.
+fn of_eight(points: &[u64], zero: f32) -> Grid<8> {
+    Grid::new(points.iter().map(|point| point.to_le_bytes()), zero)
+}
+
+/// Returns a grid of points with 4 elements.
+fn of_four(points: &[u32]) -> Grid<4> {
+    Grid::new(points.iter().map(|point| point.to_le_bytes()), 0.0)
+}
+
+/// Encodes IQ1 types, whose scales serve `UNIT` elements.
+#[inline(always)]
+fn iq1<B: GridBlock, const UNIT: usize>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    static GRID: LazyLock<Grid<8>> = LazyLock::new(|| of_eight(&grids::IQ1, 1.0));
+    let search = Search {
+        grid: &GRID,
+        bits: if UNIT == 32 { Bits::UnitShift } else { Bits::CellShift },
+        unit: UNIT,
+        n_scales: 8.0,
+        factor: B::FACTOR,
+        positions: &[1.0, 1.2, 1.45, 1.75, 2.1, 2.6],
+    };
+    grid::encode::<B, 8>(&search, x, w, bytemuck::cast_slice_mut(out));
+}
+
+/// Returns the search for a type with 16 scales.
+fn search_of<'a, B: GridBlock, const E: usize>(
+    grid: &'a Grid<E>,
+    bits: Bits,
+    positions: &'static [f32],
+) -> Search<'a, E> {
+    Search {
+        grid,
+        bits,
+        unit: if B::BY_16 { 16 } else { 32 },
+        n_scales: 16.0,
+        factor: B::FACTOR,
+        positions,
+    }
+}
+
+/// Positions of the largest magnitude among the levels of IQ2 types, of which 43 is the largest.
+const IQ2_POSITIONS: &[f32] = &[43.0, 40.0, 46.0, 50.0, 55.0, 61.0, 69.0, 80.0, 36.0];
+
+#[inline(always)]
+fn iq2_xxs(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    static GRID: LazyLock<Grid<8>> = LazyLock::new(|| of_eight(&grids::IQ2_XXS, 0.0));
+    let search = search_of::<BlockIQ2XXS, 8>(&GRID, Bits::EvenSigns, IQ2_POSITIONS);
+    grid::encode::<BlockIQ2XXS, 8>(&search, x, w, bytemuck::cast_slice_mut(out));
+}
+
+#[inline(always)]
+fn iq2_xs(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    static GRID: LazyLock<Grid<8>> = LazyLock::new(|| of_eight(&grids::IQ2_XS, 0.0));
+    let search = search_of::<BlockIQ2XS, 8>(&GRID, Bits::EvenSigns, IQ2_POSITIONS);
+    grid::encode::<BlockIQ2XS, 8>(&search, x, w, bytemuck::cast_slice_mut(out));
+}
+
+#[inline(always)]
+fn iq2_s(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    static GRID: LazyLock<Grid<8>> = LazyLock::new(|| of_eight(&grids::IQ2_S, 0.0));
+    let search = search_of::<BlockIQ2S, 8>(&GRID, Bits::Signs, IQ2_POSITIONS);
+    grid::encode::<BlockIQ2S, 8>(&search, x, w, bytemuck::cast_slice_mut(out));
+}
+
+#[inline(always)]
+fn iq3_xxs(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    const POSITIONS: &[f32] = &[62.0, 58.0, 66.0, 71.0, 54.0, 77.0, 85.0, 100.0];
+    static GRID: LazyLock<Grid<4>> = LazyLock::new(|| of_four(&grids::IQ3_XXS));
+    let search = search_of::<BlockIQ3XXS, 4>(&GRID, Bits::EvenSigns, POSITIONS);
+    grid::encode::<BlockIQ3XXS, 4>(&search, x, w, bytemuck::cast_slice_mut(out));
+}
+
+#[inline(always)]
+fn iq3_s(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    const POSITIONS: &[f32] = &[15.0, 14.2, 15.9, 17.0, 13.3, 18.4, 20.3, 24.0];
+    static GRID: LazyLock<Grid<4>> = LazyLock::new(|| of_four(&grids::IQ3_S));
+    let search = search_of::<BlockIQ3S, 4>(&GRID, Bits::Signs, POSITIONS);
+    grid::encode::<BlockIQ3S, 4>(&search, x, w, bytemuck::cast_slice_mut(out));
+}
+
+#[inline(always)]
 fn ternary<B: FromScale>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), block) in chunks(x, w, 256).zip(blocks) {

@@ -16,12 +16,12 @@ pub(super) const IQ2_LEVELS: [u8; 3] = [8, 25, 43];
 pub(super) const IQ3_XXS_LEVELS: [u8; 8] = [4, 12, 20, 28, 36, 44, 52, 62];
 pub(super) const IQ3_S_LEVELS: [u8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
 
-pub(super) static IQ1: [u64; 2048] = points(&IQ1_SET, IQ1_LEVELS);
-pub(super) static IQ2_XXS: [u64; 256] = points(&IQ2_XXS_SET, IQ2_LEVELS);
-pub(super) static IQ2_XS: [u64; 512] = points(&IQ2_XS_SET, IQ2_LEVELS);
-pub(super) static IQ2_S: [u64; 1024] = points(&IQ2_S_SET, IQ2_LEVELS);
-pub(super) static IQ3_XXS: [u32; 256] = half_points(&IQ3_XXS_SET, IQ3_XXS_LEVELS);
-pub(super) static IQ3_S: [u32; 512] = half_points(&IQ3_S_SET, IQ3_S_LEVELS);
+pub(crate) static IQ1: [u64; 2048] = points(&IQ1_SET, IQ1_LEVELS);
+pub(crate) static IQ2_XXS: [u64; 256] = points(&IQ2_XXS_SET, IQ2_LEVELS);
+pub(crate) static IQ2_XS: [u64; 512] = points(&IQ2_XS_SET, IQ2_LEVELS);
+pub(crate) static IQ2_S: [u64; 1024] = points(&IQ2_S_SET, IQ2_LEVELS);
+pub(crate) static IQ3_XXS: [u32; 256] = half_points(&IQ3_XXS_SET, IQ3_XXS_LEVELS);
+pub(crate) static IQ3_S: [u32; 512] = half_points(&IQ3_S_SET, IQ3_S_LEVELS);
 
 /// Returns the 8 elements of each point, the first in the lowest byte. Compilation fails if the set does not
 /// have `N` members.
@@ -114,7 +114,7 @@ pub(super) fn without_eighth_signs(signs: u32) -> u32 {
 }
 
 /// Formula for the values of a [`GridBlock`], computed exactly in f32.
-pub(super) enum Form {
+pub(crate) enum Form {
     /// `d * scale * element`, negated if the element's bit is set.
     Signed,
     /// `d * scale * (element - 7/8)`, or `(element - 9/8)` if the element's bit is set.
@@ -122,7 +122,7 @@ pub(super) enum Form {
 }
 
 /// A block of 256 elements in 8 groups of grid points.
-pub(super) trait GridBlock: Block {
+pub(crate) trait GridBlock: Block {
     const FORM: Form;
 
     /// Bits of the integers, and the zero point if they are unsigned; see
@@ -173,7 +173,7 @@ pub(super) trait GridBlock: Block {
 }
 
 /// Decoded contents of a block.
-pub(super) struct BlockParts {
+pub(crate) struct BlockParts {
     pub d: Half,
     /// See [`GridBlock::scales`].
     pub scales: [u8; 16],

@@ -16,7 +16,7 @@ mod f16;
 mod f32;
 mod fit;
 mod grid_block;
-mod grids;
+pub(crate) mod grids;
 mod iq1_m;
 mod iq1_s;
 mod iq2_s;

@@ -159,7 +159,7 @@ struct Signal {
     rate: u32,
     /// Set by the first packet, which has the stored rate.
     resampler: Option<(u32, Resampler)>,
-    /// Stored samples per channel so far.
+    /// Number of stored samples per channel that were read.
     length: u64,
     out: Vec<f32>,
 }

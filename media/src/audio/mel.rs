@@ -68,7 +68,7 @@ struct Facts {
     period: usize,
     /// Position of the window within the transform.
     window_at: usize,
-    /// Samples of the first frame that lie before the signal.
+    /// Number of samples of the first frame before the signal.
     before: usize,
     edge: Edge,
     pre_emphasis: PreEmphasis,

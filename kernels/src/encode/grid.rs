@@ -1,0 +1,403 @@
+//! Search for points of grids: the IQ1, IQ2, and IQ3 types.
+//!
+//! Each cell of 8 (IQ3: 4) elements is a point of the grid, each unit of 16 or 32 elements has an integer scale.
+//! The search compares all points of a grid, so that a cell has the least error for its scale.
+
+use super::cpu::for_this_cpu;
+use super::lanes::{Lanes, N};
+use crate::layout::block::Half;
+use crate::quants::grids::{BlockParts, GridBlock};
+
+/// Points of a grid, 8 in the lanes of each element.
+pub(super) struct Grid<const E: usize> {
+    chunks: Vec<[Lanes; E]>,
+    /// Amount that is subtracted from elements.
+    zero: f32,
+    points: Vec<[u8; E]>,
+}
+
+impl<const E: usize> Grid<E> {
+    /// Transposes points. `zero` is subtracted from all elements.
+    pub(super) fn new(points: impl Iterator<Item = [u8; E]>, zero: f32) -> Grid<E> {
+        let points: Vec<[u8; E]> = points.collect();
+        let chunk = |points: &[[u8; E]]| -> [Lanes; E] {
+            std::array::from_fn(|i| {
+                let point = |lane: usize| points.get(lane).unwrap_or(&points[0]);
+                Lanes(std::array::from_fn(|lane| f32::from(point(lane)[i]) - zero))
+            })
+        };
+        Grid {
+            chunks: points.chunks(N).map(chunk).collect(),
+            zero,
+            points,
+        }
+    }
+
+    /// Returns the point with the least `sum(a p^2 - b p)`, and this sum.
+    #[inline(always)]
+    fn nearest(&self, a: &[f32; E], b: &[f32; E]) -> (u16, f32) {
+        let (mut best, mut chunk_of) = (Lanes::splat(f32::INFINITY), Lanes::ZERO);
+        for (i, chunk) in self.chunks.iter().enumerate() {
+            let mut cost = Lanes::ZERO;
+            for j in 0..E {
+                cost = cost + chunk[j] * (chunk[j] * Lanes::splat(a[j]) - Lanes::splat(b[j]));
+            }
+            chunk_of = cost.select_less(best, Lanes::splat(i as f32), chunk_of);
+            best = cost.min(best);
+        }
+        let (mut found, mut least) = (0, f32::INFINITY);
+        for lane in 0..N {
+            let point = chunk_of.0[lane] as usize * N + lane;
+            if best.0[lane] < least || best.0[lane] == least && point < found {
+                (found, least) = (point, best.0[lane]);
+            }
+        }
+        (found as u16, least)
+    }
+
+    /// Returns element `i` of a point, less the zero.
+    #[inline(always)]
+    fn value(&self, point: u16, i: usize) -> f32 {
+        f32::from(self.points[usize::from(point)][i]) - self.zero
+    }
+}
+
+/// Meaning of the bits of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bits {
+    /// Signs of elements.
+    Signs,
+    /// Signs of elements, with an even number of negative ones in each 8.
+    EvenSigns,
+    /// Common shift of all elements in a unit.
+    UnitShift,
+    /// Common shift of all elements in a cell.
+    CellShift,
+}
+
+/// Amount of a shift.
+const SHIFT: f32 = 0.125;
+
+/// Largest number of cells in a unit.
+const CELLS: usize = 8;
+
+/// Points of a unit for one scale, with the sums that determine the error of other scales.
+#[derive(Clone, Copy, Debug, Default)]
+struct Chosen {
+    points: [u16; CELLS],
+    /// Cells with a negative shift.
+    negative: [bool; CELLS],
+    /// Sum of `w t q`, for targets `t` and values `q` before they are scaled.
+    tq: f32,
+    /// Sum of `w q^2`.
+    qq: f32,
+}
+
+impl Chosen {
+    /// Returns the squared error less the constant `sum(w t^2)`.
+    #[inline(always)]
+    fn error(&self, scale: f32) -> f32 {
+        scale * (scale * self.qq - 2.0 * self.tq)
+    }
+
+    #[inline(always)]
+    fn best_scale(&self) -> f32 {
+        if self.qq > 0.0 {
+            (self.tq / self.qq).max(0.0)
+        } else {
+            0.0
+        }
+    }
+}
+
+/// Targets of a block: magnitudes if the type has signs.
+struct Targets {
+    t: [f32; 256],
+    w: [f32; 256],
+    signs: [u32; 8],
+}
+
+/// Encoder of a type with cells of `E` elements.
+pub(super) struct Search<'a, const E: usize> {
+    pub grid: &'a Grid<E>,
+    pub bits: Bits,
+    /// Elements of a unit: 16 or 32.
+    pub unit: usize,
+    /// Number of integer scales.
+    pub n_scales: f32,
+    /// Factor of `scale + 1/2`.
+    pub factor: f32,
+    /// Positions of the largest magnitude of a unit among its scaled levels.
+    pub positions: &'static [f32],
+}
+
+for_this_cpu! {
+    /// Returns the points of a unit with the least error for a scale.
+    fn choose[const E: usize][E](search: &Search<'_, E>, targets: &Targets, unit: usize, scale: f32) -> Chosen = points_of;
+}
+
+#[inline(always)]
+fn points_of<const E: usize>(search: &Search<'_, E>, targets: &Targets, unit: usize, scale: f32) -> Chosen {
+    search.choose_points(targets, unit, scale)
+}
+
+/// Rounds of choosing points and fitting the common factor.
+const ROUNDS: usize = 3;
+
+impl<const E: usize> Search<'_, E> {
+    /// Returns the best block found.
+    pub(super) fn block(&self, x: &[f32], importance: Option<&[f32]>) -> BlockParts {
+        let targets = self.targets(x, importance);
+        let n_units = 256 / self.unit;
+        let mut ideal = [(0f32, Chosen::default()); 16];
+        for (u, ideal) in ideal[..n_units].iter_mut().enumerate() {
+            *ideal = self.fit(&targets, u);
+        }
+        let mut best = (Half::default(), [0u8; 16], [Chosen::default(); 16]);
+        let mut best_error = 0.0;
+        for mut d in self.starts(&ideal[..n_units]) {
+            let mut fitted = ideal;
+            for _ in 0..ROUNDS {
+                let real = d.get() * self.factor;
+                let (mut scales, mut chosen) = ([0u8; 16], [Chosen::default(); 16]);
+                let (mut error, mut tq, mut qq) = (0.0, 0.0, 0.0);
+                for u in 0..n_units {
+                    let code = self.code(fitted[u].0, real);
+                    let (code, points) = self.around(&targets, u, code, real);
+                    let scale = (code + 0.5) * self.factor;
+                    error += points.error(scale * d.get());
+                    tq += f64::from(scale * points.tq);
+                    qq += f64::from(scale * scale * points.qq);
+                    (scales[u], chosen[u]) = (code as u8, points);
+                    fitted[u].0 = points.best_scale();
+                }
+                if error < best_error {
+                    (best, best_error) = ((d, scales, chosen), error);
+                }
+                d = half_of(if qq > 0.0 { (tq / qq) as f32 } else { 0.0 });
+            }
+        }
+        self.parts(&targets, &best)
+    }
+
+    /// Returns the codes near `code` with the least error, and their points.
+    fn around(&self, targets: &Targets, unit: usize, code: f32, real: f32) -> (f32, Chosen) {
+        let mut best = (code, self.choose(targets, unit, (code + 0.5) * real));
+        // The rounding of small codes changes points.
+        if code < 4.0 {
+            for other in [code - 1.0, code + 1.0] {
+                if (0.0..self.n_scales).contains(&other) {
+                    let chosen = self.choose(targets, unit, (other + 0.5) * real);
+                    if chosen.error((other + 0.5) * real) < best.1.error((best.0 + 0.5) * real) {
+                        best = (other, chosen);
+                    }
+                }
+            }
+        }
+        best
+    }
+
+    fn code(&self, ideal: f32, real: f32) -> f32 {
+        let code = if real > 0.0 {
+            (ideal / real - 0.5).round_ties_even()
+        } else {
+            0.0
+        };
+        code.clamp(0.0, self.n_scales - 1.0)
+    }
+
+    /// Returns factors of the block to start from.
+    fn starts(&self, ideal: &[(f32, Chosen)]) -> [Half; 2] {
+        let largest = ideal.iter().fold(0f32, |max, (scale, _)| max.max(*scale));
+        let mut found = [(f32::INFINITY, Half::default()); 2];
+        for i in 0..32 {
+            let position = self.n_scales - 0.5 - 0.02 * i as f32 * self.n_scales;
+            let d = half_of(largest / (position * self.factor));
+            let real = d.get() * self.factor;
+            let error: f32 = ideal
+                .iter()
+                .map(|(scale, chosen)| chosen.error((self.code(*scale, real) + 0.5) * real))
+                .sum();
+            if error < found[0].0 {
+                found = [(error, d), found[0]];
+            } else if error < found[1].0 {
+                found[1] = (error, d);
+            }
+        }
+        found.map(|(_, d)| d)
+    }
+
+    /// Returns the best scale of a unit, without regard to the codes of scales.
+    fn fit(&self, targets: &Targets, unit: usize) -> (f32, Chosen) {
+        let t = &targets.t[unit * self.unit..][..self.unit];
+        let largest = t.iter().fold(0f32, |max, t| max.max(t.abs()));
+        let mut best = (0.0, Chosen::default());
+        let mut best_error = 0.0;
+        let mut consider = |scale: f32| {
+            let chosen = self.choose(targets, unit, scale);
+            let scale = chosen.best_scale();
+            let error = chosen.error(scale);
+            if error < best_error {
+                (best, best_error) = ((scale, chosen), error);
+            }
+            best.0
+        };
+        let mut last = 0.0;
+        if largest > 0.0 {
+            for position in self.positions {
+                last = consider(largest / position);
+            }
+            last = consider(last);
+            consider(last);
+        }
+        best
+    }
+
+    fn choose(&self, targets: &Targets, unit: usize, scale: f32) -> Chosen {
+        choose(self, targets, unit, scale)
+    }
+
+    #[inline(always)]
+    fn choose_points(&self, targets: &Targets, unit: usize, scale: f32) -> Chosen {
+        let start = unit * self.unit;
+        let shifts: &[f32] = match self.bits {
+            Bits::Signs | Bits::EvenSigns => &[0.0],
+            Bits::UnitShift | Bits::CellShift => &[SHIFT, -SHIFT],
+        };
+        let n_cells = self.unit / E;
+        let mut found = [[(0u16, 0f32); CELLS]; 2];
+        for (found, shift) in found.iter_mut().zip(shifts) {
+            for (cell, found) in found[..n_cells].iter_mut().enumerate() {
+                let at = start + cell * E;
+                let (mut a, mut b, mut constant) = ([0.0; E], [0.0; E], 0.0);
+                for i in 0..E {
+                    let (t, w) = (targets.t[at + i] - scale * shift, targets.w[at + i]);
+                    a[i] = scale * scale * w;
+                    b[i] = 2.0 * scale * w * t;
+                    constant += w * t * t;
+                }
+                let (point, cost) = self.grid.nearest(&a, &b);
+                *found = (point, cost + constant);
+            }
+        }
+        let total = |found: &[(u16, f32); CELLS]| found[..n_cells].iter().map(|found| found.1).sum::<f32>();
+        let unit_is_negative = self.bits == Bits::UnitShift && total(&found[1]) < total(&found[0]);
+        let mut chosen = Chosen::default();
+        for cell in 0..n_cells {
+            let is_better = found[1][cell].1 < found[0][cell].1;
+            let negative = unit_is_negative || self.bits == Bits::CellShift && is_better;
+            let (point, _) = found[usize::from(negative)][cell];
+            (chosen.points[cell], chosen.negative[cell]) = (point, negative);
+            let shift = shifts[usize::from(negative)];
+            for i in 0..E {
+                let (at, q) = (start + cell * E + i, self.grid.value(point, i) + shift);
+                chosen.tq += targets.w[at] * targets.t[at] * q;
+                chosen.qq += targets.w[at] * q * q;
+            }
+        }
+        chosen
+    }
+
+    /// Separates signs from magnitudes, and scales importance.
+    fn targets(&self, x: &[f32], importance: Option<&[f32]>) -> Targets {
+        let mut targets = Targets {
+            t: [0.0; 256],
+            w: [1.0; 256],
+            signs: [0; 8],
+        };
+        for (t, &x) in targets.t.iter_mut().zip(x) {
+            *t = if x > -MAX_MAGNITUDE {
+                x.min(MAX_MAGNITUDE)
+            } else {
+                -MAX_MAGNITUDE
+            };
+        }
+        if let Some(importance) = importance {
+            let largest = importance.iter().fold(f32::MIN_POSITIVE, |max, &w| max.max(w));
+            for (w, &importance) in targets.w.iter_mut().zip(importance) {
+                *w = (importance / largest).clamp(MIN_IMPORTANCE, 1.0);
+            }
+        }
+        if matches!(self.bits, Bits::Signs | Bits::EvenSigns) {
+            for i in 0..32 {
+                targets.signs[i / 4] |= u32::from(self.signs(&mut targets, 8 * i)) << (8 * (i % 4));
+            }
+        }
+        targets
+    }
+
+    /// Replaces 8 targets by magnitudes, and returns their signs. If the number of negative ones must be even,
+    /// the least important target may become negative instead.
+    fn signs(&self, targets: &mut Targets, at: usize) -> u8 {
+        let mut signs = 0u8;
+        for i in 0..8 {
+            signs |= u8::from(targets.t[at + i] < 0.0) << i;
+            targets.t[at + i] = targets.t[at + i].abs();
+        }
+        if self.bits == Bits::EvenSigns && signs.count_ones() % 2 == 1 {
+            let square = |i: usize| targets.w[at + i] * targets.t[at + i] * targets.t[at + i];
+            let mut least = 0;
+            for i in 1..8 {
+                if square(i) < square(least) {
+                    least = i;
+                }
+            }
+            signs ^= 1 << least;
+            targets.t[at + least] = -targets.t[at + least];
+        }
+        signs
+    }
+
+    /// Assembles a block.
+    fn parts(&self, targets: &Targets, (d, scales, chosen): &(Half, [u8; 16], [Chosen; 16])) -> BlockParts {
+        let unit_of = |i: usize| i / self.unit;
+        let cell_of = |i: usize| (i % self.unit) / E;
+        let element = |i: usize| {
+            let point = chosen[unit_of(i)].points[cell_of(i)];
+            u64::from(self.grid.points[usize::from(point)][i % E])
+        };
+        let shifts = |g: usize| {
+            let is_set = |i: &usize| chosen[unit_of(g * 32 + i)].negative[cell_of(g * 32 + i)];
+            (0..32).filter(is_set).map(|i| 1u32 << i).sum()
+        };
+        let has_signs = matches!(self.bits, Bits::Signs | Bits::EvenSigns);
+        BlockParts {
+            d: *d,
+            scales: std::array::from_fn(|i| scales[unit_of(i * 16)]),
+            elements: std::array::from_fn(|g| {
+                std::array::from_fn(|l| (0..8).map(|i| element(g * 32 + l * 8 + i) << (8 * i)).sum())
+            }),
+            bits: std::array::from_fn(|g| if has_signs { targets.signs[g] } else { shifts(g) }),
+        }
+    }
+}
+
+/// Encodes a row.
+#[inline(always)]
+pub(super) fn encode<B: GridBlock, const E: usize>(
+    search: &Search<'_, E>,
+    x: &[f32],
+    w: Option<&[f32]>,
+    blocks: &mut [B],
+) {
+    for ((x, w), block) in super::chunks(x, w, 256).zip(blocks) {
+        *block = B::from_parts(&search.block(x, w));
+    }
+}
+
+/// Rounds a positive number to F16, but not to an infinity, and numbers other than 0 not to 0.
+#[inline(always)]
+fn half_of(x: f32) -> Half {
+    let half = Half::new(x.clamp(0.0, 65504.0));
+    if half.get() != 0.0 || x <= 0.0 {
+        half
+    } else {
+        Half::new(5.960_464_5e-8)
+    }
+}
+
+/// Largest magnitude that the search handles.
+const MAX_MAGNITUDE: f32 = 1e7;
+
+/// Smallest importance relative to the largest of the block.
+const MIN_IMPORTANCE: f32 = 1e-7;
