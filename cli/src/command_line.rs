@@ -23,6 +23,7 @@ use crate::commands::run::args::RunArgs;
 use crate::commands::serve::args::ServeArgs;
 use crate::commands::synth::SynthArgs;
 use crate::commands::tokenize::TokenizeArgs;
+use crate::commands::transcribe::TranscribeArgs;
 use crate::failure::Outcome;
 use crate::log::LogOptions;
 use crate::terminal::OutputStyle;
@@ -53,6 +54,8 @@ pub enum Command {
     Embed(EmbedArgs),
     /// Write the rows of an image, which a language model reads like token embeddings
     Encode(EncodeArgs),
+    /// Write down the speech of audio files
+    Transcribe(TranscribeArgs),
     /// Tokenize a string
     Tokenize(TokenizeArgs),
     /// List, show and check model architectures
@@ -131,6 +134,7 @@ pub fn dispatch(command: Command) -> Outcome {
         Command::Tokenize(args) => commands::tokenize::run(&args),
         Command::Embed(args) => commands::embed::run(&args),
         Command::Encode(args) => commands::encode::run(&args),
+        Command::Transcribe(args) => commands::transcribe::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Pull(args) => commands::models::pull(&args),

@@ -90,6 +90,12 @@ pub enum Error {
     /// An encoder-decoder model defines no token to start decoding with.
     #[error("the file defines no decoder start token (decoder_start_token_id or BOS)")]
     NoDecoderStart,
+    /// The model transcribes audio.
+    #[error("architecture {arch} transcribes audio and cannot continue text; use `llama transcribe`")]
+    Speech {
+        /// Architecture name.
+        arch: &'static str,
+    },
     /// The model is an encoder.
     #[error("architecture {arch} is an encoder and cannot generate text; use `Model::embed`")]
     Encoder {

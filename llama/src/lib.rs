@@ -70,6 +70,7 @@ mod session;
 mod stats;
 mod template;
 mod template_names;
+mod transcribe;
 
 pub use builder::Builder;
 pub use cancel::CancelHandle;

@@ -134,6 +134,10 @@ impl Model {
             let arch = model.arch().name;
             return Err(Error::Encoder { arch });
         }
+        if model.frame_width().is_some() {
+            let arch = model.arch().name;
+            return Err(Error::Speech { arch });
+        }
         let mut params = self.0.context.clone();
         change(&mut params);
         let n_ctx_min = if self.0.can_shrink { MIN_CONTEXT } else { usize::MAX };

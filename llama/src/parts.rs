@@ -13,6 +13,7 @@
 //! - [`Projector`]: rows of images, and their places in prompts
 //! - [`save_messages`], [`load_messages`]: saved conversations
 //! - [`default_pooling`], [`decode_texts`]: embeddings
+//! - [`Transcriber`]: speech recognition
 //! - [`usable_gpus`], [`load_or_use_cpu`]: loading on the devices of the machine
 
 /// All built-in architectures, for `engine::model::Model::load`.
@@ -31,3 +32,4 @@ pub use crate::sampling::sampler_chain;
 pub use crate::saved::{load_messages, save_messages};
 pub use crate::session::{Generation, GenerationParams, Session, fitting_context};
 pub use crate::template::{Prompt, PromptTemplate, Rendered};
+pub use crate::transcribe::{Phrase, SPEECH_RATE, TranscribeError, TranscribeOptions, Transcriber, Transcription};

@@ -22,6 +22,7 @@ pub mod run;
 pub mod serve;
 pub mod synth;
 pub mod tokenize;
+pub mod transcribe;
 
 use std::io::BufWriter;
 

@@ -12,7 +12,7 @@ use super::caches::{Cache, CacheView, MemorySpecs};
 use super::error::{BuildError, MAX_ROUNDS};
 use super::handles::{Embed, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
 use super::inputs::Inputs;
-use super::params::BuildParams;
+use super::params::{BuildParams, GraphPart};
 use super::prune::Pruning;
 
 /// Weight as seen by a graph.
@@ -253,7 +253,11 @@ impl<'a> Builder<'a> {
             let rest = self.g.view(rows, [ne[0], n_rows, 1, 1], nb, (ne[1] - n_rows) * nb[1]);
             rows = self.ok(rest, rows);
         }
-        self.inputs.max_positions = Some(self.inputs.max_positions.map_or(n_rows, |n| n.min(n_rows)));
+        let max = match self.params.part {
+            GraphPart::Encoder => &mut self.inputs.max_encoded,
+            GraphPart::Graph | GraphPart::Mtp => &mut self.inputs.max_positions,
+        };
+        *max = Some(max.map_or(n_rows, |n| n.min(n_rows)));
         let x = self.g.get_rows(rows, positions);
         self.ok(x, positions)
     }
@@ -287,6 +291,16 @@ impl<'a> Builder<'a> {
             .encoded
             .rows
             .get_or_insert_with(|| g.input(GgmlType::F32, ne, "encoded"))
+    }
+
+    /// Returns the input of the rows given to an encoder, f32 `[width, T]`.
+    pub fn frames(&mut self, width: usize) -> TensorId {
+        let ne = [width, self.params.n_tokens, 1, 1];
+        let g = &mut *self.g;
+        *self
+            .inputs
+            .frames
+            .get_or_insert_with(|| g.input(GgmlType::F32, ne, "frames"))
     }
 
     /// Returns the input of the hidden states that precede the tokens, f32 `[n_embd, T]`.

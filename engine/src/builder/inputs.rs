@@ -11,6 +11,8 @@ pub struct Inputs {
     pub positions: Option<TensorId>,
     /// Rows of the smallest table that is indexed by position.
     pub max_positions: Option<usize>,
+    /// Like `max_positions`, for an encoder.
+    pub max_encoded: Option<usize>,
     /// Token positions along all axes, i32 `[T, axes]`.
     pub axes: Option<TensorId>,
     /// Page table index of each token, i32 `[T]`.
@@ -24,6 +26,8 @@ pub struct Inputs {
     /// Media rows, f32 `[n_embd, T]` and zero for tokens, and factors of the embeddings, f32 `[1, T]`: 1 for tokens
     /// and 0 for media rows.
     pub media: Option<(TensorId, TensorId)>,
+    /// Rows given to an encoder, f32 `[width, T]`.
+    pub frames: Option<TensorId>,
     /// Encoder output.
     pub encoded: EncodedInputs,
     /// Weight of each token in the mean of each sequence, f32 `[T, S]`.
@@ -94,12 +98,14 @@ impl Inputs {
         self.tokens = None;
         self.positions = None;
         self.max_positions = None;
+        self.max_encoded = None;
         self.axes = None;
         self.table_of_token = None;
         self.out_ids = None;
         self.hidden = None;
         self.patches = None;
         self.media = None;
+        self.frames = None;
         self.encoded = EncodedInputs::default();
         self.shares = None;
         self.adapter_scales.clear();

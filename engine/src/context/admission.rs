@@ -87,7 +87,7 @@ impl Admission {
         self.check_each(batch, |index, t| {
             validator.check_token(index, t)?;
             validator.check_media(batch, index)?;
-            validator.check_position(index, t, &mut next)?;
+            validator.check_position(index, t, &mut next, validator.model.max_positions())?;
             validator.check_encoded(t, encoded)
         })?;
         while let Some((seqs, error)) = self.overflow(memory, validator.settings.n_ctx) {
@@ -103,7 +103,7 @@ impl Admission {
         let mut next = [0; MAX_SEQUENCES];
         self.check_each(batch, |index, t| {
             validator.check_token(index, t)?;
-            validator.check_position(index, t, &mut next)
+            validator.check_position(index, t, &mut next, validator.model.max_encoded())
         })
     }
 
@@ -268,9 +268,15 @@ impl Validator<'_> {
         Ok(())
     }
 
-    /// Checks that positions are consecutive within each sequence and below the model's limit. `next` has the
-    /// expected position of each sequence.
-    fn check_position(&self, index: usize, t: &BatchToken, next: &mut [i32; MAX_SEQUENCES]) -> Result<(), DecodeError> {
+    /// Checks that positions are consecutive within each sequence and below the number of learned positions.
+    /// `next` has the expected position of each sequence.
+    fn check_position(
+        &self,
+        index: usize,
+        t: &BatchToken,
+        next: &mut [i32; MAX_SEQUENCES],
+        learned: Option<usize>,
+    ) -> Result<(), DecodeError> {
         for seq in t.seqs.iter() {
             let (expected, found) = (next[seq], t.pos);
             if found != expected || found == i32::MAX {
@@ -283,7 +289,7 @@ impl Validator<'_> {
             }
             next[seq] = expected + 1;
         }
-        match self.model.max_positions() {
+        match learned {
             Some(max) if t.pos as usize >= max => Err(DecodeError::PositionNotLearned {
                 index,
                 found: t.pos,

@@ -202,8 +202,17 @@ impl Context {
     /// # Errors
     /// If nothing could be encoded; the encoder output is then empty.
     pub fn encode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
+        self.encode_frames(batch, &[])
+    }
+
+    /// Runs an encoder of audio on `frames [n_tokens, frame_width]` in batch order; see [`Context::encode`] and
+    /// [`Model::frame_width`]. Token ids are ignored. [`Context::encode`] encodes frames of zeros.
+    ///
+    /// # Errors
+    /// [`DecodeError::Frames`] if `frames` has another number of values.
+    pub fn encode_frames(&mut self, batch: &Batch, frames: &[f32]) -> Result<(), DecodeError> {
         self.executor.encoded.clear();
-        let encoded = self.encode_admitted(batch);
+        let encoded = self.encode_admitted(batch, frames);
         if encoded.is_err() {
             self.results.admission.clear();
             self.executor.encoded.clear();
@@ -211,10 +220,17 @@ impl Context {
         encoded
     }
 
-    fn encode_admitted(&mut self, batch: &Batch) -> Result<(), DecodeError> {
+    fn encode_admitted(&mut self, batch: &Batch, frames: &[f32]) -> Result<(), DecodeError> {
         let Results { admission, outputs, .. } = &mut self.results;
         admission.admit_encode(batch.tokens(), self.executor.validator())?;
-        self.executor.encode(admission.tokens(), &self.memory, outputs)
+        let tokens = admission.tokens();
+        // Frames of rejected sequences would be encoded for others.
+        let expected = tokens.len() * self.executor.model.frame_width().unwrap_or(0);
+        if !frames.is_empty() && frames.len() != expected {
+            let found = frames.len();
+            return Err(DecodeError::Frames { found, expected });
+        }
+        self.executor.encode(tokens, frames, &self.memory, outputs)
     }
 
     /// Returns the logits `[n_vocab]` (or the embedding) of the token at `index` of the last batch, if its

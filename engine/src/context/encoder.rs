@@ -212,6 +212,7 @@ impl MediaEncoder {
             encoded: &Encoded::default(),
             hidden: &[],
             media: &[],
+            frames: &[],
             patches: &patches,
         };
         let mut computed = graph.run(ubatch, self.settings.params.n_threads_batch)?;

@@ -162,6 +162,9 @@ pub enum DecodeError {
     /// A batch for the encoder exceeds the limit; encoders process a batch as a whole.
     #[error("cannot encode {found} tokens at once; the maximum is {max} (limited by n_batch and n_ctx)")]
     EncodeTooLarge { found: usize, max: usize },
+    /// The frames for the encoder do not belong to the tokens of the batch.
+    #[error("cannot encode frames of {found} values; the batch requires {expected}")]
+    Frames { found: usize, expected: usize },
     /// A sequence of an encoder-decoder model was not encoded.
     #[error("sequence {seq} must be encoded before it is decoded")]
     NotEncoded { seq: usize },

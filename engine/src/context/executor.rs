@@ -108,6 +108,7 @@ impl Executor {
             hidden: step.given(),
             media: step.media(),
             patches: &[],
+            frames: &[],
         };
         let computed = graph.run(ubatch, self.settings.n_threads(n_tokens))?;
         step.append(computed)?;
@@ -115,8 +116,14 @@ impl Executor {
         Ok(())
     }
 
-    /// Encodes the tokens of a batch, whose outputs become the encoder output.
-    pub fn encode(&mut self, tokens: &[BatchToken], memory: &Memory, outputs: &Outputs) -> Result<(), DecodeError> {
+    /// Encodes the tokens of a batch, or `frames` in place of them. The outputs become the encoder output.
+    pub fn encode(
+        &mut self,
+        tokens: &[BatchToken],
+        frames: &[f32],
+        memory: &Memory,
+        outputs: &Outputs,
+    ) -> Result<(), DecodeError> {
         self.check_weights()?;
         let params = self.encoder_params(outputs, tokens.len());
         let source = GraphSource {
@@ -135,6 +142,7 @@ impl Executor {
             hidden: &[],
             media: &[],
             patches: &[],
+            frames,
         };
         let mut computed = graph.run(ubatch, self.settings.params.n_threads_batch)?;
         let Some(width) = computed.result_width() else {

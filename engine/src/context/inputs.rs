@@ -29,6 +29,8 @@ pub(super) struct Ubatch<'a> {
     pub media: &'a [Arc<MediaRows>],
     /// Patches of an image, if the graph is that of an encoder.
     pub patches: &'a [f32],
+    /// Rows given to the encoder; empty for zeros.
+    pub frames: &'a [f32],
 }
 
 /// Reusable staging buffers for input values.
@@ -77,6 +79,7 @@ impl InputWriter<'_> {
         self.set(inputs.hidden, ubatch.hidden)?;
         self.set(inputs.patches, ubatch.patches)?;
         self.write_media(inputs, ubatch)?;
+        self.write_frames(inputs, ubatch.frames)?;
         let Some(memory) = ubatch.memory else {
             let mut pools = inputs.pools.iter();
             return pools.try_for_each(|pool| self.write_batch_as_pool(pool, ubatch.tokens));
@@ -139,6 +142,15 @@ impl InputWriter<'_> {
         let factor = |t: &BatchToken| if t.media.is_some() { 0.0 } else { 1.0 };
         f32s.extend(ubatch.tokens.iter().map(factor));
         self.sched.set_input(self.graph, is_token, bytemuck::cast_slice(f32s))
+    }
+
+    fn write_frames(&mut self, inputs: &Inputs, frames: &[f32]) -> Result {
+        let Some(id) = inputs.frames else { return Ok(()) };
+        if frames.is_empty() {
+            let n = self.graph.tensor(id).ne.iter().product();
+            return self.set(inputs.frames, &vec![0.0f32; n]);
+        }
+        self.set(inputs.frames, frames)
     }
 
     fn write_encoded(&mut self, inputs: &EncodedInputs, encoded: &Encoded) -> Result {

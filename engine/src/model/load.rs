@@ -40,6 +40,8 @@ pub struct Model {
     memory: MemorySpecs,
     max_positions: Option<usize>,
     result_shape: [usize; 2],
+    max_encoded: Option<usize>,
+    frame_width: Option<usize>,
     fingerprint: Fingerprint,
     warnings: Vec<String>,
     _locked: Option<LockedMemory>,
@@ -159,6 +161,8 @@ impl Model {
             memory: needs.memory,
             max_positions: needs.max_positions,
             result_shape: needs.result,
+            max_encoded: needs.max_encoded,
+            frame_width: needs.frame_width,
             fingerprint,
             warnings,
             _locked: locked,
@@ -242,6 +246,15 @@ impl Model {
     /// Returns the number of learned positions, if the model looks up positions in a table.
     pub fn max_positions(&self) -> Option<usize> {
         self.max_positions
+    }
+    /// Returns the number of learned positions of the encoder, if it looks them up in a table.
+    pub(crate) fn max_encoded(&self) -> Option<usize> {
+        self.max_encoded
+    }
+    /// Returns the width of the rows that [`Context::encode_frames`](crate::context::Context::encode_frames)
+    /// takes; `None` if the model does not encode frames of audio.
+    pub fn frame_width(&self) -> Option<usize> {
+        self.frame_width
     }
     /// Returns the fingerprint of the model, for saved states.
     pub fn fingerprint(&self) -> &Fingerprint {
@@ -663,6 +676,8 @@ fn needs(
     Ok(PlacementNeeds {
         memory,
         max_positions: inputs.max_positions,
+        max_encoded: inputs.max_encoded,
+        frame_width: inputs.frames.map(|frames| g.tensor(frames).ne[0]),
         // A probe creates separate leaves for weights in plain matmuls.
         divisible: tables.leafs.iter().map(Option::is_none).collect(),
         read_by_rows: read_by_rows(&g, &tables.leafs),

@@ -192,6 +192,10 @@ pub struct PlacementNeeds {
     pub memory: MemorySpecs,
     /// Rows of the smallest table that is indexed by position.
     pub max_positions: Option<usize>,
+    /// Like `max_positions`, for the encoder.
+    pub max_encoded: Option<usize>,
+    /// Width of the rows given to the encoder.
+    pub frame_width: Option<usize>,
     /// For each row of the tensor table: only matmuls that can be split by rows read the tensor.
     pub divisible: Vec<bool>,
     /// For each row of the tensor table: only matmuls and row lookups read the tensor, as a whole and as
@@ -205,6 +209,8 @@ impl PlacementNeeds {
     /// Adds the requirements of another graph that uses the same weights but has its own KV cache.
     pub(super) fn use_also(&mut self, other: &PlacementNeeds) {
         self.max_positions = self.max_positions.into_iter().chain(other.max_positions).min();
+        self.max_encoded = self.max_encoded.or(other.max_encoded);
+        self.frame_width = self.frame_width.or(other.frame_width);
         let and = |all: &mut [bool], also: &[bool]| all.iter_mut().zip(also).for_each(|(a, b)| *a &= b);
         and(&mut self.divisible, &other.divisible);
         and(&mut self.read_by_rows, &other.read_by_rows);

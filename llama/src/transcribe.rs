@@ -1,0 +1,245 @@
+//! Speech recognition with Whisper.
+
+mod rules;
+#[cfg(test)]
+mod tests;
+mod windows;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use engine::context::{Batch, Context, ContextError, ContextParams, DecodeError, SeqSet};
+use engine::gguf::GgufError;
+use engine::model::Model;
+use engine::vocab::Token;
+use media::audio::{Mel, MelKind, mel};
+
+use rules::Rules;
+use windows::{Frames, WINDOW_SAMPLES};
+
+/// Samples per second that [`Transcriber::transcribe`] takes.
+pub const SPEECH_RATE: u32 = 16_000;
+
+/// Frames of the spectrogram per second.
+const FRAMES_PER_SECOND: f64 = 100.0;
+/// Seconds of a timestamp token's step.
+const TIMESTAMP_STEP: f64 = 0.02;
+
+/// Settings of a transcription.
+#[derive(Clone, Debug, Default)]
+pub struct TranscribeOptions {
+    /// Code of the spoken language, such as `en`; detected by default.
+    pub language: Option<String>,
+    /// Translates to English.
+    pub translate: bool,
+    /// Writes 30 seconds at a time, without times of phrases.
+    pub without_timestamps: bool,
+    /// Does not show the model the text of the preceding 30 seconds.
+    pub without_context: bool,
+}
+
+/// A phrase with its times.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Phrase {
+    /// Start in seconds.
+    pub start: f64,
+    /// End in seconds.
+    pub end: f64,
+    /// Text, which usually starts with a space.
+    pub text: String,
+    /// Tokens, including timestamps.
+    pub tokens: Vec<Token>,
+}
+
+/// Text of speech.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transcription {
+    /// Code of the spoken language; `None` if the model only knows English.
+    pub language: Option<String>,
+    /// Phrases in the order of time.
+    pub phrases: Vec<Phrase>,
+}
+
+impl Transcription {
+    /// Returns the whole text.
+    pub fn text(&self) -> String {
+        let all: String = self.phrases.iter().map(|phrase| phrase.text.as_str()).collect();
+        all.trim().to_owned()
+    }
+}
+
+/// Error of [`Transcriber`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TranscribeError {
+    /// The model does not recognize speech.
+    #[error("architecture {arch} cannot transcribe audio; use a Whisper model")]
+    Architecture {
+        /// Name of the architecture.
+        arch: &'static str,
+    },
+    /// The vocabulary lacks a token that controls the transcription.
+    #[error("the vocabulary has no token {token}, which Whisper models have")]
+    Token {
+        /// Text of the token.
+        token: String,
+    },
+    /// The language is not known.
+    #[error("the model does not know the language {language}; it knows {known}")]
+    Language {
+        /// The requested language.
+        language: String,
+        /// Codes of all languages.
+        known: String,
+    },
+    /// A metadata key has a wrong type.
+    #[error(transparent)]
+    Metadata(#[from] GgufError),
+    /// The context cannot be created.
+    #[error(transparent)]
+    Context(#[from] ContextError),
+    /// Running the model failed.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+type Result<T> = std::result::Result<T, TranscribeError>;
+
+/// Speech recognizer.
+pub struct Transcriber {
+    model: Arc<Model>,
+    context: Context,
+    rules: Rules,
+    n_mel: usize,
+    /// Rows of the encoder for a window.
+    n_rows: usize,
+    batch: Batch,
+    logits: Vec<f32>,
+}
+
+impl Transcriber {
+    /// Creates a recognizer. Sizes in `params` are replaced by those of the model.
+    pub fn new(model: &Arc<Model>, params: &ContextParams) -> Result<Transcriber> {
+        let arch = model.arch().name;
+        let width = model.frame_width().ok_or(TranscribeError::Architecture { arch })?;
+        let n_rows = WINDOW_SAMPLES / windows::SAMPLES_PER_ROW;
+        let params = ContextParams {
+            n_ctx: n_rows,
+            n_batch: n_rows,
+            n_ubatch: n_rows,
+            n_seq_max: 1,
+            n_outputs_max: 1,
+            ..params.clone()
+        };
+        Ok(Transcriber {
+            rules: Rules::of(model)?,
+            n_mel: windows::n_mel(width),
+            n_rows,
+            context: Context::new(model.clone(), &params)?,
+            model: model.clone(),
+            batch: Batch::new(),
+            logits: Vec::new(),
+        })
+    }
+
+    /// Sets a flag that cancels a transcription with [`DecodeError::Cancelled`].
+    pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
+        self.context.set_cancel(flag);
+    }
+
+    /// Writes down speech. `samples` are mono at [`SPEECH_RATE`].
+    pub fn transcribe(&mut self, samples: &[f32], options: &TranscribeOptions) -> Result<Transcription> {
+        let spectrogram = self.spectrogram(samples);
+        let n_frames = samples.len().div_ceil(windows::HOP);
+        let mut language = self.rules.language(options.language.as_deref())?;
+        let (mut phrases, mut before) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        while at < n_frames {
+            self.encode(&spectrogram, at)?;
+            if self.rules.is_multilingual() && language.is_none() {
+                language = Some(self.detect_language()?);
+            }
+            let prompt = self.rules.prompt(language, options, &before);
+            let tokens = self.write(&prompt, options)?;
+            let start = at as f64 / FRAMES_PER_SECOND;
+            let seconds = (n_frames - at).min(windows::WINDOW_FRAMES) as f64 / FRAMES_PER_SECOND;
+            let (found, used) = self.rules.phrases(&tokens, seconds);
+            for (range, tokens) in found {
+                let text = self.model.vocab().detokenize(tokens, false, false);
+                if !text.trim().is_empty() {
+                    let (start, end) = (start + range.start, start + range.end);
+                    phrases.push(Phrase {
+                        start,
+                        end,
+                        text,
+                        tokens: tokens.to_vec(),
+                    });
+                }
+            }
+            if !options.without_context {
+                before.extend(tokens.iter().filter(|&&token| !self.rules.is_special(token)));
+            }
+            at += used.map_or(windows::WINDOW_FRAMES, |seconds| {
+                (seconds * FRAMES_PER_SECOND).round() as usize
+            });
+        }
+        let language = language.map(|token| self.rules.code(token));
+        Ok(Transcription { language, phrases })
+    }
+
+    /// Returns the spectrogram, followed by 30 seconds of silence.
+    fn spectrogram(&self, samples: &[f32]) -> Mel {
+        let mut padded = samples.to_vec();
+        padded.resize(samples.len() + WINDOW_SAMPLES, 0.0);
+        mel(&padded, MelKind::Whisper, self.n_mel)
+    }
+
+    /// Encodes 30 seconds from a frame on.
+    fn encode(&mut self, spectrogram: &Mel, at: usize) -> Result<()> {
+        let rows = Frames { spectrogram, at }.rows(self.n_rows);
+        self.context.clear();
+        self.batch.clear();
+        for pos in 0..self.n_rows {
+            self.batch.push(0, pos, SeqSet::one(0), false);
+        }
+        Ok(self.context.encode_frames(&self.batch, &rows)?)
+    }
+
+    fn detect_language(&mut self) -> Result<Token> {
+        self.decode(&[self.rules.start()], 0)?;
+        let best = self.rules.best_language(&self.logits);
+        self.context.seq_rm(0, ..).map_err(DecodeError::from)?;
+        Ok(best)
+    }
+
+    /// Decodes tokens and keeps the logits of the last one.
+    fn decode(&mut self, tokens: &[Token], pos: usize) -> Result<()> {
+        self.batch.clear();
+        self.batch.push_prompt(tokens, pos, 0);
+        self.context.decode(&self.batch)?;
+        self.logits.clear();
+        self.logits
+            .extend_from_slice(self.context.logits(tokens.len() - 1).unwrap_or_default());
+        Ok(())
+    }
+
+    /// Writes the text of the encoded window: the most probable token in turn, up to the end of the text.
+    fn write(&mut self, prompt: &[Token], options: &TranscribeOptions) -> Result<Vec<Token>> {
+        let most = self.model.max_positions().unwrap_or(self.n_rows);
+        let mut tokens = Vec::new();
+        self.decode(prompt, 0)?;
+        while prompt.len() + tokens.len() < most && tokens.len() < most / 2 {
+            self.rules.apply(&mut self.logits, &tokens, !options.without_timestamps);
+            let token = rules::largest(&self.logits);
+            if token == self.rules.end() {
+                break;
+            }
+            tokens.push(token);
+            let pos = prompt.len() + tokens.len() - 1;
+            if pos + 1 < most {
+                self.decode(&[token], pos)?;
+            }
+        }
+        Ok(tokens)
+    }
+}
