@@ -45,7 +45,7 @@ impl FileKind {
             FileKind::Projector => {
                 "load the language model that it belongs to, and add this file with --mmproj to read images"
             }
-            FileKind::ImportanceMatrix => "only quantization tools read it",
+            FileKind::ImportanceMatrix => "`llama quantize --imatrix` reads it",
             FileKind::Vocabulary => "only `llama tokenize` and `llama inspect` can use it",
         }
     }
