@@ -58,7 +58,8 @@ struct Example {
     output: Vec<String>,
 }
 
-/// Returns the commands in the `sh` and `console` blocks of a document.
+/// Returns the commands in the `sh` and `console` blocks of a document. Blocks of `text` are not run: they show
+/// commands with files of the reader.
 fn examples(document: &str) -> Vec<Example> {
     let text = std::fs::read_to_string(root().join(document)).expect("the document is readable");
     let (mut found, mut language): (Vec<Example>, _) = (Vec::new(), None);
@@ -72,7 +73,7 @@ fn examples(document: &str) -> Vec<Example> {
         match (language, line.strip_prefix("```")) {
             (None, Some(name)) => {
                 assert!(
-                    ["sh", "console", "rust", "json"].contains(&name),
+                    ["sh", "console", "rust", "json", "text"].contains(&name),
                     "{at}: unknown language of a block: {name:?}"
                 );
                 language = Some(name);

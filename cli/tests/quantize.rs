@@ -110,7 +110,7 @@ fn quantize_weights_errors_by_an_importance_matrix() {
     let name = "blk.0.ffn_down.weight";
     let data = |file: &GgufFile| file.tensor_data(file.tensor(name).unwrap()).to_vec();
     assert_ne!(data(&file), data(&plain));
-    let other = home.model("qwen3-dense", None);
+    let other = home.model("mamba-dense", None);
     let refused = path("small-refused.gguf");
     let result = quantize(&home, &other, &refused, &["q4_0", "--imatrix", &matrix]);
     result.fails_saying(&["belongs to another model"]);

@@ -292,13 +292,25 @@ const LARGER: &[(&str, usize)] = &[
 /// Maximum number of code lines of an architecture that [`LARGER`] does not list.
 const BUDGET: usize = 65;
 
-/// Checks the number of code lines (neither blank nor comment) of each architecture.
+/// Returns the number of lines that are neither blank nor comment. `checkpoint` sections are omitted: their length
+/// is that of the published names.
+fn n_code_lines(text: &str) -> usize {
+    let (mut n, mut is_checkpoint) = (0, false);
+    for line in text.lines() {
+        is_checkpoint |= line.starts_with("    checkpoint ");
+        let is_code = !line.trim().is_empty() && !line.trim_start().starts_with("//");
+        n += usize::from(is_code && !is_checkpoint);
+        is_checkpoint &= !line.starts_with("    }");
+    }
+    n
+}
+
+/// Checks the number of code lines of each architecture.
 #[test]
 fn architectures_fit_their_line_budget() {
-    let is_code = |l: &&str| !l.trim().is_empty() && !l.trim_start().starts_with("//");
     let mut lines: Vec<(usize, String)> = architectures()
         .into_iter()
-        .map(|(file, text)| (text.lines().filter(is_code).count(), file))
+        .map(|(file, text)| (n_code_lines(&text), file))
         .collect();
     lines.sort();
     let median = lines[lines.len() / 2].0;

@@ -157,73 +157,75 @@ fn like_inherits_items_of_another_section() {
     assert_eq!(of("ffn_down").name, "h.{}.mlp.down_proj");
 }
 
+/// Sections, with the faults of each.
+const FAULTS: &[(&str, &[&str])] = &[
+    (
+        r#"checkpoint "A" { n_swa = 1; }"#,
+        &[
+            "\"A\": `attn_norm` has no source in this section; write `name <- \"name.in.the.checkpoint\";` or `without name \"reason\";`",
+        ],
+    ),
+    (
+        r#"checkpoint "A" { attn_norm <- ".n"; }"#,
+        &["\"A\": `n_swa` has no setting in this section; write `name = \"path.in.config.json\";` or a constant"],
+    ),
+    (
+        r#"checkpoint "A" { n_swa = 1; n_sva = 2; atn_norm <- ".n"; attn_norm <- ".n"; }"#,
+        &[
+            "atn_norm: no tensor named `atn_norm`; did you mean `attn_norm`?",
+            "n_sva: no hyper-parameter with a key is named `n_sva`; did you mean `n_swa`?",
+        ],
+    ),
+    (
+        r#"checkpoint "A" { n_swa = 1; n_swa = 2; attn_norm <- ".n"; without attn_norm "none"; }"#,
+        &[
+            "n_swa: `n_swa` has two settings",
+            "attn_norm: `attn_norm` has two sources",
+        ],
+    ),
+    (
+        r#"checkpoint "A" { n_swa = 1; attn_norm <- "norm"; output <- ".head"; }"#,
+        &[
+            "\"norm\": \"norm\" has 0 `{}`, expected 1: one for the layer, and one for a stack",
+            "\".head\": a name that begins with a dot belongs to a layer",
+        ],
+    ),
+    (
+        r#"checkpoint "A" { n_swa = 1; attn_norm <- ".n" split 2/2; }"#,
+        &["split: parts are counted from 0, so part 2 of 2 does not exist"],
+    ),
+    (
+        r#"checkpoint "A" { n_swa = 1; attn_norm <- ".n" rotate; }"#,
+        &[
+            "rotate: expected `split`, `every`, `rows`, `pairs`, `heads`, `plus`, `times`, `merge`, `squeeze`, `exp`, `neg` or `transpose`, found `rotate`",
+        ],
+    ),
+    (
+        r#"checkpoint "A" { n_swa = size("x"); attn_norm <- ".n"; }"#,
+        &[
+            "size: expected a function: `text`, `first`, `given`, `length`, `int`, `min`, `max`, `sqrt`, `ln`, `at`, `contains` or `each_layer`",
+        ],
+    ),
+    (
+        r#"checkpoint "A" { n_swa = 1; attn_norm.weight <- ".n"; attn_norm <- ".n"; }"#,
+        &["weight: expected `bias` or `scale` after the dot"],
+    ),
+    (
+        r#"checkpoint "A" like "B" { n_swa = 1; attn_norm <- ".n"; }"#,
+        &["\"B\": no checkpoint section for \"B\""],
+    ),
+    (
+        r#"checkpoint "A" like "A" { n_swa = 1; attn_norm <- ".n"; } checkpoint "A" { n_swa = 1; attn_norm <- ".n"; }"#,
+        &[
+            "\"A\": class \"A\" has two sections",
+            "\"A\": the section for \"A\" is like itself",
+        ],
+    ),
+];
+
 #[test]
 fn faults_of_sections_are_reported_under_their_tokens() {
-    let cases: [(&str, &[&str]); 11] = [
-        (
-            r#"checkpoint "A" { n_swa = 1; }"#,
-            &[
-                "\"A\": `attn_norm` has no source in this section; write `name <- \"name.in.the.checkpoint\";` or `without name \"reason\";`",
-            ],
-        ),
-        (
-            r#"checkpoint "A" { attn_norm <- ".n"; }"#,
-            &["\"A\": `n_swa` has no setting in this section; write `name = \"path.in.config.json\";` or a constant"],
-        ),
-        (
-            r#"checkpoint "A" { n_swa = 1; n_sva = 2; atn_norm <- ".n"; attn_norm <- ".n"; }"#,
-            &[
-                "atn_norm: no tensor named `atn_norm`; did you mean `attn_norm`?",
-                "n_sva: no hyper-parameter with a key is named `n_sva`; did you mean `n_swa`?",
-            ],
-        ),
-        (
-            r#"checkpoint "A" { n_swa = 1; n_swa = 2; attn_norm <- ".n"; without attn_norm "none"; }"#,
-            &[
-                "n_swa: `n_swa` has two settings",
-                "attn_norm: `attn_norm` has two sources",
-            ],
-        ),
-        (
-            r#"checkpoint "A" { n_swa = 1; attn_norm <- "norm"; output <- ".head"; }"#,
-            &[
-                "\"norm\": \"norm\" has 0 `{}`, expected 1: one for the layer, and one for a stack",
-                "\".head\": a name that begins with a dot belongs to a layer",
-            ],
-        ),
-        (
-            r#"checkpoint "A" { n_swa = 1; attn_norm <- ".n" split 2/2; }"#,
-            &["split: parts are counted from 0, so part 2 of 2 does not exist"],
-        ),
-        (
-            r#"checkpoint "A" { n_swa = 1; attn_norm <- ".n" rotate; }"#,
-            &[
-                "rotate: expected `split`, `every`, `rows`, `pairs`, `heads`, `plus`, `times`, `merge`, `squeeze`, `exp`, `neg` or `transpose`, found `rotate`",
-            ],
-        ),
-        (
-            r#"checkpoint "A" { n_swa = size("x"); attn_norm <- ".n"; }"#,
-            &[
-                "size: expected a function: `text`, `first`, `given`, `length`, `int`, `min`, `max`, `sqrt`, `ln`, `at`, `contains` or `each_layer`",
-            ],
-        ),
-        (
-            r#"checkpoint "A" { n_swa = 1; attn_norm.weight <- ".n"; attn_norm <- ".n"; }"#,
-            &["weight: expected `bias` or `scale` after the dot"],
-        ),
-        (
-            r#"checkpoint "A" like "B" { n_swa = 1; attn_norm <- ".n"; }"#,
-            &["\"B\": no checkpoint section for \"B\""],
-        ),
-        (
-            r#"checkpoint "A" like "A" { n_swa = 1; attn_norm <- ".n"; } checkpoint "A" { n_swa = 1; attn_norm <- ".n"; }"#,
-            &[
-                "\"A\": class \"A\" has two sections",
-                "\"A\": the section for \"A\" is like itself",
-            ],
-        ),
-    ];
-    for (section, expected) in cases {
+    for (section, expected) in FAULTS {
         let mut found = faults(section);
         let mut expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
         found.sort();

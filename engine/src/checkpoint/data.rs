@@ -14,7 +14,7 @@ pub const MXFP4_BLOCK: usize = 32;
 
 /// Change of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Change {
+pub enum DataChange {
     Plus(f64),
     Times(f64),
     Exp,
@@ -47,7 +47,7 @@ pub struct Scales<'a> {
 pub struct TensorData<'a> {
     /// Matrices of a stack, or one tensor.
     pub pieces: Vec<Piece<'a>>,
-    pub changes: Vec<Change>,
+    pub changes: Vec<DataChange>,
     /// Elements of a row, for messages.
     pub row: usize,
 }
@@ -203,7 +203,7 @@ impl Piece<'_> {
     }
 
     /// Appends `n` source elements from element `at`, changed.
-    fn decode(&self, at: usize, n: usize, changes: &[Change], values: &mut Vec<f32>) {
+    fn decode(&self, at: usize, n: usize, changes: &[DataChange], values: &mut Vec<f32>) {
         let size = self.ty.bytes();
         let bytes = &self.bytes[at * size..(at + n) * size];
         let start = values.len();
@@ -235,13 +235,13 @@ impl Piece<'_> {
     }
 }
 
-impl Change {
+impl DataChange {
     fn apply(self, x: f32) -> f32 {
         match self {
-            Change::Plus(n) => (f64::from(x) + n) as f32,
-            Change::Times(n) => (f64::from(x) * n) as f32,
-            Change::Exp => f64::from(x).exp() as f32,
-            Change::Neg => -x,
+            DataChange::Plus(n) => (f64::from(x) + n) as f32,
+            DataChange::Times(n) => (f64::from(x) * n) as f32,
+            DataChange::Exp => f64::from(x).exp() as f32,
+            DataChange::Neg => -x,
         }
     }
 }

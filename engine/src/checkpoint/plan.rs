@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kernels::GgmlType;
 
 use super::config::{Config, Evaluator, Setting};
-use super::data::{Change, MXFP4_BLOCK, Piece, Scales, TensorData};
+use super::data::{DataChange, MXFP4_BLOCK, Piece, Scales, TensorData};
 use super::safetensors::{SourceTensor, SourceType};
 use super::shards::Shards;
 use super::view::View;
@@ -51,7 +51,7 @@ pub struct ConvertedTensor {
     pub ty: GgmlType,
     /// Views of the sources.
     views: Vec<View>,
-    changes: Vec<Change>,
+    changes: Vec<DataChange>,
     /// Values that follow from the configuration.
     computed: Vec<f32>,
 }
@@ -566,7 +566,7 @@ impl Planner<'_> {
     }
 
     /// Returns the changes of values.
-    fn changes(&mut self, origin: &CheckpointOrigin) -> Result<Vec<Change>, CheckpointError> {
+    fn changes(&mut self, origin: &CheckpointOrigin) -> Result<Vec<DataChange>, CheckpointError> {
         let mut changes = Vec::new();
         for (word, args) in origin.steps {
             let number = match args {
@@ -578,10 +578,10 @@ impl Planner<'_> {
                 _ => None,
             };
             match (*word, number) {
-                ("exp", _) => changes.push(Change::Exp),
-                ("neg", _) => changes.push(Change::Neg),
-                ("plus", Some(n)) => changes.push(Change::Plus(n)),
-                ("times", Some(n)) => changes.push(Change::Times(n)),
+                ("exp", _) => changes.push(DataChange::Exp),
+                ("neg", _) => changes.push(DataChange::Neg),
+                ("plus", Some(n)) => changes.push(DataChange::Plus(n)),
+                ("times", Some(n)) => changes.push(DataChange::Times(n)),
                 ("plus" | "times", None) => {
                     return Err(self.config_error(format!("`{word}` of {} has no number", origin.name)));
                 }

@@ -29,7 +29,7 @@ pub struct Scored {
 
 /// Tokens to decode at once.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct CorpusStep {
     /// Tokens of one or more chunks.
     pub batch: Batch,
     /// Scored positions, in the order of the text.
@@ -101,7 +101,7 @@ impl Corpus {
 
     /// Yields the steps that decode chunks from index `start` on, each of at most `n_batch` tokens. Every token
     /// that has a successor in its chunk is scored, and all tokens have outputs, if `all` is true.
-    pub fn steps(&self, n_batch: usize, start: usize, all: bool) -> impl Iterator<Item = Step> + '_ {
+    pub fn steps(&self, n_batch: usize, start: usize, all: bool) -> impl Iterator<Item = CorpusStep> + '_ {
         let n_batch = n_batch.max(1);
         let n_seqs = self.n_parallel(n_batch);
         let first_scored = if all { 0 } else { self.n_ctx / 2 };
@@ -110,7 +110,7 @@ impl Corpus {
             let chunks = group..(group + n_seqs).min(self.n_chunks());
             (0..self.n_ctx).step_by(n_batch).map(move |from| {
                 let to = (from + n_batch).min(self.n_ctx);
-                let mut step = Step {
+                let mut step = CorpusStep {
                     batch: Batch::new(),
                     scored: Vec::new(),
                     is_first: from == 0,
@@ -124,7 +124,13 @@ impl Corpus {
         })
     }
 
-    fn push(&self, step: &mut Step, (seq, chunk): (usize, usize), positions: std::ops::Range<usize>, first: usize) {
+    fn push(
+        &self,
+        step: &mut CorpusStep,
+        (seq, chunk): (usize, usize),
+        positions: std::ops::Range<usize>,
+        first: usize,
+    ) {
         let tokens = &self.tokens[chunk * self.n_ctx..][..self.n_ctx];
         for pos in positions {
             let token = self.bos.filter(|_| pos == 0).unwrap_or(tokens[pos]);
@@ -159,7 +165,7 @@ pub fn check_model(model: &Model) -> Result<(), MeasureError> {
 ///
 /// # Errors
 /// If any token cannot be decoded.
-pub fn decode_step(context: &mut Context, step: &Step) -> Result<(), MeasureError> {
+pub fn decode_step(context: &mut Context, step: &CorpusStep) -> Result<(), MeasureError> {
     if step.is_first {
         context.clear();
     }

@@ -1,6 +1,5 @@
 //! Log-probabilities of one position.
 
-use super::base::BaseRow;
 use crate::vocab::Token;
 
 /// Log-probabilities of the next token.
@@ -55,18 +54,6 @@ impl<'a> LogProbs<'a> {
     /// Returns the log-probability of a token of the vocabulary.
     pub fn of(&self, token: Token) -> f64 {
         self.get(token as usize)
-    }
-
-    /// Compares the distribution with that of a base model. `token` is the next token of the text.
-    pub fn compare(&self, base: &BaseRow<'_>, token: Token) -> Compared {
-        let (kld, excess) = base.divergence(self);
-        Compared {
-            nll: -self.of(token),
-            nll_base: -base.of(token),
-            kld,
-            excess,
-            is_same_top: base.top() == self.top,
-        }
     }
 }
 

@@ -68,7 +68,7 @@ impl Perplexity {
 
 /// Comparison of a model with a base model over a text.
 #[derive(Clone, Debug, Default)]
-pub struct Comparison(Vec<Compared>);
+pub struct ModelComparison(Vec<Compared>);
 
 /// Quantiles of a distribution.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +96,7 @@ impl Distribution {
     }
 }
 
-/// Statistics of a [`Comparison`].
+/// Statistics of a [`ModelComparison`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Number of scored positions.
@@ -129,7 +129,7 @@ pub struct Summary {
     pub same_top: Estimate,
 }
 
-impl Comparison {
+impl ModelComparison {
     /// Adds a position.
     pub fn add(&mut self, compared: Compared) {
         self.0.push(compared);
@@ -210,7 +210,7 @@ mod tests {
     /// The expected numbers are those of numpy, with the formulas of llama.cpp's `perplexity` example.
     #[test]
     fn summary_equals_recomputed_statistics() {
-        let mut comparison = Comparison::default();
+        let mut comparison = ModelComparison::default();
         for i in 0..40u32 {
             let x = f64::from(i * 37 % 40) / 10.0;
             comparison.add(Compared {

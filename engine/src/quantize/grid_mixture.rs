@@ -2,7 +2,7 @@
 
 use kernels::GgmlType::{self, *};
 
-use super::mixture::{Facts, is_sensitive};
+use super::facts::{Facts, is_sensitive};
 use super::role::Role;
 
 /// Rules for sensitive tensors.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use kernels::GgmlType::{self, *};
 
+use super::facts::{Facts, is_sensitive};
 use super::grid_mixture::GridKind;
 use super::role::Role;
 
@@ -91,28 +92,6 @@ static MIXTURES: [Row; 36] = [
     row("q1_0", 40, Q1_0, Kind::Base),
     row("q2_0", 41, Q2_0, Kind::Base),
 ];
-
-/// Facts about a tensor and its model that the rules use.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Facts {
-    pub role: Role,
-    /// Length of a row.
-    pub n_in: usize,
-    /// Whether the tensor holds one matrix per expert.
-    pub is_experts: bool,
-    /// Position of the tensor's layer among the layers with such a tensor, and their number.
-    pub turn: (usize, usize),
-    /// Whether the token embedding is the output projection, too.
-    pub is_tied: bool,
-    /// Whether the architecture is Falcon.
-    pub is_falcon: bool,
-    pub n_expert: usize,
-    /// Query heads per key head.
-    pub n_gqa: usize,
-    pub n_layer: usize,
-    /// Whether errors are weighted by an importance matrix.
-    pub has_importance: bool,
-}
 
 impl Mixture {
     /// Returns the mixture with this name, ignoring case.
@@ -254,11 +233,6 @@ impl fmt::Display for Mixture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.0.name)
     }
-}
-
-/// Returns true for the first and last eighth of the layers, and every third layer between them.
-pub(super) fn is_sensitive((i, n): (usize, usize)) -> bool {
-    i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2
 }
 
 /// Returns the type for rows that are not whole blocks of `ty`: one with smaller blocks, or F16.

@@ -2,6 +2,7 @@
 //! and encodes one tensor at a time.
 
 mod error;
+mod facts;
 mod grid_mixture;
 mod mixture;
 mod plan;

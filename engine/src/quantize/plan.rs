@@ -7,7 +7,8 @@ use kernels::GgmlType;
 use regex_lite::Regex;
 
 use super::error::QuantizeError;
-use super::mixture::{Facts, Mixture, fitting};
+use super::facts::Facts;
+use super::mixture::{Mixture, fitting};
 use super::role::{self, Role};
 use crate::gguf::{Array, GgufSet, TensorInfo, Value};
 use crate::importance::ImportanceMatrix;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use engine::model::LoadParams;
-use kernels::Precision;
+use kernels::{GgmlType, Precision};
 
 use super::*;
 
@@ -23,6 +23,8 @@ fn exact() -> ContextParams {
         n_threads: 1,
         n_threads_batch: 1,
         precision: Precision::Exact,
+        type_k: GgmlType::F32,
+        type_v: GgmlType::F32,
         ..ContextParams::default()
     }
 }

@@ -65,7 +65,7 @@ pub struct SourceDecl {
     pub origins: Vec<OriginDecl>,
 }
 
-/// One name of a source, with the steps that change its data.
+/// Name of a source, with the steps that change its data.
 #[derive(Clone)]
 pub struct OriginDecl {
     /// Written `stack`: the last `{}` of the name counts the matrices of a stack.

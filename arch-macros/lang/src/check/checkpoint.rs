@@ -9,7 +9,7 @@ use crate::ast::Decl;
 use crate::ast::checkpoint::{CheckpointDecl, CheckpointItem, OriginDecl, SettingName, SourceDecl};
 use crate::builtins::{self, Ty};
 use crate::diag::{Errors, did_you_mean, one_of};
-use crate::model::checkpoint::{Checkpoint, Origin, Setting, TensorSource, Term};
+use crate::model::checkpoint::{Checkpoint, NamedSource, Setting, TensorSource, Term};
 use crate::model::{Arch, Hparam, Read, Tensor};
 use crate::parse;
 use crate::words::{FRACTION_STEPS, NUMBER_STEPS, PLAIN_STEPS};
@@ -352,7 +352,7 @@ impl<'a> Sections<'a> {
         prefixes.next().unwrap_or_default()
     }
 
-    fn origin(&mut self, o: &OriginDecl, prefix: Option<&str>) -> Origin {
+    fn origin(&mut self, o: &OriginDecl, prefix: Option<&str>) -> NamedSource {
         let mut name = o.name.value();
         if name.starts_with('.') {
             match prefix {
@@ -387,7 +387,7 @@ impl<'a> Sections<'a> {
             Some((word, args))
         });
         let steps = steps.collect();
-        Origin {
+        NamedSource {
             name,
             stack: o.stack,
             steps,

@@ -4,7 +4,7 @@ use proc_macro2::{Literal, TokenStream};
 use quote::quote;
 
 use crate::builtins::Ty;
-use crate::model::checkpoint::{Checkpoint, Origin, Setting, TensorSource, Term};
+use crate::model::checkpoint::{Checkpoint, NamedSource, Setting, TensorSource, Term};
 use crate::paths::runtime;
 
 /// Generates the entry of one section.
@@ -65,7 +65,7 @@ fn source(s: &TensorSource) -> TokenStream {
     }
 }
 
-fn origin(o: &Origin) -> TokenStream {
+fn origin(o: &NamedSource) -> TokenStream {
     let ty = runtime("CheckpointOrigin");
     let (name, stack) = (&o.name, o.stack);
     let steps = o.steps.iter().map(|(word, args)| {

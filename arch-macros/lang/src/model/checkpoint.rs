@@ -64,12 +64,12 @@ pub struct TensorSource {
     /// The declaration falls back to another tensor if this one is absent.
     pub tied: bool,
     /// Alternatives; the first that the checkpoint has is the source.
-    pub origins: Vec<Origin>,
+    pub origins: Vec<NamedSource>,
 }
 
 /// Name of a tensor in the checkpoint, with the steps that change its data.
 #[derive(Debug)]
-pub struct Origin {
+pub struct NamedSource {
     /// Name without `.weight`. The first `{}` is the layer.
     pub name: String,
     /// The last `{}` counts the matrices of a stack.

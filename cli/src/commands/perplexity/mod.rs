@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use engine::context::{Context, ContextParams, DecodeError};
 use engine::measure::{
-    BaseFormat, BaseReader, BaseRow, BaseWriter, Comparison, Corpus, LogProbs, MeasureError, Perplexity, Scored, Step,
-    check_model, decode_step, logits_at,
+    BaseFormat, BaseReader, BaseRow, BaseWriter, Corpus, CorpusStep, LogProbs, MeasureError, ModelComparison,
+    Perplexity, Scored, check_model, decode_step, logits_at,
 };
 use engine::model::Model;
 use engine::sample::Token;
@@ -75,7 +75,7 @@ fn for_each_step(
     corpus: &Corpus,
     n_batch: usize,
     contexts: &mut [Context],
-    visit: &mut dyn FnMut(&[Context], &Step) -> Outcome,
+    visit: &mut dyn FnMut(&[Context], &CorpusStep) -> Outcome,
 ) -> Outcome {
     let guard = interrupt::listen();
     let bar = progress::timed("measuring", corpus.n_chunks());
@@ -96,7 +96,7 @@ fn for_each_step(
 type Row<'a> = (&'a [f32], Token);
 
 /// Returns the logits of the scored positions of a step.
-fn rows<'a>(context: &'a Context, step: &Step) -> Outcome<Vec<Row<'a>>> {
+fn rows<'a>(context: &'a Context, step: &CorpusStep) -> Outcome<Vec<Row<'a>>> {
     let row = |scored: &Scored| Ok((logits_at(context, scored)?, scored.token));
     step.scored
         .iter()
@@ -157,7 +157,7 @@ fn compare_with_file(args: &PerplexityArgs, base: &Path) -> Outcome {
     let (tokens, bos) = (reader.tokens().to_vec(), vocab.bos().filter(|_| vocab.add_bos()));
     let corpus = Corpus::of_tokens(tokens, reader.n_ctx(), args.chunks, bos).map_err(of_base)?;
     let mut contexts = [context(args, model.clone(), &params)?];
-    let mut result = Comparison::default();
+    let mut result = ModelComparison::default();
     for_each_step(&corpus, args.n_batch(), &mut contexts, &mut |contexts, step| {
         let rows = rows(&contexts[0], step)?;
         let of_base_row = |_| reader.next_row().map_err(of_base);
@@ -182,7 +182,7 @@ fn compare_with_model(args: &PerplexityArgs, other: &Path) -> Outcome {
         )));
     }
     let mut contexts = [context(args, model, &params)?, context(args, base, &params)?];
-    let mut result = Comparison::default();
+    let mut result = ModelComparison::default();
     for_each_step(&own, args.n_batch(), &mut contexts, &mut |contexts, step| {
         let (rows, base_rows) = (rows(&contexts[0], step)?, rows(&contexts[1], step)?);
         check_vocab(base_rows.first().map_or(0, |row| row.0.len()), &rows)?;
@@ -207,7 +207,7 @@ fn check_vocab(base: usize, rows: &[Row<'_>]) -> Result<(), MeasureError> {
 }
 
 /// Adds the comparison of rows, in their order.
-fn add(result: &mut Comparison, rows: &[Row<'_>], base: &[BaseRow<'_>]) {
+fn add(result: &mut ModelComparison, rows: &[Row<'_>], base: &[BaseRow<'_>]) {
     let compared: Vec<_> = rows
         .par_iter()
         .zip(base)

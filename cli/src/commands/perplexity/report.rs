@@ -2,7 +2,9 @@
 
 use std::io::Write;
 
-use engine::measure::{Comparison, Corpus, Distribution, Estimate, Perplexity, Score, Summary, TaskKind, TaskTally};
+use engine::measure::{
+    Corpus, Distribution, Estimate, ModelComparison, Perplexity, Score, Summary, TaskKind, TaskTally,
+};
 use serde_json::{Value, json};
 
 use super::args::PerplexityArgs;
@@ -47,7 +49,7 @@ pub fn perplexity(args: &PerplexityArgs, corpus: &Corpus, result: &Perplexity) -
 }
 
 /// Prints the comparison with a base model.
-pub fn comparison(args: &PerplexityArgs, corpus: &Corpus, result: &Comparison) -> Outcome {
+pub fn comparison(args: &PerplexityArgs, corpus: &Corpus, result: &ModelComparison) -> Outcome {
     let summary = result.summary();
     if args.json {
         let mut report = comparison_json(&summary);

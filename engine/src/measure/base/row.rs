@@ -1,7 +1,7 @@
 //! Log-probabilities of a base model for one position.
 
 use super::compact::Top;
-use crate::measure::position::LogProbs;
+use crate::measure::position::{Compared, LogProbs};
 use crate::vocab::Token;
 
 /// Log-probabilities of the base model for one position.
@@ -62,6 +62,20 @@ impl BaseRow<'_> {
                 (counted.map(|(token, log)| term(f64::from(log), token)).sum(), 0.0)
             }
             BaseRow::Compact(top) => top.divergence(probs),
+        }
+    }
+}
+
+impl LogProbs<'_> {
+    /// Compares the distribution with that of a base model. `token` is the next token of the text.
+    pub fn compare(&self, base: &BaseRow<'_>, token: Token) -> Compared {
+        let (kld, excess) = base.divergence(self);
+        Compared {
+            nll: -self.of(token),
+            nll_base: -base.of(token),
+            kld,
+            excess,
+            is_same_top: base.top() == self.top(),
         }
     }
 }
