@@ -34,7 +34,7 @@ impl View {
     /// Returns the dimension of rows: the last but one, or the only one.
     fn rows(&mut self, step: &str) -> Result<&mut (usize, usize), String> {
         let n = self.dims.len();
-        let at = n.checked_sub(2).unwrap_or(0);
+        let at = n.saturating_sub(2);
         match self.dims.get_mut(at).map(|parts| &mut parts[..]) {
             Some([part]) => Ok(part),
             Some(_) => Err(format!("has reordered rows, to which `{step}` does not apply")),
@@ -82,7 +82,7 @@ impl View {
             return Err(format!("has {size} rows, which are not {n} heads of an even size"));
         }
         let half = size / n / 2;
-        let at = self.dims.len().checked_sub(2).unwrap_or(0);
+        let at = self.dims.len().saturating_sub(2);
         self.dims[at] = vec![(n, 2 * half * stride), (half, stride), (2, half * stride)];
         Ok(())
     }
@@ -93,7 +93,7 @@ impl View {
         if n == 0 || !size.is_multiple_of(n) {
             return Err(format!("has {size} rows, which are not {n} heads"));
         }
-        let at = self.dims.len().checked_sub(2).unwrap_or(0);
+        let at = self.dims.len().saturating_sub(2);
         self.dims[at] = vec![(size / n, stride)];
         self.dims.insert(at, vec![(n, size / n * stride)]);
         Ok(())

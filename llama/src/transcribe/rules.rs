@@ -214,12 +214,12 @@ impl Rules {
         let mut phrases = Vec::new();
         for &end in &ends {
             let part = &tokens[start..end];
-            let times = part
+            let mut times = part
                 .iter()
                 .filter(|token| is_timestamp(token))
                 .map(|&token| time(token));
             let first = times.clone().next().unwrap_or(0.0);
-            phrases.push((first..times.last().unwrap_or(seconds), part));
+            phrases.push((first..times.next_back().unwrap_or(seconds), part));
             start = end;
         }
         let done = phrases

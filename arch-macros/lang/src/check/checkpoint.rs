@@ -408,7 +408,7 @@ impl<'a> Sections<'a> {
             }
             Expr::Binary(b) => {
                 let Some(op) = operator(&b.op) else {
-                    return self.fault(&b.op, "this operator does not exist here");
+                    return self.fault(b.op, "this operator does not exist here");
                 };
                 let (left, right) = (self.term(&b.left), self.term(&b.right));
                 Some(Term::Call(op, vec![left?, right?]))

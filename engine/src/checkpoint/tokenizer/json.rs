@@ -281,8 +281,8 @@ fn has_prefix(file: &File) -> bool {
         let old = p.get("add_prefix_space").and_then(Json::as_bool);
         p["type"] == "Metaspace" && scheme.map_or(old.unwrap_or(true), |s| s != "never")
     };
-    parts(&file.normalizer, "normalizers").iter().any(|n| prepends(n))
-        || parts(&file.pre_tokenizer, "pretokenizers").iter().any(|p| metaspace(p))
+    parts(&file.normalizer, "normalizers").iter().any(prepends)
+        || parts(&file.pre_tokenizer, "pretokenizers").iter().any(metaspace)
 }
 
 /// Returns the expressions of a pre-tokenizer, in order.

@@ -23,7 +23,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, MeasureError> {
 pub(super) fn hellaswag(text: &str) -> Result<Vec<TaskText>, MeasureError> {
     let lines: Vec<&str> = text.split('\n').map(|line| line.trim_end_matches('\r')).collect();
     let n_tasks = lines.len() / 6;
-    if lines.len() % 6 != 0 {
+    if !lines.len().is_multiple_of(6) {
         return Err(invalid(
             n_tasks,
             "expected six lines a task: context, index, and four endings",
