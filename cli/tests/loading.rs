@@ -463,7 +463,7 @@ fn other_files(home: &Home, model: &str) -> Vec<(String, [&'static str; 2])> {
         ),
         (
             file("imatrix.gguf", &[("general.type", "imatrix")], statistics),
-            ["is an importance matrix (imatrix), not a model", "quantization"],
+            ["is an importance matrix (imatrix), not a model", "quantize --imatrix"],
         ),
         (
             file("vector.gguf", &vector, "direction.1"),

@@ -60,14 +60,14 @@ fn equal_images_are_cached_and_others_are_computed() {
     let tiny = TinyModel::new(None);
     let (a, b) = (image(1, 10), image(2, 10));
     let mut session = session(&tiny, 64, 10);
-    let (first, n_cached) = answer(&mut session, &prompt(&a), &[a.clone()]).unwrap();
+    let (first, n_cached) = answer(&mut session, &prompt(&a), std::slice::from_ref(&a)).unwrap();
     assert_eq!(n_cached, 0);
     assert_eq!(
-        answer(&mut session, &prompt(&a), &[a.clone()]).unwrap(),
+        answer(&mut session, &prompt(&a), std::slice::from_ref(&a)).unwrap(),
         (first.clone(), 16)
     );
     // The tokens before the image are shared.
-    let (other, n_cached) = answer(&mut session, &prompt(&b), &[b.clone()]).unwrap();
+    let (other, n_cached) = answer(&mut session, &prompt(&b), std::slice::from_ref(&b)).unwrap();
     assert_eq!(n_cached, 4);
     assert_ne!(other, first);
     // A following question computes no row again.
@@ -81,7 +81,7 @@ fn batches_of_any_size_give_the_same_answer() {
     let a = image(3, 10);
     let answers = [5, 9, 10, 64].map(|n_batch| {
         let mut session = session(&tiny, n_batch, 10);
-        answer(&mut session, &prompt(&a), &[a.clone()]).unwrap().0
+        answer(&mut session, &prompt(&a), std::slice::from_ref(&a)).unwrap().0
     });
     assert!(answers.iter().all(|text| *text == answers[0]), "{answers:?}");
 }
@@ -91,14 +91,14 @@ fn saved_sessions_distinguish_images() {
     let tiny = TinyModel::new(None);
     let (a, b) = (image(1, 10), image(2, 10));
     let mut saving = session(&tiny, 64, 10);
-    let (first, _) = answer(&mut saving, &prompt(&a), &[a.clone()]).unwrap();
+    let (first, _) = answer(&mut saving, &prompt(&a), std::slice::from_ref(&a)).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("session");
     saving.save(&file).unwrap();
     let restored = |image: &Arc<MediaRows>| {
         let mut session = session(&tiny, 64, 10);
         session.restore(&file).unwrap();
-        answer(&mut session, &prompt(image), &[image.clone()]).unwrap()
+        answer(&mut session, &prompt(image), std::slice::from_ref(image)).unwrap()
     };
     assert_eq!(restored(&a), (first, 16));
     assert_eq!(restored(&b).1, 4);

@@ -107,7 +107,7 @@ impl Family {
         let rows = encoded(&mut self.encoder(params));
         let recorded = self.recorded(".logits");
         let mut ctx = context(self.text(params), params, &rows);
-        let logits = logits(&mut ctx, recorded.tokens(), &[rows.clone()], pieces);
+        let logits = logits(&mut ctx, recorded.tokens(), std::slice::from_ref(&rows), pieces);
         [self.recorded(".rows").nmse(rows.rows()), recorded.nmse(&logits)]
     }
 }
