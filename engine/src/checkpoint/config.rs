@@ -85,7 +85,7 @@ fn find<'a>(root: &'a Json, path: &str) -> Option<&'a Json> {
     (!value.is_null()).then_some(value)
 }
 
-/// Parses JSON in which Python may have written `NaN`, `Infinity`, and `-Infinity`, which count as missing.
+/// Parses JSON. The words `NaN`, `Infinity`, and `-Infinity`, which Python writes, count as missing.
 pub fn parse_python_json(text: &str) -> serde_json::Result<Json> {
     let first = serde_json::from_str(text);
     if first.is_ok() || !(text.contains("Infinity") || text.contains("NaN")) {

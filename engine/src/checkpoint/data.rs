@@ -21,7 +21,7 @@ pub enum DataChange {
     Neg,
 }
 
-/// One source matrix with its data.
+/// Source matrix with its data.
 pub struct Piece<'a> {
     /// Name in the checkpoint, for messages.
     pub name: String,
