@@ -247,7 +247,7 @@ fn search_of<'a, B: GridBlock, const E: usize>(
     }
 }
 
-/// Positions of the largest magnitude among the levels of IQ2 types, of which 43 is the largest.
+/// Positions of the largest magnitude among the levels of IQ2 types. The largest level is 43.
 const IQ2_POSITIONS: &[f32] = &[43.0, 40.0, 46.0, 50.0, 55.0, 61.0, 69.0, 80.0, 36.0];
 
 #[inline(always)]
