@@ -224,7 +224,10 @@ mod tests {
         };
         assert_eq!(of(&[8, 1], &gates), (vec![4, 1], vec![0, 1, 4, 5]));
         assert_eq!(
-            of(&[3, 1, 2], &|v| Ok(v.squeeze())),
+            of(&[3, 1, 2], &|v| {
+                v.squeeze();
+                Ok(())
+            }),
             (vec![3, 2], vec![0, 1, 2, 3, 4, 5])
         );
     }

@@ -216,7 +216,7 @@ fn weights_that_are_not_finite_are_refused_with_their_position() {
 /// Returns an importance matrix with data for the queries and experts of all layers.
 fn importance(n_in: usize) -> ImportanceMatrix {
     let mut matrix = ImportanceMatrix::default();
-    let value = |i: usize| if i % 7 == 0 { 100.0 } else { 0.1 };
+    let value = |i: usize| if i.is_multiple_of(7) { 100.0 } else { 0.1 };
     for layer in 0..16 {
         for (kind, counts) in [("attn_q", vec![3]), ("ffn_down_exps", vec![3, 0])] {
             let n = n_in * counts.len();
