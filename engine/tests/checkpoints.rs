@@ -95,7 +95,7 @@ fn convert(directory: &TempDir) -> Result<GgufFile, CheckpointError> {
 
 /// Returns the message of a failed conversion, without the directory.
 fn fault(directory: &TempDir) -> String {
-    let message = convert(directory).err().expect("the conversion fails").to_string();
+    let message = convert(directory).expect_err("the conversion fails").to_string();
     assert!(!message.contains('\n'), "{message}");
     message.replace(&format!("{}/", directory.path().display()), "")
 }
