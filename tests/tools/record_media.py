@@ -60,7 +60,7 @@ class Seeded(Gguf):
 
 
 def pixels(side):
-    """The colors of the image: noise, since smooth images hide exchanged patches."""
+    """The colors of the image: noise, since smooth images hide swapped patches."""
     numbers = np.arange(side * side * 3, dtype=np.uint64)
     return (splitmix64(numbers) >> np.uint64(56)).astype(np.uint8).reshape(side, side, 3)
 

@@ -11,7 +11,7 @@ pub struct Inputs {
     pub positions: Option<TensorId>,
     /// Rows of the smallest table that is indexed by position.
     pub max_positions: Option<usize>,
-    /// Like `max_positions`, for an encoder.
+    /// Rows of the smallest table that an encoder indexes by position.
     pub max_encoded: Option<usize>,
     /// Token positions along all axes, i32 `[T, axes]`.
     pub axes: Option<TensorId>,

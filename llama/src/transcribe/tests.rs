@@ -1,6 +1,6 @@
 //! A tiny random Whisper against transformers in float64, recorded by `tests/tools/whisper.py`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use engine::model::LoadParams;
 use kernels::{GgmlType, Precision};
@@ -8,9 +8,7 @@ use kernels::{GgmlType, Precision};
 use super::*;
 
 fn recorded(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../tests/data/whisper")
-        .join(name)
+    ::tests::root().join("tests/data/whisper").join(name)
 }
 
 fn tiny() -> Arc<Model> {
