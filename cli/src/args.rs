@@ -22,7 +22,7 @@ pub use display::{DisplayArgs, LogArgs};
 pub use grammar::GrammarArgs;
 pub use hub::HubArgs;
 pub use load::LoadArgs;
-pub use media::MediaArgs;
+pub use media::{MediaArgs, ProjectorArgs, ServedMediaArgs};
 pub use placement::{DeviceList, DraftPlacementArgs, PlacementArgs, Split, override_kv};
 pub use plan::PlanArgs;
 pub use sampling::{SamplerArgs, TextBiasArgs};

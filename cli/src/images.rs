@@ -1,26 +1,72 @@
 //! Projectors and images on the command line.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::context::{ContextParams, MediaRows};
-use engine::model::Model;
-use llama::parts::Projector;
+use engine::model::{MediaUse, Model};
+use llama::parts::{ImageError, Projector};
+use tracing::warn;
 
-use crate::args::{LoadArgs, PrecisionArg};
+use crate::args::{LoadArgs, PrecisionArg, ProjectorArgs};
 use crate::failure::{Failure, Outcome};
 use crate::input;
 
-/// Loads a projector on the devices of a language model.
-pub fn open(
-    path: &Path,
+/// Loads the projector of a language model on the devices of the model: the file of `--mmproj`, or the file
+/// `mmproj*.gguf` in the directory of the model. Returns `None` if there is neither, or the file in the directory
+/// belongs to another model.
+pub fn projector(
+    args: &ProjectorArgs,
     load: &LoadArgs,
     precision: PrecisionArg,
     params: &ContextParams,
     language: &Model,
-) -> Outcome<Projector> {
-    let load = load.params(precision, None)?;
-    Projector::open(path, &load, params, language).map_err(|e| Failure::new(format_args!("--mmproj: {e}")))
+) -> Outcome<Option<Projector>> {
+    let open = |path: &Path| -> Outcome<Result<Projector, ImageError>> {
+        let load = load.params(precision, None)?;
+        Ok(Projector::open(path, &load, params, language))
+    };
+    if let Some(path) = &args.mmproj {
+        let opened = open(path)?.map_err(|e| Failure::new(format_args!("--mmproj: {e}")))?;
+        return Ok(Some(opened));
+    }
+    if args.no_mmproj || language.arch().media_use == MediaUse::None {
+        return Ok(None);
+    }
+    let Some(path) = beside(language.path()) else {
+        return Ok(None);
+    };
+    match open(&path)? {
+        Ok(projector) => Ok(Some(projector)),
+        Err(error) => {
+            warn!("the projector next to the model is not used: {error}; use --no-mmproj to ignore the file");
+            Ok(None)
+        }
+    }
+}
+
+/// Returns the only file `mmproj*.gguf` in the directory of a model.
+fn beside(model: &Path) -> Option<PathBuf> {
+    let directory = match model.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
+    };
+    let is_projector = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("mmproj") && name.ends_with(".gguf") && path.is_file()
+    };
+    let entries = std::fs::read_dir(directory).ok()?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut found: Vec<PathBuf> = paths.filter(is_projector).collect();
+    if found.len() > 1 {
+        warn!(
+            "{}: {} projectors (mmproj*.gguf), none of which is used; choose one with --mmproj",
+            directory.display(),
+            found.len()
+        );
+        return None;
+    }
+    found.pop()
 }
 
 /// Reads and encodes an image.

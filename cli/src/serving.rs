@@ -12,6 +12,7 @@ use llama::parts::reserve_drafts;
 use server::api::{Defaults, limit};
 use server::app::App;
 use server::chat::ChatParams;
+use server::images::ImageEncoder;
 use server::scheduler::{Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
 
@@ -19,7 +20,7 @@ use crate::args::{LoadArgs, ServingArgs};
 use crate::drafting::Source;
 use crate::failure::{Failure, Outcome};
 use crate::loading::{no_context, warn_of_threads};
-use crate::version;
+use crate::{images, version};
 
 /// Default context size in tokens, if the training context is not smaller.
 const DEFAULT_CONTEXT: usize = 8192;
@@ -57,6 +58,7 @@ pub fn app(args: &ServingArgs, path: &Path) -> Outcome<App> {
         t_step: Duration::from_millis(args.prefill_budget_ms),
         ..Settings::default()
     };
+    let images = image_encoder(args, &mut params, &model)?;
     let scheduler = if Scheduler::encodes(&model) {
         Scheduler::idle(model.clone(), settings)
     } else {
@@ -88,11 +90,27 @@ pub fn app(args: &ServingArgs, path: &Path) -> Outcome<App> {
         thread_pool: params.thread_pool,
         ..plain
     };
-    let service = ModelService::new(scheduler, service, chat);
+    let service = ModelService::with_images(scheduler, service, chat, images);
     let service = service.map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     // Report constraint errors at startup instead of on the first request.
     service.constraint(None).map_err(|e| Failure::new(e.message))?;
     Ok(App::new(service, embedding))
+}
+
+/// Loads the projector, if the model has one, and reserves space for the rows of an image in the context.
+fn image_encoder(args: &ServingArgs, params: &mut ContextParams, model: &Model) -> Outcome<Option<ImageEncoder>> {
+    let media = &args.media;
+    // With threads of its own, the encoder does not delay the tokens of running completions for a whole image.
+    let of_encoder = ContextParams {
+        thread_pool: None,
+        ..params.clone()
+    };
+    let precision = args.context.precision.mode;
+    let Some(projector) = images::projector(&media.projector, &args.load, precision, &of_encoder, model)? else {
+        return Ok(None);
+    };
+    params.media_rows = projector.encoder().n_rows();
+    Ok(Some(ImageEncoder::new(projector, media.limits(), media.cache_bytes())))
 }
 
 /// Returns the settings of chats.
@@ -105,6 +123,7 @@ fn chat_params(args: &ServingArgs) -> Outcome<ChatParams> {
         split_reasoning: args.reasoning_format != "none" && !args.template.hide_reasoning,
         reasoning_budget: usize::try_from(args.template.reasoning_budget).ok(),
         reasoning_message: args.template.reasoning_budget_message.clone(),
+        images: None,
     })
 }
 

@@ -164,7 +164,7 @@ fn llama_server_start_scripts_work() {
     let home = Home::new();
     let model = home.model_with_text("llama", None);
     let line = "--host 127.0.0.1 --port 0 -c 128 -np 2 -t 1 -b 64 -ub 32 -ngl 0 -fa on --jinja --metrics -cb --no-webui --temp 0.5 -a tiny -n 5 \
-                --prio 2 --mmproj mmproj.gguf --reranking --no-context-shift -ctxcp=8 -lv 1";
+                --prio 2 --no-mmproj --reranking --no-context-shift -ctxcp=8 -lv 1";
     let args: Vec<&str> = ["server", "-m", &model]
         .into_iter()
         .chain(line.split_whitespace())
@@ -175,7 +175,6 @@ fn llama_server_start_scripts_work() {
         "--metrics",
         "--cont-batching",
         "--prio",
-        "--mmproj",
         "--reranking",
         "--no-context-shift",
         "-ctxcp",

@@ -1,13 +1,14 @@
 //! Images in prompts: projector files, the rows of images, and their places among the tokens.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::context::{ContextError, ContextParams, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows};
+use engine::context::{Batch, ContextError, ContextParams, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows, SeqSet};
 use engine::model::{LoadParams, MediaUse, Model, ModelError, TextPart};
 use engine::sample::Token;
 use engine::vocab::Vocab;
-use media::image::{Filter, RgbImage, decode, resize};
+use media::image::{Filter, RgbImage, decode, resize, size};
 use media::{Limits, MediaError as DecodeError};
 
 use crate::template::{Prompt, PromptTemplate, Rendered};
@@ -59,11 +60,18 @@ pub enum ImageError {
     Decode(#[from] DecodeError),
 }
 
+/// Sizes of images, and their places in prompts. Needs no encoder.
+#[derive(Clone, Debug)]
+pub struct ImageLayout {
+    /// Texts before and after the rows of an image.
+    around: [String; 2],
+    n_rows: usize,
+}
+
 /// Encoder of images for a language model.
 pub struct Projector {
     encoder: MediaEncoder,
-    /// Texts before and after the rows of an image.
-    around: [String; 2],
+    layout: ImageLayout,
     /// Rows of recent images, the most recent last.
     recent: Vec<Arc<MediaRows>>,
 }
@@ -110,11 +118,29 @@ impl Projector {
             return Err(ImageError::Token { projector, token });
         }
         drop(tags);
+        let encoder = MediaEncoder::new(model, context)?;
+        let n_rows = encoder.n_rows();
         Ok(Projector {
-            encoder: MediaEncoder::new(model, context)?,
-            around,
+            encoder,
+            layout: ImageLayout { around, n_rows },
             recent: Vec::new(),
         })
+    }
+
+    /// Returns the sizes of images and their places in prompts.
+    pub fn layout(&self) -> &ImageLayout {
+        &self.layout
+    }
+
+    /// Returns the rows of an image file in memory, which is always encoded.
+    ///
+    /// # Errors
+    /// [`ImageError`] if the file exceeds a limit or cannot be decoded, or the encoder fails.
+    pub fn encode(&mut self, file: &[u8], limits: &Limits) -> Result<Arc<MediaRows>, ImageError> {
+        let image = decoded(&self.encoder, file, limits)?;
+        Ok(self
+            .encoder
+            .encode(image.width as usize, image.height as usize, &image.data)?)
     }
 
     /// Returns the encoder.
@@ -127,7 +153,7 @@ impl Projector {
     /// # Errors
     /// [`ImageError`] if the file cannot be decoded, or the encoder fails.
     pub fn rows(&mut self, file: &[u8]) -> Result<Arc<MediaRows>, ImageError> {
-        let image = decoded(&self.encoder, file)?;
+        let image = decoded(&self.encoder, file, &Limits::default())?;
         let (width, height) = (image.width as usize, image.height as usize);
         let id = self.encoder.id_of(width, height, &image.data);
         if let Some(at) = self.recent.iter().position(|rows| rows.id() == id) {
@@ -142,6 +168,28 @@ impl Projector {
             self.recent.remove(0);
         }
         Ok(rows)
+    }
+
+    /// Tokenizes a prompt; see [`ImageLayout::tokenized`].
+    pub fn tokenized(
+        &self,
+        vocab: &Vocab,
+        template: Option<&PromptTemplate>,
+        rendered: Rendered,
+        images: &[Arc<MediaRows>],
+    ) -> Prompt {
+        self.layout.tokenized(vocab, template, rendered, images)
+    }
+}
+
+impl ImageLayout {
+    /// Returns the number of rows of an image file in memory, from its header.
+    ///
+    /// # Errors
+    /// [`ImageError`] if the file exceeds a limit, or its header is invalid.
+    pub fn n_rows(&self, file: &[u8], limits: &Limits) -> Result<usize, ImageError> {
+        size(file, limits)?;
+        Ok(self.n_rows)
     }
 
     /// Tokenizes a prompt. Each [`IMAGE_MARK`] becomes the rows of the next image, with the texts around it. Without a
@@ -185,19 +233,19 @@ impl Projector {
 /// # Errors
 /// [`ImageError`] if the file cannot be decoded, or the encoder fails.
 pub fn encode_image(encoder: &mut MediaEncoder, file: &[u8]) -> Result<Arc<MediaRows>, ImageError> {
-    let image = decoded(encoder, file)?;
+    let image = decoded(encoder, file, &Limits::default())?;
     Ok(encoder.encode(image.width as usize, image.height as usize, &image.data)?)
 }
 
 /// Decodes an image and resizes it to the size that the encoder takes.
-fn decoded(encoder: &MediaEncoder, file: &[u8]) -> Result<RgbImage, DecodeError> {
+fn decoded(encoder: &MediaEncoder, file: &[u8], limits: &Limits) -> Result<RgbImage, DecodeError> {
     let rules = encoder.rules();
     let filter = match rules.resize {
         engine::builder::Filter::Bilinear => Filter::Bilinear,
         engine::builder::Filter::Bicubic => Filter::Bicubic,
         engine::builder::Filter::Lanczos => Filter::Lanczos,
     };
-    let image = decode(file, &Limits::default())?;
+    let image = decode(file, limits)?;
     // The rules limit the side to 16384 pixels.
     Ok(resize(&image, rules.side as u32, rules.side as u32, filter))
 }
@@ -229,24 +277,26 @@ pub fn without_marks(text: &str) -> String {
 
 /// Consecutive rows of an image in a prompt.
 #[derive(Clone, Debug)]
-pub(crate) struct ImageSpan {
+pub struct ImageSpan {
     /// Index of the first row in the prompt.
     pub start: usize,
     /// Index of the first row in the image.
     pub row: usize,
     /// Number of rows.
     pub len: usize,
+    /// All rows of the image.
     pub image: Arc<MediaRows>,
 }
 
 impl ImageSpan {
+    /// Returns the index after the last row in the prompt.
     pub fn end(&self) -> usize {
         self.start + self.len
     }
 }
 
 /// Returns the rows of images in a prompt, in order. Rows of unknown images are skipped.
-pub(crate) fn spans(prompt: &[Token], images: &[Arc<MediaRows>]) -> Vec<ImageSpan> {
+pub fn image_spans(prompt: &[Token], images: &[Arc<MediaRows>]) -> Vec<ImageSpan> {
     let mut spans: Vec<ImageSpan> = Vec::new();
     for (at, &token) in prompt.iter().enumerate().filter(|(_, token)| **token >= MEDIA_TOKENS) {
         if let Some(last) = spans.last_mut()
@@ -271,12 +321,34 @@ pub(crate) fn spans(prompt: &[Token], images: &[Arc<MediaRows>]) -> Vec<ImageSpa
 
 /// Returns the end of the batch that starts at `from`: at most `n_batch` tokens, without a part of an image unless the
 /// image is longer than `n_max`.
-pub(crate) fn batch_end(spans: &[ImageSpan], from: usize, len: usize, n_batch: usize, n_max: usize) -> usize {
+pub fn image_batch_end(spans: &[ImageSpan], from: usize, len: usize, n_batch: usize, n_max: usize) -> usize {
     let end = len.min(from + n_batch);
     match spans.iter().find(|span| span.start < end && end < span.end()) {
         Some(cut) if cut.start > from => cut.start,
         Some(cut) if cut.end() - from <= n_max => cut.end(),
         _ => end,
+    }
+}
+
+/// Adds a part of a prompt with images to a batch, from position `part.start` on, with output for none of its tokens.
+pub fn push_with_images(batch: &mut Batch, prompt: &[Token], part: Range<usize>, spans: &[ImageSpan], seq: usize) {
+    let seqs = SeqSet::one(seq);
+    let mut at = part.start;
+    while at < part.end {
+        let next = spans.iter().find(|span| span.end() > at);
+        match next.filter(|span| span.start <= at) {
+            Some(span) => {
+                let (row, end) = (span.row + at - span.start, span.end().min(part.end));
+                batch.push_media(&span.image, row..row + end - at, at, seqs);
+                at = end;
+            }
+            None => {
+                let end = next.map_or(part.end, |span| span.start.min(part.end));
+                let tokens = prompt[at..end].iter().enumerate();
+                tokens.for_each(|(i, &token)| batch.push(token, at + i, seqs, false));
+                at = end;
+            }
+        }
     }
 }
 
@@ -292,20 +364,20 @@ mod tests {
     fn spans_follow_rows_of_each_image() {
         let (a, b) = (image(1, 3), image(2, 2));
         let prompt = [&[5, 6][..], a.tokens(), a.tokens(), &[7], &b.tokens()[1..]].concat();
-        let found: Vec<_> = spans(&prompt, &[b.clone(), a.clone()])
+        let found: Vec<_> = image_spans(&prompt, &[b.clone(), a.clone()])
             .iter()
             .map(|span| (span.start, span.row, span.len, span.image.id()))
             .collect();
         assert_eq!(found, [(2, 0, 3, 1), (5, 0, 3, 1), (9, 1, 1, 2)]);
-        assert!(spans(&prompt, &[]).is_empty());
+        assert!(image_spans(&prompt, &[]).is_empty());
     }
 
     #[test]
     fn batches_end_at_images() {
         let a = image(1, 4);
         let prompt = [&[5, 6, 7][..], a.tokens(), &[8, 9]].concat();
-        let spans = spans(&prompt, &[a]);
-        let end = |from, n_batch, n_max| batch_end(&spans, from, prompt.len(), n_batch, n_max);
+        let spans = image_spans(&prompt, &[a]);
+        let end = |from, n_batch, n_max| image_batch_end(&spans, from, prompt.len(), n_batch, n_max);
         assert_eq!((end(0, 2, 8), end(0, 5, 8), end(0, 9, 9)), (2, 3, 9));
         assert_eq!(
             (end(3, 2, 4), end(3, 2, 3)),

@@ -10,7 +10,8 @@
 //! - [`Generator`]: tokens to text, with stop strings and reasoning budget
 //! - [`Session`]: context with cached prefix, context shift, and speculative decoding
 //! - [`reserve_drafts`]: memory for the drafts of speculative decoding
-//! - [`Projector`]: rows of images, and their places in prompts
+//! - [`Projector`], [`ImageLayout`]: rows of images, and their places in prompts
+//! - [`image_spans`], [`image_batch_end`], [`push_with_images`]: batches of prompts with images
 //! - [`save_messages`], [`load_messages`]: saved conversations
 //! - [`default_pooling`], [`decode_texts`]: embeddings
 //! - [`Transcriber`]: speech recognition
@@ -26,7 +27,10 @@ pub use crate::constraint::PendingConstraint;
 pub use crate::drafts::reserve_drafts;
 pub use crate::embed::{MAX_TEXTS, decode_texts, default_pooling, n_fitting, normalized};
 pub use crate::generator::{Generator, OutputEnd, Sampled, ShownTokens};
-pub use crate::images::{IMAGE_MARK, ImageError, Projector, encode_image, without_marks};
+pub use crate::images::{
+    IMAGE_MARK, ImageError, ImageLayout, ImageSpan, Projector, encode_image, image_batch_end, image_spans,
+    push_with_images, without_marks,
+};
 pub use crate::load::{load_or_use_cpu, usable_gpus};
 pub use crate::sampling::sampler_chain;
 pub use crate::saved::{load_messages, save_messages};

@@ -434,7 +434,7 @@ impl Session {
         // The last token is always recomputed, because its logits are needed.
         let keep = common.min(prompt.len() - 1);
         // An image is computed as a whole.
-        let cut = images::spans(prompt, images).into_iter();
+        let cut = images::image_spans(prompt, images).into_iter();
         let cut = cut.filter(|span| span.start < keep && keep < span.end());
         let keep = cut.map(|span| span.start).min().unwrap_or(keep);
         if keep < self.cached.len() {
@@ -529,10 +529,10 @@ impl Session {
         } else {
             params.n_batch
         };
-        let (n_max, spans) = (params.n_batch, images::spans(prompt, images));
+        let (n_max, spans) = (params.n_batch, images::image_spans(prompt, images));
         while self.cached.len() < prompt.len() {
             let from = self.cached.len();
-            let chunk = from..images::batch_end(&spans, from, prompt.len(), n_batch, n_max);
+            let chunk = from..images::image_batch_end(&spans, from, prompt.len(), n_batch, n_max);
             self.fill_batch(prompt, chunk.clone(), &spans);
             match self.context.decode(&self.batch) {
                 Ok(()) => self.cached.extend_from_slice(&prompt[chunk.clone()]),
@@ -559,23 +559,7 @@ impl Session {
     /// Fills the batch with a part of a prompt, with output for its last token.
     fn fill_batch(&mut self, prompt: &[Token], part: Range<usize>, spans: &[ImageSpan]) {
         self.batch.clear();
-        let mut at = part.start;
-        while at < part.end {
-            let next = spans.iter().find(|span| span.end() > at);
-            match next.filter(|span| span.start <= at) {
-                Some(span) => {
-                    let (row, end) = (span.row + at - span.start, span.end().min(part.end));
-                    self.batch
-                        .push_media(&span.image, row..row + end - at, at, SeqSet::one(0));
-                    at = end;
-                }
-                None => {
-                    let end = next.map_or(part.end, |span| span.start.min(part.end));
-                    self.batch.push_prompt(&prompt[at..end], at, 0);
-                    at = end;
-                }
-            }
-        }
+        images::push_with_images(&mut self.batch, prompt, part, spans, 0);
         self.batch.request_only_last();
     }
 }

@@ -13,7 +13,8 @@ use crate::api::{
 use crate::app::{App, Shared};
 use crate::chat::messages::{self, can_continue};
 use crate::chat::tools::{ToolChoice, Tools, checked};
-use crate::chat::{Call, Conversation, OutputDelta, Usage};
+use crate::chat::{Call, ContentReader, Conversation, OutputDelta, Usage};
+use crate::encoding::begin;
 use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
 use crate::scheduler::{Finish, Request};
 
@@ -21,7 +22,7 @@ use crate::scheduler::{Finish, Request};
 pub const FIELDS: &[Field] = &[
     Field::list(
         "messages",
-        "Messages, oldest first: objects with `role` and `content` (a string or a list of text blocks). The output continues a final assistant message.",
+        "Messages, oldest first: objects with `role` and `content` (a string or a list of text and image blocks). Images have a `base64` source; the model must be served with a projector (`--mmproj`). The output continues a final assistant message.",
     ),
     Field::any("system", "System prompt: a string or a list of text blocks."),
     Field::text("model", "Model name; selects a model if the server has several."),
@@ -66,28 +67,23 @@ struct ResponseMeta {
 
 /// Handles `POST /v1/messages`.
 pub async fn messages(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
-    let shared_app = app.clone();
     let meta = ResponseMeta { id: unique("msg_") };
     let id = meta.id.as_str().into();
-    let begin = move || {
-        let ParsedRequest {
-            conversation,
-            mut request,
-            grammar,
-            is_stream,
-            ignored_fields,
-        } = read(&shared_app, body)?;
-        request.client = client.0;
-        request.id = Some(id);
-        if request.max_tokens.is_none() {
+    let read = move |app: &App| {
+        let mut read = read(app, body)?;
+        read.request.client = client.0;
+        read.request.id = Some(id);
+        if read.request.max_tokens.is_none() {
             return Err(ApiError::field("max_tokens", "missing; expected a token limit"));
         }
-        let completion = shared_app
-            .service
-            .start_chat(conversation, request, grammar.as_ref(), true)?;
-        Ok((completion, is_stream, ignored_fields))
+        Ok((std::mem::take(&mut read.conversation), read))
     };
-    let (mut completion, is_stream, ignored_fields) = blocking(begin).await?;
+    let start = |app: &App, conversation: Conversation, read: ParsedRequest| {
+        let grammar = read.grammar.as_ref();
+        let completion = app.service.start_chat(conversation, read.request, grammar, true)?;
+        Ok((completion, read.is_stream, read.ignored_fields))
+    };
+    let (mut completion, is_stream, ignored_fields) = begin(&app, client, read, start).await?;
     if is_stream {
         let encoder = Stream {
             app,
@@ -156,7 +152,7 @@ fn read(app: &App, body: Map<String, Json>) -> ApiResult<ParsedRequest> {
         ));
     }
     grammar = grammar.or(format);
-    let (mut conversation, mut ignored_fields) = conversation(&mut fields)?;
+    let (mut conversation, mut ignored_fields) = conversation(&mut fields, service.chat.content_reader())?;
     let effort = effort.map(|effort| ("reasoning_effort".to_owned(), effort.into()));
     conversation.variables.extend(effort);
     ignored_fields.extend(ignored);
@@ -216,14 +212,14 @@ fn output(fields: &mut Fields) -> ApiResult<OutputConfig> {
 }
 
 /// Reads the messages, with the system prompt as the first message. Returns warnings about ignored content.
-fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, Vec<String>)> {
+fn conversation(fields: &mut Fields, mut reader: ContentReader) -> ApiResult<(Conversation, Vec<String>)> {
     fields.text("model")?;
     let list = fields
         .list("messages")?
         .ok_or_else(|| ApiError::field("messages", "missing; expected a list of messages"))?;
     let list: Vec<Json> = list.into_iter().flat_map(plain).collect();
-    let mut ignored_fields = messages::omitted_parts(&list);
-    let mut history = messages::messages(list)?;
+    let mut history = messages::messages(list, &mut reader)?;
+    let (images, mut ignored_fields) = reader.finish();
     if let Some(system) = fields.take("system") {
         let text = messages::text(instructions(system)).map_err(|what| ApiError::field("system", what))?;
         if !text.is_empty() {
@@ -254,6 +250,7 @@ fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, Vec<String>)> {
         tools,
         continues_last: history.last().is_some_and(can_continue),
         messages: history,
+        images,
         variables,
         budget,
         ..Conversation::default()

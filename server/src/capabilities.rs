@@ -6,7 +6,12 @@ use engine::gguf::Metadata;
 use crate::chat::tools::ToolFormat;
 
 /// Returns the names of the capabilities.
-pub fn capabilities(is_encoder: bool, supports_tools: bool, has_reasoning: bool) -> Vec<&'static str> {
+pub fn capabilities(
+    is_encoder: bool,
+    supports_tools: bool,
+    has_reasoning: bool,
+    reads_images: bool,
+) -> Vec<&'static str> {
     let mut names = Vec::new();
     if !is_encoder {
         names.push("completion");
@@ -17,6 +22,9 @@ pub fn capabilities(is_encoder: bool, supports_tools: bool, has_reasoning: bool)
     }
     if has_reasoning {
         names.push("thinking");
+    }
+    if reads_images {
+        names.push("vision");
     }
     names
 }
@@ -44,5 +52,6 @@ pub fn capabilities_of(metadata: &Metadata) -> Vec<&'static str> {
         is_encoder,
         has_tools(&with_tools) || has_tools(&default),
         default.as_ref().or(with_tools.as_ref()).is_some_and(has_reasoning),
+        false,
     )
 }

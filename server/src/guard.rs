@@ -41,6 +41,8 @@ pub struct AccessPolicy {
     pub is_public: bool,
     /// Paths of Vertex AI, if it runs the server.
     pub vertex: Option<Vertex>,
+    /// Maximum size of a medium in bytes, which requests contain as base64; 0 if no model reads media.
+    pub media_bytes: usize,
     /// Whether to log each request once its response has started ([`REQUEST_TARGET`]).
     pub logs_requests: bool,
 }
@@ -263,7 +265,7 @@ async fn authorize(State(policy): State<Arc<AccessPolicy>>, mut request: Request
         _ if policy.is_probe(&path) => Ok(Client::default()),
         _ => admitted(&policy.keys, request.headers(), &path),
     };
-    let request_memory = Arc::new(Charge::default());
+    let request_memory = Arc::new(Charge::with_media(policy.media_bytes));
     let mut response = match (asks, admitted) {
         (Some(response), _) => response,
         (None, Ok(client)) => {

@@ -5,6 +5,7 @@
 //! - [`scheduler`]: continuous batching of sequences in one context; [`metrics`]: its counters
 //! - [`api`]: request fields, validation and errors; [`constraints`]: compiled grammars
 //! - [`chat`]: prompts and parsed output of chats, with tool calls; [`infill`]: fill-in-the-middle prompts
+//! - [`images`]: the encoder of images; [`encoding`]: requests that wait for the encoder
 //! - [`service`]: completions and chats of one model; [`capabilities`]: its features
 //! - [`embedder`]: embeddings and reranking; [`response_store`]: stored responses
 //! - [`app`]: the state of the handlers, made of the above
@@ -24,8 +25,10 @@ pub mod capabilities;
 pub mod chat;
 pub mod constraints;
 pub mod embedder;
+pub mod encoding;
 pub mod guard;
 pub mod http;
+pub mod images;
 pub mod infill;
 pub mod metrics;
 pub mod model_pool;

@@ -14,8 +14,9 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::api::{ApiResult, Defaults};
 use crate::capabilities::capabilities;
-use crate::chat::{ChatFormat, ChatParams, Conversation, OutputStream, is_control};
+use crate::chat::{ChatFormat, ChatParams, Conversation, ImageFile, OutputStream, is_control};
 use crate::constraints::Constraints;
+use crate::images::ImageEncoder;
 use crate::scheduler::{Event, Request, Scheduler, SubmitError};
 
 /// Settings of a served model.
@@ -54,6 +55,8 @@ pub struct ModelService {
     pub scheduler: Scheduler,
     /// Prompts and output of chats.
     pub chat: ChatFormat,
+    /// Encoder of images, if the model reads them.
+    images: Option<ImageEncoder>,
     /// Cache of compiled grammars.
     constraints: Constraints,
     /// Control tokens that appear in every output, if enabled.
@@ -68,6 +71,23 @@ impl ModelService {
     /// # Errors
     /// Returns an error if the chat template is invalid.
     pub fn new(scheduler: Scheduler, params: ServiceParams, chat: ChatParams) -> Result<ModelService, ChatError> {
+        ModelService::with_images(scheduler, params, chat, None)
+    }
+
+    /// Serves the scheduler's model with an encoder of images.
+    ///
+    /// # Errors
+    /// Returns an error if the chat template is invalid.
+    pub fn with_images(
+        scheduler: Scheduler,
+        params: ServiceParams,
+        chat: ChatParams,
+        images: Option<ImageEncoder>,
+    ) -> Result<ModelService, ChatError> {
+        let chat = ChatParams {
+            images: images.as_ref().map(|encoder| encoder.format().clone()),
+            ..chat
+        };
         let model = scheduler.model();
         let vocab = model.vocab();
         let special = if params.show_special_tokens {
@@ -79,6 +99,7 @@ impl ModelService {
         };
         Ok(ModelService {
             chat: ChatFormat::new(model.clone(), chat)?,
+            images,
             constraints: Constraints::new(model.clone()),
             special,
             params,
@@ -111,7 +132,24 @@ impl ModelService {
             Scheduler::encodes(self.model()),
             self.chat.supports_tools(),
             self.chat.has_reasoning_tags(),
+            self.chat.reads_images(),
         )
+    }
+
+    /// Encodes the images of a conversation, unless they are cached.
+    ///
+    /// # Errors
+    /// 400 if an image is damaged.
+    pub async fn encode_images(&self, conversation: &mut Conversation, client: u64) -> ApiResult<()> {
+        let owner = self.scheduler.settings().cache_owner(client);
+        match &self.images {
+            Some(encoder) => {
+                encoder
+                    .encode(&mut conversation.images, owner, self.scheduler.metrics())
+                    .await
+            }
+            None => Ok(()),
+        }
     }
 
     /// Returns the time in seconds since the Unix epoch.
@@ -171,7 +209,7 @@ impl ModelService {
             request.shown = delimiters;
         }
         let trace = request.diagnostics.verbose.then(|| prompt.tokens.clone());
-        request.prompt = prompt.tokens;
+        (request.prompt, request.images) = (prompt.tokens, prompt.images);
         let (n, events) = (request.n, self.submit(request)?);
         Ok(OutputStream::new(vec![(events, n)], &parser).traced(trace))
     }
@@ -180,6 +218,7 @@ impl ModelService {
     pub fn count(&self, mut conversation: Conversation, requested: Option<&Grammar>) -> ApiResult<usize> {
         let is_constrained = self.grammar(requested, &conversation).is_some();
         conversation.skip_reasoning |= is_constrained && !self.chat.can_reason(&conversation);
+        conversation.images.iter_mut().for_each(ImageFile::measure);
         Ok(self.chat.prompt(&conversation)?.tokens.len())
     }
 

@@ -43,6 +43,7 @@ pub const FILES: &[File] = files![
     "dom.js",
     "files.js",
     "highlight.js",
+    "images.js",
     "markdown.js",
     "message_view.js",
     "models.js",

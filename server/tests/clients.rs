@@ -141,14 +141,16 @@ fn message_fields_and_parts_of_other_servers_are_accepted() {
     let refusal = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, {"role": "user", "content": "b"}]);
     assert_eq!(prompt(refusal), "<user>a<assistant>no<user>b<assistant>");
     let image = json!([{"type": "text", "text": "Look: "}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]);
-    let answer = answered(
-        &server,
-        CHAT,
-        &hello(json!({"messages": [{"role": "user", "content": image}]})),
-    );
+    let user =
+        |role: &str| hello(json!({"messages": [{"role": "user", "content": "a"}, {"role": role, "content": image}]}));
     assert_eq!(
-        answer.header("warning"),
+        answered(&server, CHAT, &user("tool")).header("warning"),
         Some("299 - \"ignored: content of type image_url\"")
+    );
+    let refused = server.refused(CHAT, &user("user"), 400);
+    assert!(
+        refused["message"].as_str().unwrap().contains("reads text only"),
+        "{refused}"
     );
     let document = json!({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "hello doc"}, "title": "t"});
     let blocks = json!([document, {"type": "text", "text": "?"}]);

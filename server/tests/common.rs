@@ -10,16 +10,20 @@ use engine::context::{Context, ContextParams};
 use engine::model::{LoadParams, Model};
 use engine::sample::SamplerParams;
 use engine::speculate::{DraftController, Drafter};
+use llama::parts::Projector;
+use media::Limits;
 use serde_json::Value as Json;
 use server::api::Defaults;
 use server::app::App;
 use server::chat::ChatParams;
 use server::guard::AccessPolicy;
 use server::http::{ListenParams, Listener, serve};
+use server::images::ImageEncoder;
 use server::router::router;
 use server::scheduler::{Drafters, Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
 use server::vertex::Vertex;
+use tests::images;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -53,6 +57,12 @@ pub struct Options {
     pub show_special_tokens: bool,
     pub raw_output: bool,
     pub suffix_first: bool,
+    /// Projector file of the model.
+    pub projector: Option<Vec<u8>>,
+    /// Size of the cache of encoded images in bytes.
+    pub media_cache: usize,
+    /// Maximum size of an image in bytes.
+    pub media_bytes: usize,
     /// Drafter of the first completion.
     pub drafter: Mutex<Option<Box<dyn Drafter>>>,
 }
@@ -81,7 +91,21 @@ impl Default for Options {
             show_special_tokens: false,
             raw_output: false,
             suffix_first: false,
+            projector: None,
+            media_cache: 1 << 20,
+            media_bytes: 20 << 20,
             drafter: Mutex::default(),
+        }
+    }
+}
+
+impl Options {
+    /// Returns the options of a server whose model reads images.
+    pub fn with_images() -> Options {
+        Options {
+            model: Some(images::vision_model(Some(TEMPLATE), &images::AROUND_IMAGE)),
+            projector: Some(images::projector(images::N_EMBD)),
+            ..Options::default()
         }
     }
 }
@@ -124,6 +148,7 @@ impl Server {
             origins: options.origins,
             is_public: false,
             vertex: options.vertex,
+            media_bytes: options.media_bytes,
             logs_requests: false,
         };
         Server::listening(Arc::new(app), policy, options.listen, listener)
@@ -239,7 +264,12 @@ impl Server {
 /// Loads a model file and creates its state.
 pub fn app(options: &Options, path: &std::path::Path, name: &str) -> Result<App, String> {
     let model = Arc::new(Model::load(path, archs::ALL, &LoadParams::default()).map_err(|e| e.to_string())?);
+    let encoder = options
+        .projector
+        .as_ref()
+        .map(|bytes| encoder(options, bytes, path, &model));
     let params = ContextParams {
+        media_rows: encoder.as_ref().map_or(0, |_| images::IMAGE_ROWS),
         n_ctx: options.n_ctx,
         n_seq_max: 2 * options.n_parallel,
         n_batch: 512,
@@ -287,8 +317,25 @@ pub fn app(options: &Options, path: &std::path::Path, name: &str) -> Result<App,
         split_reasoning: true,
         ..ChatParams::default()
     };
-    let service = ModelService::new(scheduler, service, chat).map_err(|e| e.to_string())?;
+    let service = ModelService::with_images(scheduler, service, chat, encoder).map_err(|e| e.to_string())?;
     Ok(App::new(service, params))
+}
+
+/// Writes the projector next to the model and loads it.
+fn encoder(options: &Options, bytes: &[u8], model_path: &std::path::Path, model: &Model) -> ImageEncoder {
+    let path = model_path.with_file_name("mmproj.gguf");
+    std::fs::write(&path, bytes).expect("writing a projector");
+    let params = ContextParams {
+        n_threads: 1,
+        n_threads_batch: 1,
+        ..ContextParams::default()
+    };
+    let projector = Projector::open(&path, &LoadParams::default(), &params, model).expect("a projector");
+    let limits = Limits {
+        bytes: options.media_bytes,
+        ..Limits::default()
+    };
+    ImageEncoder::new(projector, limits, options.media_cache)
 }
 
 impl Drop for Server {

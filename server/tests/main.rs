@@ -12,6 +12,7 @@ mod defaults;
 mod deploy;
 mod docs;
 mod hostile;
+mod images;
 mod model_pool;
 mod native;
 mod ollama;

@@ -56,10 +56,11 @@ fn chat_streams_by_default() {
         |images: Json| json!({"stream": false, "messages": [{"role": "user", "content": "hello", "images": images}]});
     let without = server.ask("/api/chat", &body(with_images(json!([]))));
     assert_eq!(without["message"]["content"], text);
-    let noted = server.post("/api/chat", &body(with_images(json!(["aGVsbG8="]))));
-    assert_eq!(
-        (noted.status, noted.header("warning")),
-        (200, Some("299 - \"ignored: images\""))
+    let refused = server.post("/api/chat", &body(with_images(json!(["aGVsbG8="]))));
+    assert!(
+        refused.status == 400 && refused.body.contains("reads text only"),
+        "{}",
+        refused.body
     );
     let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false});
     let bound = server.ask(

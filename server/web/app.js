@@ -178,16 +178,18 @@ export class App extends EventTarget {
   }
 
   /** Sends a user message and requests a completion. */
-  send(content, files = []) {
+  send(content, files = [], images = []) {
     const { current } = this;
-    const said = addMessage(current, current.leaf, { role: 'user', content, ...(files.length > 0 ? { files } : {}) });
+    const attached = { ...(files.length > 0 ? { files } : {}), ...(images.length > 0 ? { images } : {}) };
+    const said = addMessage(current, current.leaf, { role: 'user', content, ...attached });
     return this.#answer(current, said.id);
   }
 
   /** Adds an edited version of a message. An edited user message requests a new completion. */
   edit(node, content) {
     const { current } = this;
-    const more = { ...(node.role === 'assistant' ? { finish: 'edited' } : {}), ...(node.files ? { files: node.files } : {}) };
+    const { files, images } = node;
+    const more = { ...(node.role === 'assistant' ? { finish: 'edited' } : {}), ...(files ? { files } : {}), ...(images ? { images } : {}) };
     const { id } = addMessage(current, node.parent, { role: node.role, content, ...more });
     if (node.role === 'user') {
       return this.#answer(current, id);

@@ -1,9 +1,11 @@
 // Message input, with generation speed and context usage.
 
 import { validFiles } from './attachments.js';
-import { chip } from './chips.js';
+import { chip, thumbnail } from './chips.js';
 import { filled, rate } from './completion.js';
 import { byId, h, icon } from './dom.js';
+import { MAX_IMAGE, isImage, readImage } from './images.js';
+import { readsImages } from './models.js';
 import { notice } from './notices.js';
 import { keep, kept } from './store.js';
 import { path } from './tree.js';
@@ -18,6 +20,8 @@ export class Composer {
   #figures = byId('figures');
   #chips = byId('chips');
   #files = [];
+  /** Attached images; drafts in the browser's storage do not contain them. */
+  #images = [];
   #chat;
 
   constructor(app) {
@@ -56,6 +60,7 @@ export class Composer {
       this.#chat = current.id;
       this.#area.value = kept(this.#draft(current), '');
       this.#files = validFiles(kept(`${this.#draft(current)}.files`, []));
+      this.#images = [];
       this.#showChips();
       this.#grow();
     }
@@ -92,16 +97,21 @@ export class Composer {
       return;
     }
     const text = this.#area.value.trim();
-    const files = this.#files;
-    if (text === '' && files.length === 0) {
+    const [files, images] = [this.#files, this.#images];
+    if (this.#isEmpty()) {
       return;
     }
     this.#area.value = '';
     this.#files = [];
+    this.#images = [];
     this.#changed();
     this.#showChips();
-    this.#app.send(text, files);
+    this.#app.send(text, files, images);
     this.focus();
+  }
+
+  #isEmpty() {
+    return this.#area.value.trim() === '' && this.#files.length === 0 && this.#images.length === 0;
   }
 
   #take(event, data) {
@@ -114,6 +124,10 @@ export class Composer {
 
   async #addFiles(files) {
     for (const file of files) {
+      if (isImage(file)) {
+        await this.#addImage(file);
+        continue;
+      }
       const text = file.size > MAX_FILE ? null : await file.text();
       if (text === null) {
         notice(`${file.name} is larger than 1 MiB.`);
@@ -128,15 +142,28 @@ export class Composer {
     this.focus();
   }
 
+  async #addImage(file) {
+    if (!readsImages(this.#app.model())) {
+      notice(`${file.name}: this model reads text only.`);
+    } else if (file.size > MAX_IMAGE) {
+      notice(`${file.name} is larger than 20 MiB.`);
+    } else {
+      const image = await readImage(file);
+      this.#images = [...this.#images, image];
+    }
+  }
+
   #showChips() {
     const remove = (file) => {
       this.#files = this.#files.filter((other) => other !== file);
+      this.#images = this.#images.filter((other) => other !== file);
       this.#changed();
       this.#showChips();
       this.focus();
     };
-    this.#chips.replaceChildren(...this.#files.map((file) => chip(file, () => remove(file))));
-    this.#chips.hidden = this.#files.length === 0;
+    const thumbnails = this.#images.map((image) => thumbnail(image, () => remove(image)));
+    this.#chips.replaceChildren(...thumbnails, ...this.#files.map((file) => chip(file, () => remove(file))));
+    this.#chips.hidden = this.#chips.childElementCount === 0;
   }
 
   #show() {
@@ -150,7 +177,7 @@ export class Composer {
       this.#send.dataset.icon = label;
       this.#send.replaceChildren(icon(running ? 'stop' : 'send'));
     }
-    this.#send.disabled = !running && this.#area.value.trim() === '' && this.#files.length === 0;
+    this.#send.disabled = !running && this.#isEmpty();
     this.#showFigures(running);
   }
 

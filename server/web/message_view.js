@@ -1,6 +1,6 @@
 // Message view with its actions.
 
-import { chip } from './chips.js';
+import { chip, thumbnail } from './chips.js';
 import { progress, rate } from './completion.js';
 import { h, iconButton } from './dom.js';
 import { copyButton, showRich } from './rich.js';
@@ -66,13 +66,21 @@ export class MessageView {
     if (node.role === 'user') {
       this.#text.textContent = node.content;
       this.#text.hidden = node.content === '';
-      this.#chips.replaceChildren(...(node.files ?? []).map((file) => chip(file)));
+      this.#showChips();
     } else {
       showRich(this.#text, node.content);
       this.#showThought(isRunning);
     }
     this.#showNote(isRunning);
     this.#showActions(isRunning);
+  }
+
+  /** Shows the attached files and images, which never change. */
+  #showChips() {
+    const { files = [], images = [] } = this.#node;
+    if (this.#chips.childElementCount === 0) {
+      this.#chips.append(...images.map((image) => thumbnail(image)), ...files.map((file) => chip(file)));
+    }
   }
 
   #showThought(isRunning) {

@@ -5,6 +5,11 @@ export function isLoaded(model) {
   return Boolean(model) && (model.status?.value ?? 'loaded') === 'loaded';
 }
 
+/** Returns true unless a model is known to read text only. */
+export function readsImages(model) {
+  return !isLoaded(model) || (model.capabilities?.includes('vision') ?? false);
+}
+
 /** Returns true unless a model is known to lack a chat template, as embedding models do. */
 function canChat(model) {
   return model.meta?.has_chat_template !== false && model.status?.value !== 'failed';

@@ -1,6 +1,7 @@
 // A chat is a tree of messages. Edited and regenerated messages are siblings, so no version is lost.
 
 import { validFiles, withoutFiles } from './attachments.js';
+import { validImages } from './images.js';
 
 const ROLES = ['user', 'assistant'];
 
@@ -77,14 +78,14 @@ export function title(chat) {
   const [first] = children(chat, null);
   // A title needs only the start; texts with files are long.
   const typed = withoutFiles((first?.content ?? '').slice(0, 4000));
-  const file = first?.files?.[0]?.name ?? first?.content.split(':\n')[0];
+  const file = first?.files?.[0]?.name ?? first?.images?.[0]?.name ?? first?.content.split(':\n')[0];
   const words = (chat.title || typed || file || 'New chat').trim().replace(/\s+/g, ' ');
   return words.length > 60 ? `${words.slice(0, 59).trimEnd()}…` : words;
 }
 
 /** Returns true if a chat's title or messages contain all words. */
 export function matches(chat, words) {
-  const texts = [chat.title, ...Object.values(chat.nodes).flatMap(({ content, files = [] }) => [content, ...files.map(({ name }) => name)])];
+  const texts = [chat.title, ...Object.values(chat.nodes).flatMap(({ content, files = [], images = [] }) => [content, ...[...files, ...images].map(({ name }) => name)])];
   const text = texts.join('\n').toLowerCase();
   return words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
@@ -139,6 +140,10 @@ function importedChat(from) {
     const files = validFiles(node.files);
     if (files.length > 0) {
       added.files = files;
+    }
+    const images = validImages(node.images);
+    if (images.length > 0) {
+      added.images = images;
     }
     if (typeof node.stats === 'object' && node.stats !== null) {
       const stats = Object.entries(node.stats).filter(([, value]) => Number.isFinite(value));

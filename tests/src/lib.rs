@@ -1,6 +1,7 @@
 //! Helpers shared by the integration tests.
 
 pub mod emulator;
+pub mod images;
 pub mod layouts;
 pub mod mtp;
 pub mod published;

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use media::Limits;
 
 /// Help heading of the options.
 const IMAGES: &str = "Images";
 
-/// Image options.
+/// Projector of a model.
 #[derive(Clone, Debug, Default, Args)]
-pub struct MediaArgs {
-    /// Multimodal projector file, which encodes images for the model (-mm)
+pub struct ProjectorArgs {
+    /// Multimodal projector file, which encodes images for the model (-mm) [default: mmproj*.gguf next to the model]
     #[arg(
         long,
         value_name = "FILE",
@@ -18,7 +19,7 @@ pub struct MediaArgs {
         help_heading = IMAGES
     )]
     pub mmproj: Option<PathBuf>,
-    /// Do not load a projector (default)
+    /// Do not load a projector
     #[arg(
         long,
         alias = "no-mmproj-auto",
@@ -27,9 +28,53 @@ pub struct MediaArgs {
         help_heading = IMAGES
     )]
     pub no_mmproj: bool,
+}
+
+/// Image options of a prompt.
+#[derive(Clone, Debug, Default, Args)]
+pub struct MediaArgs {
+    #[command(flatten)]
+    pub projector: ProjectorArgs,
     /// Image to put before the prompt (may be repeated, or comma-separated)
     ///
     /// PNG, JPEG, WebP, GIF and BMP files are accepted.
-    #[arg(long, value_name = "FILE", value_delimiter = ',', requires = "mmproj", help_heading = IMAGES)]
+    #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = IMAGES)]
     pub image: Vec<PathBuf>,
+}
+
+/// Image options of a server.
+#[derive(Clone, Debug, Args)]
+pub struct ServedMediaArgs {
+    #[command(flatten)]
+    pub projector: ProjectorArgs,
+    /// Memory for encoded images in MiB; a repeated image is not encoded again
+    #[arg(long, value_name = "MIB", default_value_t = 256, hide_short_help = true, help_heading = IMAGES, value_parser = clap::value_parser!(u32).range(..=1 << 20))]
+    pub media_cache: u32,
+    /// Maximum size of an image in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 20, hide_short_help = true, help_heading = IMAGES, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub media_max_mib: u32,
+}
+
+impl ServedMediaArgs {
+    /// Returns the limits of an image.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            bytes: mib(self.media_max_mib),
+            ..Limits::default()
+        }
+    }
+
+    /// Returns the size of the cache in bytes.
+    pub fn cache_bytes(&self) -> usize {
+        mib(self.media_cache)
+    }
+
+    /// Returns the maximum size of an image in bytes.
+    pub fn max_bytes(&self) -> usize {
+        mib(self.media_max_mib)
+    }
+}
+
+fn mib(n: u32) -> usize {
+    (n as usize).saturating_mul(1 << 20)
 }

@@ -5,7 +5,10 @@ use engine::builder::Pooling;
 use engine::context::MAX_SEQUENCES;
 
 use super::values::{pooling_mode, positive};
-use super::{AdapterArgs, ContextArgs, GrammarArgs, HubArgs, LoadArgs, SamplerArgs, SpeculationArgs, TemplateArgs};
+use super::{
+    AdapterArgs, ContextArgs, GrammarArgs, HubArgs, LoadArgs, SamplerArgs, ServedMediaArgs, SpeculationArgs,
+    TemplateArgs,
+};
 
 /// Generation options for the server and for batches.
 #[derive(Debug, Args)]
@@ -65,6 +68,8 @@ pub struct ServingArgs {
     pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub sampler: SamplerArgs,
+    #[command(flatten)]
+    pub media: ServedMediaArgs,
     #[command(flatten)]
     pub defaults: DefaultsArgs,
 }

@@ -168,6 +168,13 @@ impl Batch {
         }
     }
 
+    /// Requests the output of the last token or row, in addition to those already requested.
+    pub fn request_last(&mut self) {
+        if let Some(last) = self.tokens.last_mut() {
+            last.output = true;
+        }
+    }
+
     /// Returns a batch of the first `n` tokens and rows.
     pub fn first(&self, n: usize) -> Batch {
         Batch {

@@ -4,16 +4,19 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use engine::chat::{Budget, ChatError, Marks, ReasoningSplit, ReasoningTags};
+use engine::context::MediaRows;
 use engine::grammar::{Constraint, Grammar, Trigger};
 use engine::model::Model;
 use engine::sample::Token;
 use engine::vocab::{TokenAttr, Vocab};
-use llama::parts::PromptTemplate;
+use llama::parts::{IMAGE_MARK, PromptTemplate};
 use serde_json::{Map, Value as Json};
 use tracing::warn;
 
 use super::conversation::Conversation;
+use super::images::{ImageFile, ImageFormat};
 use super::parser::OutputParser;
+use super::parts::ContentReader;
 use super::tools::{
     CallSyntax, HARMONY_FINAL, Harmony, Messages, ToolCallParser, ToolFormat, Tools, as_text, generic_format,
     harmony_document, with_written_calls,
@@ -42,6 +45,8 @@ pub struct ChatParams {
     pub reasoning_budget: Option<usize>,
     /// Text appended to reasoning that is cut off at the budget.
     pub reasoning_message: String,
+    /// Sizes and limits of images; `None` if the model reads text only.
+    pub images: Option<ImageFormat>,
 }
 
 /// Rendered and tokenized prompt.
@@ -49,6 +54,8 @@ pub struct ChatParams {
 pub struct Prompt {
     pub text: String,
     pub tokens: Vec<Token>,
+    /// Images whose rows are in the prompt.
+    pub images: Vec<Arc<MediaRows>>,
     /// Reasoning tags that the completion may contain.
     pub tags: Option<ReasoningTags>,
 }
@@ -156,6 +163,16 @@ impl ChatFormat {
         }
     }
 
+    /// Returns a reader of messages for the model.
+    pub fn content_reader(&self) -> ContentReader {
+        ContentReader::new(self.params.images.clone())
+    }
+
+    /// Returns true if the model reads images.
+    pub fn reads_images(&self) -> bool {
+        self.params.images.is_some()
+    }
+
     /// Returns the problem of the template with tools, if general instructions replace its own format.
     pub fn tool_problem(&self) -> Option<&str> {
         let format = self.with_tools.as_deref().unwrap_or(self);
@@ -243,11 +260,23 @@ impl ChatFormat {
             template.close_reasoning(&mut rendered);
         }
         rendered.push_content(prefix, template, vocab);
-        let prompt = template.tokenized(vocab, rendered);
+        let images: Vec<_> = conversation
+            .images
+            .iter()
+            .map(ImageFile::encoded)
+            .collect::<ApiResult<_>>()?;
+        let prompt = match &self.params.images {
+            Some(format) if !images.is_empty() => {
+                check_marks(rendered.text(), images.len())?;
+                format.layout.tokenized(vocab, Some(template), rendered, &images)
+            }
+            _ => template.tokenized(vocab, rendered),
+        };
         let splits = self.params.split_reasoning && prefix.is_empty();
         Ok(Prompt {
             text: prompt.text,
             tokens: prompt.tokens,
+            images,
             tags: if splits { self.tags } else { None },
         })
     }
@@ -434,6 +463,17 @@ impl ChatFormat {
             trigger.prefix = Some((open.to_owned(), close.to_owned()));
         }
         constraints.constraint(&grammar).ok()?.lazily(trigger).ok()
+    }
+}
+
+/// Checks that the chat template has kept all images.
+fn check_marks(text: &str, n_images: usize) -> ApiResult<()> {
+    match text.matches(IMAGE_MARK).count() {
+        n if n == n_images => Ok(()),
+        n => Err(ApiError::field(
+            "messages",
+            format_args!("the messages have {n_images} images, but the chat template puts {n} into the prompt"),
+        )),
     }
 }
 

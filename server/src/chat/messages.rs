@@ -1,19 +1,20 @@
 //! Parses chat messages in OpenAI's format into the messages of a chat template.
 
 use engine::chat::Message;
+use llama::parts::IMAGE_MARK;
 use serde_json::{Map, Value as Json, json};
 
-use super::parts;
-use crate::api::{ApiError, ApiResult, shown, text_of};
+use super::parts::ContentReader;
+use crate::api::{ApiError, ApiResult, text_of};
 
-/// Parses a list of messages.
-pub fn messages(list: Vec<Json>) -> ApiResult<Vec<Message>> {
+/// Parses a list of messages. Their images are collected by `reader`.
+pub fn messages(list: Vec<Json>, reader: &mut ContentReader) -> ApiResult<Vec<Message>> {
     if list.is_empty() {
         return Err(ApiError::field("messages", "must not be empty"));
     }
     list.into_iter()
         .enumerate()
-        .map(|(i, value)| message(i, value))
+        .map(|(i, value)| message(i, value, reader))
         .collect()
 }
 
@@ -27,19 +28,7 @@ pub fn continues(message: &Json) -> bool {
     message["role"] == "assistant" && (message["prefix"] == true || message["partial"] == true)
 }
 
-/// Returns a warning for each kind of part that messages contain and that the model cannot read.
-pub fn omitted_parts(list: &[Json]) -> Vec<String> {
-    let mut kinds: Vec<String> = Vec::new();
-    for message in list {
-        parts::omitted(&message["content"], &mut kinds);
-        if parts::image_notes(&message["images"]).is_some() && !kinds.iter().any(|kind| kind == "images") {
-            kinds.push("images".to_owned());
-        }
-    }
-    kinds
-}
-
-fn message(i: usize, value: Json) -> ApiResult<Message> {
+fn message(i: usize, value: Json, reader: &mut ContentReader) -> ApiResult<Message> {
     let path = |field: &str| format!("messages[{i}]{field}");
     let wrong = |field: &str, what: &str| ApiError::field(&path(field), what);
     let Json::Object(mut fields) = value else {
@@ -54,11 +43,24 @@ fn message(i: usize, value: Json) -> ApiResult<Message> {
         "system" | "user" | "assistant" | "tool" => &role,
         _ => return Err(wrong(".role", "expected system, developer, user, assistant or tool")),
     };
-    let content = match fields.remove("content") {
+    reader.enter(&path(".images"), role);
+    let images = reader.beside(fields.remove("images").unwrap_or_default());
+    let images = images.map_err(|what| wrong(".images", &what))?;
+    let mut content = match fields.remove("content") {
         None | Some(Json::Null) if role == "assistant" => String::new(),
         None | Some(Json::Null) => return Err(wrong(".content", "missing; expected a string or a list of parts")),
-        Some(content) => text(content).map_err(|what| wrong(".content", &what))?,
+        Some(content) => {
+            reader.enter(&path(".content"), role);
+            reader.text(content).map_err(|what| wrong(".content", &what))?
+        }
     };
+    // Marks come before the text, and a note after it.
+    let at = if images.starts_with(IMAGE_MARK) {
+        0
+    } else {
+        content.len()
+    };
+    content.insert_str(at, &images);
     let mut message = Message::new(role, content);
     for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
         match name.as_str() {
@@ -96,7 +98,6 @@ fn message(i: usize, value: Json) -> ApiResult<Message> {
             | "provider_specific_fields"
             | "refusal"
             | "timestamp" => {}
-            "images" => message.content += &parts::image_notes(&value).unwrap_or_default(),
             // A chat template can read any field.
             _ => {
                 message.fields.insert(name, value);
@@ -106,13 +107,11 @@ fn message(i: usize, value: Json) -> ApiResult<Message> {
     Ok(message)
 }
 
-/// Returns the text of a `content` value: a string, or the concatenated text of its parts.
+/// Returns the text of a `content` value without images.
 pub fn text(content: Json) -> Result<String, String> {
-    match content {
-        Json::String(text) => Ok(text),
-        Json::Array(list) => list.into_iter().map(parts::text).collect(),
-        other => Err(format!("expected a string or a list of parts, found {}", shown(&other))),
-    }
+    let mut reader = ContentReader::new(None);
+    reader.enter("content", "system");
+    reader.text(content)
 }
 
 /// Converts tool calls: parses their arguments into objects, which chat templates expect.
@@ -137,6 +136,10 @@ fn call(call: Json) -> Option<Json> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn messages(list: Vec<Json>) -> ApiResult<Vec<Message>> {
+        super::messages(list, &mut ContentReader::new(None))
+    }
 
     #[test]
     fn content_accepts_strings_and_parts() {

@@ -1,61 +1,155 @@
-//! Text of the parts of a message's content. Parts that the model cannot read become notes, so that a
-//! conversation with an image remains usable.
+//! Text and images of the parts of a message's content. Other parts become notes, so that a conversation with such a
+//! part remains usable.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE};
+use llama::parts::{IMAGE_MARK, without_marks};
 use serde_json::{Map, Value as Json};
 
-use crate::api::text_of;
+use super::images::{ImageFile, ImageFormat, MAX_IMAGES, is_image, part_data, plain_data};
+use crate::api::{shown, text_of};
 
 /// Maximum length of a part's type in messages.
 const MAX_KIND: usize = 32;
 /// Maximum nesting depth of parts.
 const MAX_DEPTH: usize = 8;
 
-/// Returns the text of a part.
-pub fn text(part: Json) -> Result<String, String> {
-    text_at(part, 0)
+/// Reader of the content of messages. Collects the images, and warnings about parts that become notes.
+#[derive(Debug, Default)]
+pub struct ContentReader {
+    /// Sizes and limits of images; `None` if the model reads text only.
+    format: Option<ImageFormat>,
+    /// Field of the request that is being read.
+    field: String,
+    /// Images of the field are replaced by notes.
+    notes_images: bool,
+    images: Vec<ImageFile>,
+    warnings: Vec<String>,
 }
 
-/// Adds a warning for each part that becomes a note.
-pub fn omitted(content: &Json, warnings: &mut Vec<String>) {
-    omitted_at(content, warnings, 0);
-}
-
-fn omitted_at(content: &Json, warnings: &mut Vec<String>, depth: usize) {
-    let Json::Array(parts) = content else { return };
-    for part in parts {
-        let Json::Object(fields) = part else { continue };
-        let kind = kind_of(fields);
-        let has_parts = fields.get("content").is_some_and(Json::is_array);
-        let is_omitted = match read(fields, &kind) {
-            Part::Unreadable => !has_parts,
-            _ => is_document(&kind) && document(fields).is_none(),
-        };
-        if is_omitted {
-            let kind: String = kind
-                .chars()
-                .filter(|c| c.is_ascii_alphanumeric() || *c == '_')
-                .collect();
-            let warning = format!("content of type {kind}");
-            if !warnings.contains(&warning) {
-                warnings.push(warning);
-            }
-        }
-        match fields.get("content") {
-            Some(content) if depth < MAX_DEPTH => omitted_at(content, warnings, depth + 1),
-            _ => {}
+impl ContentReader {
+    /// Creates a reader for a model that reads images, or text only.
+    pub fn new(format: Option<ImageFormat>) -> ContentReader {
+        ContentReader {
+            format,
+            ..ContentReader::default()
         }
     }
-}
 
-/// Returns the notes in place of images that a message has beside its content, as in Ollama's API.
-pub fn image_notes(images: &Json) -> Option<String> {
-    let n = images.as_array().map_or(0, Vec::len);
-    if n == 0 {
-        None
-    } else {
-        Some(format!("\n{}", note("image", &Map::new())))
+    /// Starts reading the content of a message with this role. `field` names the content in errors.
+    ///
+    /// Images of a user need a model that reads them. Those of tools are part of a longer session, which continues with
+    /// a note if the model reads text only.
+    pub fn enter(&mut self, field: &str, role: &str) {
+        field.clone_into(&mut self.field);
+        let is_read = self.format.is_some() && role != "assistant";
+        self.notes_images = !is_read && role != "user";
+    }
+
+    /// Returns the images in the order of their marks, and a warning for each kind of part that became a note.
+    pub fn finish(self) -> (Vec<ImageFile>, Vec<String>) {
+        (self.images, self.warnings)
+    }
+
+    /// Returns the text of a `content` value: a string, or the concatenated text of its parts. Each image becomes an
+    /// [`IMAGE_MARK`].
+    pub fn text(&mut self, content: Json) -> Result<String, String> {
+        match content {
+            Json::String(text) => Ok(self.plain(text)),
+            Json::Array(list) => list.into_iter().map(|part| self.part(part, 0)).collect(),
+            other => Err(format!("expected a string or a list of parts, found {}", shown(&other))),
+        }
+    }
+
+    /// Returns the marks of images that a message has beside its content, as in Ollama's API: base64 data without a
+    /// media type.
+    pub fn beside(&mut self, images: Json) -> Result<String, String> {
+        let list = match images {
+            Json::Array(list) => list,
+            Json::Null => Vec::new(),
+            other => return Err(format!("expected a list of base64 texts, found {}", shown(&other))),
+        };
+        if list.is_empty() {
+            return Ok(String::new());
+        }
+        if self.notes_images {
+            self.warn("images");
+            return Ok(format!("\n{}", note("image", &Map::new())));
+        }
+        list.into_iter()
+            .map(|data| self.image(|max| plain_data(&data, max)))
+            .collect()
+    }
+
+    /// Reads an image and returns its mark.
+    fn image(&mut self, data: impl FnOnce(usize) -> Result<Vec<u8>, String>) -> Result<String, String> {
+        let Some(format) = &self.format else {
+            return Err(
+                "this model reads text only; to send images, serve a vision model with its projector (--mmproj)"
+                    .to_owned(),
+            );
+        };
+        let number = self.images.len() + 1;
+        let image = match number <= MAX_IMAGES {
+            true => data(format.limits.bytes).and_then(|bytes| ImageFile::new(bytes, format, &self.field, number)),
+            false => Err(format!("the limit is {MAX_IMAGES} images")),
+        };
+        let image = image.map_err(|why| format!("image {number} of the request: {why}"))?;
+        self.images.push(image);
+        Ok(IMAGE_MARK.to_string())
+    }
+
+    /// Returns text without marks of images.
+    fn plain(&self, text: String) -> String {
+        match self.format {
+            Some(_) if text.contains(IMAGE_MARK) => without_marks(&text),
+            _ => text,
+        }
+    }
+
+    fn warn(&mut self, warning: &str) {
+        if !self.warnings.iter().any(|known| known == warning) {
+            self.warnings.push(warning.to_owned());
+        }
+    }
+
+    /// Returns the note in place of a part, and adds a warning.
+    fn note(&mut self, kind: &str, fields: &Map<String, Json>) -> String {
+        let is_word = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+        let word: String = kind.chars().filter(is_word).collect();
+        self.warn(&format!("content of type {word}"));
+        note(kind, fields)
+    }
+
+    fn part(&mut self, part: Json, depth: usize) -> Result<String, String> {
+        let Json::Object(fields) = part else {
+            return text_of(part).ok_or_else(|| "expected a list of objects".to_owned());
+        };
+        let kind = kind_of(&fields);
+        if kind.is_empty() {
+            return Err("a part has no `type`".to_owned());
+        }
+        if is_document(&kind) {
+            return Ok(match document(&fields) {
+                Some(text) => self.plain(text),
+                None => self.note(&kind, &fields),
+            });
+        }
+        if is_image(&kind) && !self.notes_images {
+            return self.image(|max| part_data(&fields, max));
+        }
+        match read(&fields, &kind) {
+            Part::Text(text) => Ok(self.plain(text)),
+            Part::Empty => Ok(String::new()),
+            Part::Invalid => Err(format!("a part of type {kind:?} has no text")),
+            // Results of tools that other servers run contain parts.
+            Part::Unreadable => match fields.get("content") {
+                Some(Json::Array(list)) if depth < MAX_DEPTH => {
+                    list.iter().map(|part| self.part(part.clone(), depth + 1)).collect()
+                }
+                _ => Ok(self.note(&kind, &fields)),
+            },
+        }
     }
 }
 
@@ -68,31 +162,6 @@ enum Part {
     Unreadable,
     /// A text part without text.
     Invalid,
-}
-
-fn text_at(part: Json, depth: usize) -> Result<String, String> {
-    let Json::Object(fields) = part else {
-        return text_of(part).ok_or_else(|| "expected a list of objects".to_owned());
-    };
-    let kind = kind_of(&fields);
-    if kind.is_empty() {
-        return Err("a part has no `type`".to_owned());
-    }
-    if is_document(&kind) {
-        return Ok(document(&fields).unwrap_or_else(|| note(&kind, &fields)));
-    }
-    match read(&fields, &kind) {
-        Part::Text(text) => Ok(text),
-        Part::Empty => Ok(String::new()),
-        Part::Invalid => Err(format!("a part of type {kind:?} has no text")),
-        // Results of tools that other servers run contain parts.
-        Part::Unreadable => match fields.get("content") {
-            Some(Json::Array(list)) if depth < MAX_DEPTH => {
-                list.iter().map(|part| text_at(part.clone(), depth + 1)).collect()
-            }
-            _ => Ok(note(&kind, &fields)),
-        },
-    }
 }
 
 fn kind_of(fields: &Map<String, Json>) -> String {
@@ -203,6 +272,26 @@ mod tests {
 
     use super::*;
 
+    /// Reads the content of a tool's result with a model that reads text only.
+    fn read(content: Json) -> (Result<String, String>, Vec<String>) {
+        let mut reader = ContentReader::new(None);
+        reader.enter("messages[0].content", "tool");
+        let text = reader.text(content);
+        (text, reader.finish().1)
+    }
+
+    #[test]
+    fn images_of_users_need_a_model_that_reads_them() {
+        let parts = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]);
+        let mut reader = ContentReader::new(None);
+        reader.enter("messages[0].content", "user");
+        assert!(reader.text(parts.clone()).unwrap_err().contains("--mmproj"));
+        assert!(reader.beside(json!(["AA"])).unwrap_err().contains("--mmproj"));
+        reader.enter("messages[1].content", "assistant");
+        assert!(reader.text(parts).unwrap().contains("omitted"));
+        assert_eq!(reader.finish().1, ["content of type image_url"]);
+    }
+
     #[test]
     fn text_documents_are_read() {
         let expected = "<document title=\"t\">\nhello\n</document>\n";
@@ -215,10 +304,9 @@ mod tests {
             json!({"type": "input_file", "filename": "t", "file_data": "aGVsbG8="}),
             json!({"type": "search_result", "title": "t", "source": "http://x", "content": [{"type": "text", "text": "hello"}]}),
         ] {
-            let mut warnings = Vec::new();
-            omitted(&json!([part]), &mut warnings);
+            let (text, warnings) = read(json!([part]));
             assert_eq!(warnings, [""; 0], "{part}");
-            assert_eq!(text(part.clone()).unwrap(), expected, "{part}");
+            assert_eq!(text.unwrap(), expected, "{part}");
         }
     }
 
@@ -246,11 +334,11 @@ mod tests {
                 "[audio omitted: this model reads text only]",
             ),
         ] {
-            let mut warnings = Vec::new();
-            omitted(&json!([part, part]), &mut warnings);
+            let (text, warnings) = read(json!([part, part]));
             assert_eq!(warnings.len(), 1, "{warnings:?}");
-            assert_eq!(text(part).unwrap(), expected);
+            assert_eq!(text.unwrap(), expected.repeat(2));
         }
+        let text = |part: Json| read(json!([part])).0;
         assert_eq!(text(json!({"type": "refusal", "refusal": "no"})).unwrap(), "no");
         assert_eq!(text(json!({"type": "thinking", "thinking": "hm"})).unwrap(), "");
         assert!(
@@ -261,11 +349,14 @@ mod tests {
     #[test]
     fn nested_results_are_read_to_a_limited_depth() {
         let inner = json!({"type": "tool_result", "content": [{"type": "text", "text": "a"}, {"type": "image"}]});
-        assert_eq!(text(inner).unwrap(), "a[image omitted: this model reads text only]");
+        assert_eq!(
+            read(json!([inner])).0.unwrap(),
+            "a[image omitted: this model reads text only]"
+        );
         let deep = (0..100).fold(
             json!({"type": "image"}),
             |inner, _| json!({"type": "x", "content": [inner]}),
         );
-        assert!(text(deep).unwrap().contains("omitted"));
+        assert!(read(json!([deep])).0.unwrap().contains("omitted"));
     }
 }

@@ -15,8 +15,6 @@ use super::parse::parse;
 use crate::api::{ApiError, ApiResult, shown};
 use crate::wanted::Waiting;
 
-/// Maximum size in bytes.
-const MAX_LEN: usize = 16 << 20;
 /// Maximum time until the body is complete.
 const MAX_TIME: Duration = Duration::from_secs(30);
 
@@ -72,8 +70,8 @@ async fn collect(mut body: Incoming, charge: &Charge) -> ApiResult<Data> {
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| ApiError::invalid("the request body was truncated"))?;
         let Ok(data) = frame.into_data() else { continue };
-        if collected.len() + data.len() > MAX_LEN {
-            return Err(ApiError::too_large(MAX_LEN));
+        if collected.len() + data.len() > charge.max_body() {
+            return Err(ApiError::too_large(charge.max_body()));
         }
         charge.add(data.len())?;
         collected.extend_from_slice(&data);

@@ -4,10 +4,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::api::ApiError;
 
-/// Maximum memory of all requests.
+/// Maximum size of a request body without media in bytes.
+const MAX_BODY: usize = 16 << 20;
+/// Maximum memory of all requests without media.
 const MAX_TOTAL: usize = 192 << 20;
-/// Maximum memory of a request.
+/// Maximum memory of a request without media.
 const MAX_REQUEST: usize = 96 << 20;
+/// Copies of a body in memory: as received, as dispatched to one of several models, and as JSON values.
+const COPIES: usize = 3;
 /// Part of each request's memory that does not count, so that small requests are served at all times.
 const FREE: usize = 64 << 10;
 /// Memory of a request that is worth returning to the system afterwards.
@@ -17,32 +21,54 @@ static TOTAL: AtomicUsize = AtomicUsize::new(0);
 
 /// Memory of a request: its body and the JSON values in it. It counts until the response starts.
 #[derive(Debug, Default)]
-pub struct Charge(AtomicUsize);
+pub struct Charge {
+    charged: AtomicUsize,
+    /// Space for media in base64.
+    media: usize,
+}
 
 impl Charge {
+    /// Creates the charge of a request that may contain media of `bytes`.
+    pub fn with_media(bytes: usize) -> Charge {
+        Charge {
+            charged: AtomicUsize::default(),
+            media: bytes.div_ceil(3).saturating_mul(4),
+        }
+    }
+
+    /// Returns the maximum size of the request body in bytes.
+    pub fn max_body(&self) -> usize {
+        MAX_BODY.saturating_add(self.media)
+    }
+
     /// Adds `n` bytes.
     ///
     /// # Errors
     /// 413 if the request needs too much memory, 503 if all requests together do.
     pub fn add(&self, n: usize) -> Result<(), ApiError> {
-        let before = self.0.load(Ordering::Relaxed);
+        let of_media = self.media.saturating_mul(COPIES);
+        let (max_request, max_total) = (
+            MAX_REQUEST.saturating_add(of_media),
+            MAX_TOTAL.saturating_add(of_media.saturating_mul(2)),
+        );
+        let before = self.charged.load(Ordering::Relaxed);
         let now = before.saturating_add(n);
-        if now > MAX_REQUEST {
-            return Err(ApiError::too_complex(MAX_REQUEST));
+        if now > max_request {
+            return Err(ApiError::too_complex(max_request));
         }
         let added = now.saturating_sub(FREE) - before.saturating_sub(FREE);
-        let fits = |total: usize| Some(total + added).filter(|&total| total <= MAX_TOTAL);
+        let fits = |total: usize| Some(total + added).filter(|&total| total <= max_total);
         if TOTAL.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
             return Err(ApiError::bodies_in_flight());
         }
-        self.0.store(now, Ordering::Relaxed);
+        self.charged.store(now, Ordering::Relaxed);
         Ok(())
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let charged = *self.0.get_mut();
+        let charged = *self.charged.get_mut();
         TOTAL.fetch_sub(charged.saturating_sub(FREE), Ordering::Relaxed);
         if charged >= LARGE {
             return_free_memory();
@@ -81,5 +107,8 @@ mod tests {
         assert!(small.iter().all(|charge| charge.add(FREE).is_ok()));
         drop((one, others));
         Charge::default().add(MAX_REQUEST).unwrap();
+        let media = Charge::with_media(20 << 20);
+        assert!(media.max_body() > MAX_BODY + (80 << 20) / 3);
+        media.add(COPIES * media.max_body()).unwrap();
     }
 }

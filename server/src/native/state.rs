@@ -77,7 +77,7 @@ pub fn props_json(service: &ModelService) -> Json {
         "chat_template_tool_problem": service.chat.tool_problem(),
         "bos_token": text(service.vocab().bos()),
         "eos_token": text(service.vocab().eos()),
-        "modalities": { "vision": false, "audio": false },
+        "modalities": { "vision": service.chat.reads_images(), "audio": false },
         "build_info": service.params.build,
         "is_sleeping": false,
     })
@@ -215,6 +215,17 @@ const LLAMACPP: &[Metric] = &[
         "Sequences of drafted tokens that were verified.",
         |n| count(&n.metrics.n_draft_sequences),
     ),
+    counter("llamacpp:images_encoded_total", "Encoded images.", |n| {
+        count(&n.metrics.n_images_encoded)
+    }),
+    counter(
+        "llamacpp:images_cached_total",
+        "Images found in the cache of encoded images.",
+        |n| count(&n.metrics.n_images_cached),
+    ),
+    counter("llamacpp:images_seconds_total", "Time of encoding images.", |n| {
+        seconds(&n.metrics.t_images)
+    }),
     gauge(
         "llamacpp:n_busy_slots_per_decode",
         "Mean number of sequences per decode call.",

@@ -8,6 +8,7 @@ use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, Fields, integer_of};
 use crate::app::Shared;
+use crate::chat::ImageFile;
 use crate::http::{Body, blocking, json};
 use crate::openai::conversation;
 
@@ -128,13 +129,15 @@ pub async fn apply_template(State(app): State<Shared>, Body(body): Body) -> ApiR
     blocking(move || {
         let mut fields = Fields::new(body, &[TEMPLATE_FIELDS], false)?;
         let starts_answer = fields.flag("add_generation_prompt")?;
-        let (mut conversation, _) = conversation(&mut fields)?;
+        let reader = app.service.chat.content_reader();
+        let (mut conversation, ..) = conversation(&mut fields, reader)?;
         fields.finish()?;
         if starts_answer == Some(true) && conversation.continues_last {
             let why = "must be false with continue_final_message";
             return Err(ApiError::field("add_generation_prompt", why));
         }
         conversation.without_answer = starts_answer == Some(false) && !conversation.continues_last;
+        conversation.images.iter_mut().for_each(ImageFile::measure);
         let prompt = app.service.chat.prompt(&conversation)?;
         Ok(json(&json!({ "prompt": prompt.text })))
     })

@@ -13,10 +13,11 @@ use crate::api::{
     ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, between, generating, limit,
 };
 use crate::app::{App, Shared};
-use crate::chat::messages::{messages, omitted_parts};
+use crate::chat::messages::messages;
 use crate::chat::tools::{ToolChoice, Tools, checked};
-use crate::chat::{Call, Choice, Conversation, OutputDelta, OutputParser, OutputStream, Usage};
-use crate::http::{Body, Client, EventEncoder, blocking, json, stream, warned};
+use crate::chat::{Call, Choice, ContentReader, Conversation, OutputDelta, OutputParser, OutputStream, Usage};
+use crate::encoding::begin;
+use crate::http::{Body, Client, EventEncoder, json, stream, warned};
 use crate::infill::InfillPrompt;
 use crate::openai::{chat_logprob_json, finish_reason};
 use crate::scheduler::{Finish, Request, TokenLogprob};
@@ -26,7 +27,7 @@ use crate::service::ModelService;
 pub const CHAT_FIELDS: &[Field] = &[
     Field::list(
         "messages",
-        "Messages, oldest first: objects with `role` and `content`. If empty, the server only confirms that the model is loaded.",
+        "Messages, oldest first: objects with `role`, `content`, and `images` (a list of base64 texts). If empty, the server only confirms that the model is loaded.",
     ),
     Field::list("tools", "Tool definitions."),
     MODEL,
@@ -50,7 +51,10 @@ pub const GENERATE_FIELDS: &[Field] = &[
         "suffix",
         "Text after the completion; requires a fill-in-the-middle model.",
     ),
-    Field::list("images", "Must be empty; only text is supported."),
+    Field::list(
+        "images",
+        "Images before the prompt, as base64; the model must be served with a projector (`--mmproj`).",
+    ),
     Field::flag("raw", "Continue the prompt without applying the chat template (false)."),
     MODEL,
     STREAM,
@@ -124,9 +128,20 @@ struct StartedRequest {
     ignored_fields: Vec<String>,
 }
 
+/// Work that a request asks for.
+enum Step {
+    /// None: the request only checks that the model is loaded.
+    Load,
+    /// Continue the prompt of the request.
+    Continue,
+    /// Answer a conversation.
+    Chat,
+}
+
 /// Parsed fields that both routes share, before the completion is started.
 struct CommonFields {
     started: StartedRequest,
+    step: Step,
     request: Request,
     grammar: Option<Grammar>,
     /// Chat template variables that control reasoning.
@@ -135,16 +150,20 @@ struct CommonFields {
 
 /// Handles `POST /api/chat`.
 pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
-    let shared_app = app.clone();
-    let started = blocking(move || start_chat(&shared_app, client, body));
-    run(app, Interface::Chat, started.await?).await
+    let started = begin(
+        &app,
+        client,
+        move |app| read_chat(app, client, body),
+        CommonFields::start,
+    );
+    run(app.clone(), Interface::Chat, started.await?).await
 }
 
 /// Handles `POST /api/generate`.
 pub async fn generate(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
-    let shared_app = app.clone();
-    let started = blocking(move || start_generate(&shared_app, client, body));
-    run(app, Interface::Generate, started.await?).await
+    let read = move |app: &App| read_generate(app, client, body);
+    let started = begin(&app, client, read, CommonFields::start).await?;
+    run(app, Interface::Generate, started).await
 }
 
 async fn run(app: Shared, interface: Interface, started: StartedRequest) -> ApiResult {
@@ -194,40 +213,45 @@ async fn respond(app: Shared, interface: Interface, started: StartedRequest) -> 
     Ok(json(&whole))
 }
 
-fn start_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<StartedRequest> {
+fn read_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<(Conversation, CommonFields)> {
     let service = &app.service;
     let mut fields = Fields::new(body, &[CHAT_FIELDS], false)?;
     let mut common = common(&mut fields, service, client)?;
     let tools = checked(fields.list("tools")?.unwrap_or_default(), ToolChoice::Auto, true)?;
     let mut list = fields.list("messages")?.unwrap_or_default();
-    common.started.ignored_fields.extend(omitted_parts(&list));
     common.started.ignored_fields.extend(fields.finish()?);
     if list.is_empty() {
-        return Ok(common.started);
+        return Ok((Conversation::default(), common));
     }
     for message in list.iter_mut().filter_map(Json::as_object_mut) {
         if let Some(thought) = message.remove("thinking") {
             message.insert("reasoning_content".to_owned(), thought);
         }
     }
-    common.respond(service, messages(list)?, tools)
+    let mut reader = service.chat.content_reader();
+    let messages = messages(list, &mut reader)?;
+    Ok(common.asked(messages, reader, tools))
 }
 
-fn start_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<StartedRequest> {
+fn read_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<(Conversation, CommonFields)> {
     let service = &app.service;
     let mut fields = Fields::new(body, &[GENERATE_FIELDS], false)?;
     let mut common = common(&mut fields, service, client)?;
     let (prompt, system) = (fields.text("prompt")?.unwrap_or_default(), fields.text("system")?);
     let suffix = fields.text("suffix")?.filter(|text| !text.is_empty());
-    if fields.list("images")?.is_some_and(|images| !images.is_empty()) {
-        return Err(ApiError::field("images", "unsupported: this model accepts text only"));
-    }
+    let mut reader = service.chat.content_reader();
+    reader.enter("images", "user");
+    let marks = reader.beside(fields.take("images").unwrap_or_default());
+    let marks = marks.map_err(|why| ApiError::field("images", why))?;
     let is_raw = fields.flag("raw")?.unwrap_or(false);
     common.started.ignored_fields.extend(fields.finish()?);
-    if prompt.is_empty() && suffix.is_none() {
-        return Ok(common.started);
+    if prompt.is_empty() && suffix.is_none() && marks.is_empty() {
+        return Ok((Conversation::default(), common));
     }
     if is_raw || suffix.is_some() || service.chat.template().is_empty() {
+        if !marks.is_empty() {
+            return Err(ApiError::field("images", "cannot be combined with `raw` or `suffix`"));
+        }
         common.request.constraint = service.constraint(common.grammar.as_ref())?;
         common.request.prompt = match suffix {
             None => service.tokens(&prompt),
@@ -238,36 +262,54 @@ fn start_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResu
             }
             .prompt(service)?,
         };
-        let events = service.submit(common.request)?;
-        common.started.completion = Some(OutputStream::new(vec![(events, 1)], &OutputParser::none()));
-        return Ok(common.started);
+        common.step = Step::Continue;
+        return Ok((Conversation::default(), common));
     }
     let mut conversation: Vec<Message> = system
         .filter(|text| !text.is_empty())
         .map(Message::system)
         .into_iter()
         .collect();
-    conversation.push(Message::user(prompt));
-    common.respond(service, conversation, None)
+    let prompt = reader
+        .text(prompt.into())
+        .map_err(|why| ApiError::field("prompt", why))?;
+    conversation.push(Message::user(marks + &prompt));
+    Ok(common.asked(conversation, reader, None))
 }
 
 impl CommonFields {
-    /// Starts a chat completion.
-    fn respond(
+    /// Returns the conversation of a chat completion.
+    fn asked(
         mut self,
-        service: &ModelService,
         messages: Vec<Message>,
+        reader: ContentReader,
         tools: Option<Tools>,
-    ) -> ApiResult<StartedRequest> {
+    ) -> (Conversation, CommonFields) {
+        let (images, omitted) = reader.finish();
+        self.started.ignored_fields.extend(omitted);
+        self.step = Step::Chat;
         let conversation = Conversation {
             messages,
-            variables: self.variables,
+            images,
+            variables: std::mem::take(&mut self.variables),
             tools,
             ..Conversation::default()
         };
-        let completion = service.start_chat(conversation, self.request, self.grammar.as_ref(), true)?;
-        self.started.completion = Some(completion);
-        Ok(self.started)
+        (conversation, self)
+    }
+
+    /// Starts the completion.
+    fn start(app: &App, conversation: Conversation, mut fields: CommonFields) -> ApiResult<StartedRequest> {
+        let service = &app.service;
+        fields.started.completion = match fields.step {
+            Step::Load => None,
+            Step::Continue => {
+                let events = service.submit(fields.request)?;
+                Some(OutputStream::new(vec![(events, 1)], &OutputParser::none()))
+            }
+            Step::Chat => Some(service.start_chat(conversation, fields.request, fields.grammar.as_ref(), true)?),
+        };
+        Ok(fields.started)
     }
 }
 
@@ -301,6 +343,7 @@ fn common(fields: &mut Fields, service: &ModelService, client: Client) -> ApiRes
     };
     Ok(CommonFields {
         started,
+        step: Step::Load,
         request,
         grammar,
         variables: thinking(fields)?,

@@ -16,9 +16,10 @@ use crate::api::{
     structure,
 };
 use crate::app::{App, Shared};
-use crate::chat::messages::{can_continue, continues, messages, omitted_parts};
+use crate::chat::messages::{can_continue, continues, messages};
 use crate::chat::tools::tools;
-use crate::chat::{Choice, Conversation, OutputDelta, Trace, Usage};
+use crate::chat::{Choice, ContentReader, Conversation, OutputDelta, Trace, Usage};
+use crate::encoding::begin;
 use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
 use crate::native::{settings_json, verbose_json};
 use crate::scheduler::{Finish, MAX_CHOICES, PromptProgress, Request, TokenLogprob};
@@ -27,7 +28,7 @@ use crate::scheduler::{Finish, MAX_CHOICES, PromptProgress, Request, TokenLogpro
 pub const FIELDS: &[Field] = &[
     Field::list(
         "messages",
-        "Messages, oldest first: objects with `role` and `content` (a string or a list of text parts).",
+        "Messages, oldest first: objects with `role` and `content`: a string, or a list of `text` and `image_url` parts. Images are `data:` URLs; the model must be served with a projector (`--mmproj`).",
     ),
     Field::text("model", "Model name; selects a model if the server has several."),
     Field::integer(
@@ -144,16 +145,16 @@ struct ResponseMeta {
 
 /// Handles `POST /v1/chat/completions`.
 pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
-    let shared_app = app.clone();
-    let begin = move || {
-        let mut read = read(&shared_app, client, body)?;
-        let (conversation, request) = (std::mem::take(&mut read.conversation), read.request.clone());
-        let completion = shared_app
-            .service
-            .start_chat(conversation, request, read.grammar.as_ref(), read.splits)?;
+    let read = move |app: &App| {
+        let mut read = read(app, client, body)?;
+        Ok((std::mem::take(&mut read.conversation), read))
+    };
+    let start = |app: &App, conversation: Conversation, read: ParsedRequest| {
+        let (request, grammar) = (read.request.clone(), read.grammar.as_ref());
+        let completion = app.service.start_chat(conversation, request, grammar, read.splits)?;
         Ok((completion, read))
     };
-    let (mut completion, read) = blocking(begin).await?;
+    let (mut completion, read) = begin(&app, client, read, start).await?;
     let meta = read.meta;
     if read.is_stream {
         let trace = completion.trace.as_deref().map(|trace| Trace {
@@ -254,8 +255,8 @@ fn logprobs_json<'a>(app: &App, meta: &ResponseMeta, logprobs: impl Iterator<Ite
     json!({ "content": content, "refusal": null })
 }
 
-/// Reads the conversation, and whether reasoning is split off.
-pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
+/// Reads the conversation, whether reasoning is split off, and warnings about omitted parts of messages.
+pub fn conversation(fields: &mut Fields, mut reader: ContentReader) -> ApiResult<(Conversation, bool, Vec<String>)> {
     let list = fields
         .list("messages")?
         .ok_or_else(|| ApiError::field("messages", "missing; expected a list of messages"))?;
@@ -270,7 +271,7 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
     let is_prefix = list.last().is_some_and(continues);
     let mut conversation = Conversation {
         tools,
-        messages: messages(list)?,
+        messages: messages(list, &mut reader)?,
         variables,
         continues_last: fields.flag("continue_final_message")?.unwrap_or(is_prefix),
         budget,
@@ -289,7 +290,9 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
             "the last message must have role assistant",
         ));
     }
-    Ok((conversation, splits))
+    let (images, omitted) = reader.finish();
+    conversation.images = images;
+    Ok((conversation, splits, omitted))
 }
 
 fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<ParsedRequest> {
@@ -316,7 +319,8 @@ fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult
     let is_stream = fields.flag("stream")?.unwrap_or(false);
     let usage = stream_usage(fields.object("stream_options")?)?;
     let grammar = structure(&mut fields)?;
-    let (conversation, splits) = conversation(&mut fields)?;
+    let (conversation, splits, omitted) = conversation(&mut fields, service.chat.content_reader())?;
+    ignored_fields.extend(omitted);
     ignored_fields.extend(fields.finish()?);
     let meta = ResponseMeta {
         id,
@@ -341,8 +345,7 @@ fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult
     })
 }
 
-/// Checks fields of OpenAI models that have no equivalent; returns the warnings about ignored ones and about
-/// omitted parts of messages.
+/// Checks fields of OpenAI models that have no equivalent; returns the warnings about ignored ones.
 fn warnings(fields: &mut Fields) -> ApiResult<Vec<String>> {
     if fields
         .list("modalities")?
@@ -354,11 +357,7 @@ fn warnings(fields: &mut Fields) -> ApiResult<Vec<String>> {
         ));
     }
     let verbosity = fields.text("verbosity")?.filter(|word| word != "medium");
-    let mut warnings: Vec<String> = verbosity.map(|_| "verbosity".to_owned()).into_iter().collect();
-    if let Some(Json::Array(list)) = fields.given("messages") {
-        warnings.extend(omitted_parts(list));
-    }
-    Ok(warnings)
+    Ok(verbosity.map(|_| "verbosity".to_owned()).into_iter().collect())
 }
 
 struct Stream {

@@ -1,11 +1,13 @@
 //! The scheduler thread: decodes running sequences first, then prefills prompts in chunks, in one context.
 //!
 //! This module has the loop and its steps. [`admission`] starts queued jobs, [`drafting`] decodes with drafts,
-//! [`postponed`] keeps the logits of jobs with slow grammars, and [`commands`] runs commands.
+//! [`images`] keeps the rows of an image in one batch, [`postponed`] keeps the logits of jobs with slow grammars, and
+//! [`commands`] runs commands.
 
 mod admission;
 mod commands;
 mod drafting;
+mod images;
 mod postponed;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,6 +19,7 @@ use engine::finite::{NotFinite, check_logits};
 use engine::model::Model;
 use engine::sample::{Candidates, Token};
 use engine::speculate::Decoded;
+use llama::parts::push_with_images;
 
 use super::command::{Reply, Slot};
 use super::drafts::{CompletionId, Drafts};
@@ -306,18 +309,19 @@ impl Batcher {
             let left = b.running.iter().map(|r| b.n_uncomputed(r));
             left.filter(|&n| n > 1).sum()
         };
-        self.reserve_cells(|b| left_of_prompts(b).min(budget));
+        self.reserve_cells(|b| left_of_prompts(b).min(budget.max(b.next_image())));
         let mut prompts: Vec<usize> = (0..self.running.len())
             .filter(|&i| self.n_uncomputed(&self.running[i]) > 1)
             .collect();
         prompts.sort_by_key(|&i| self.running[i].job.arrival);
         let left: Vec<usize> = prompts.iter().map(|&i| self.n_uncomputed(&self.running[i])).collect();
-        let shares = divide(&left, budget, n_batch.min(self.memory.n_free()));
+        let n_max = n_batch.min(self.memory.n_free());
+        let shares = divide(&left, budget, n_max);
         let shares = prompts.iter().zip(shares).map(|(&at, share)| {
             let wants_rows = self.running[at].job.prompt_logprobs.is_some();
             (at, if wants_rows { share.min(MAX_ROWS) } else { share })
         });
-        let parts: Vec<(usize, usize)> = shares.filter(|(_, share)| *share > 0).collect();
+        let parts = self.with_whole_images(shares.collect(), n_max);
         let n: usize = parts.iter().map(|(_, n)| n).sum();
         let start = Instant::now();
         self.compute(&parts);
@@ -398,9 +402,17 @@ impl Batcher {
             let from = self.memory.sequences.tokens_of(running.seq).len();
             let (row, seqs) = (self.batch.len(), SeqSet::one(running.seq));
             let wants_rows = running.job.prompt_logprobs.is_some();
-            for (i, &token) in running.job.tokens[from..from + n].iter().enumerate() {
-                let is_last = from + i + 1 == running.job.tokens.len();
-                self.batch.push(token, from + i, seqs, is_last || wants_rows);
+            if running.job.images.is_empty() {
+                for (i, &token) in running.job.tokens[from..from + n].iter().enumerate() {
+                    let is_last = from + i + 1 == running.job.tokens.len();
+                    self.batch.push(token, from + i, seqs, is_last || wants_rows);
+                }
+            } else {
+                let (tokens, images) = (&running.job.tokens, &running.job.images);
+                push_with_images(&mut self.batch, tokens, from..from + n, images, running.seq);
+                if from + n == tokens.len() {
+                    self.batch.request_last();
+                }
             }
             filled.push(Part { at, from, n, row });
         }
@@ -495,6 +507,7 @@ impl Batcher {
             self.memory.sequences.take(seq, job.owner, job.n_prompt);
             let job = Job {
                 tokens: job.tokens.clone(),
+                images: job.images.clone(),
                 generations: vec![generation],
                 prompt_logprobs: None,
                 id: job.id.clone(),

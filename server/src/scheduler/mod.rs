@@ -30,10 +30,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engine::context::Context;
+use engine::context::{Context, MEDIA_TOKENS};
 use engine::model::Model;
 use engine::sample::SamplerChain;
-use llama::parts::sampler_chain;
+use llama::parts::{ImageSpan, image_spans, sampler_chain};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -187,7 +187,7 @@ impl Scheduler {
     ///
     /// Blocks while the samplers process the prompt.
     pub fn submit(&self, request: Request) -> Result<UnboundedReceiver<Event>, SubmitError> {
-        self.check(&request)?;
+        let images = self.check(&request)?;
         // Check first, because creating the samplers is expensive.
         if self.inbox.n_waiting() >= self.settings.max_waiting {
             return Err(self.busy());
@@ -229,6 +229,7 @@ impl Scheduler {
             reuse: request.reuse && !request.prompt_logprobs,
             prompt_logprobs,
             wants_progress: request.progress,
+            images: images.into(),
             id: request.id,
             client: request.client,
             owner: self.settings.cache_owner(request.client),
@@ -261,6 +262,7 @@ impl Scheduler {
                 prompt_logprobs: None,
                 id: first.id.clone(),
                 tokens: first.tokens.clone(),
+                images: first.images.clone(),
                 // The first job reports the prompt.
                 prompt_done_sent: true,
                 ..*first
@@ -357,7 +359,8 @@ impl Scheduler {
         }
     }
 
-    fn check(&self, request: &Request) -> Result<(), SubmitError> {
+    /// Checks a request and returns the rows of images in its prompt.
+    fn check(&self, request: &Request) -> Result<Vec<ImageSpan>, SubmitError> {
         if Scheduler::encodes(&self.model) {
             let arch = self.model.arch().name;
             return Err(SubmitError::Encoder { arch });
@@ -367,7 +370,11 @@ impl Scheduler {
         if n_prompt == 0 {
             return Err(SubmitError::EmptyPrompt);
         }
-        if let Some(&token) = request.prompt.iter().find(|&&token| token as usize >= n_vocab) {
+        let images = image_spans(&request.prompt, &request.images);
+        let is_row = |at: usize| images.iter().any(|image| image.start <= at && at < image.end());
+        let mut ids = request.prompt.iter().enumerate();
+        let unknown = ids.find(|&(at, &token)| token as usize >= n_vocab && !is_row(at));
+        if let Some((_, &token)) = unknown {
             return Err(SubmitError::Token { token, n_vocab });
         }
         if n_prompt > self.n_ctx {
@@ -377,7 +384,7 @@ impl Scheduler {
         if request.n == 0 || request.n > max {
             return Err(SubmitError::Choices { n: request.n, max });
         }
-        Ok(())
+        Ok(images)
     }
 
     /// Creates the samplers of a request and feeds them the prompt.
@@ -388,7 +395,8 @@ impl Scheduler {
             .as_ref()
             .is_some_and(|constraint| constraint.covers_end());
         let mut chain = sampler_chain(&self.model, &request.sampler, request.ignore_eos && !is_bound)?;
-        request.prompt.iter().for_each(|&token| chain.accept_prompt(token));
+        let texts = request.prompt.iter().filter(|token| **token < MEDIA_TOKENS);
+        texts.for_each(|&token| chain.accept_prompt(token));
         Ok(match &request.constraint {
             Some(constraint) => chain.constrained(constraint.clone()),
             None => chain,

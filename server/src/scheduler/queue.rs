@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use engine::sample::Token;
+use llama::parts::ImageSpan;
 
 use super::command::Command;
 use super::generation::Generation;
@@ -14,6 +15,8 @@ use super::request::{Event, Finish, PromptDone, SubmitError, TokenLogprob};
 pub struct Job {
     /// Prompt tokens, followed by generated tokens.
     pub tokens: Vec<Token>,
+    /// Rows of images in the prompt, in order.
+    pub images: Arc<[ImageSpan]>,
     /// Number of prompt tokens.
     pub n_prompt: usize,
     /// Completions; each gets a sequence once the prompt is processed.
@@ -207,6 +210,7 @@ mod tests {
     fn job(client: u64, priority: i32, arrival: u64) -> Job {
         Job {
             tokens: Vec::new(),
+            images: Arc::new([]),
             n_prompt: 0,
             generations: Vec::new(),
             reuse: true,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::chat::Budget;
-use engine::context::DecodeError;
+use engine::context::{DecodeError, MediaRows};
 use engine::grammar::Constraint;
 use engine::sample::{SampleError, SamplerParams, Token};
 use engine::speculate::Drafted;
@@ -14,6 +14,8 @@ use engine::speculate::Drafted;
 pub struct Request {
     /// Prompt tokens; not empty.
     pub prompt: Vec<Token>,
+    /// Images whose rows are in the prompt, in any order.
+    pub images: Vec<Arc<MediaRows>>,
     /// Number of choices; each has its own random seed.
     pub n: usize,
     /// Maximum tokens per choice; `None`: until the model stops or the context is full.
@@ -64,6 +66,7 @@ impl Request {
     pub fn new(prompt: Vec<Token>) -> Request {
         Request {
             prompt,
+            images: Vec::new(),
             n: 1,
             max_tokens: None,
             sampler: SamplerParams::default(),

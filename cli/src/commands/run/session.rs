@@ -144,10 +144,18 @@ fn stops(args: &RunArgs) -> Outcome<Vec<String>> {
 
 /// Loads the projector, if one is given, and reserves space for the rows of an image in the context.
 fn projector(args: &RunArgs, params: &mut ContextParams, model: &Model) -> Outcome<Option<Projector>> {
-    let Some(file) = &args.media.mmproj else {
+    let media = &args.media;
+    // Without images, a projector next to the model would only take memory.
+    if media.projector.mmproj.is_none() && media.image.is_empty() {
         return Ok(None);
+    }
+    let precision = args.context.precision.mode;
+    let projector = images::projector(&media.projector, &args.load, precision, params, model)?;
+    let Some(projector) = projector else {
+        return Err(Failure::new(
+            "--image needs a projector: pass it with --mmproj, or put it next to the model as mmproj*.gguf",
+        ));
     };
-    let projector = images::open(file, &args.load, args.context.precision.mode, params, model)?;
     params.media_rows = projector.encoder().n_rows();
     Ok(Some(projector))
 }

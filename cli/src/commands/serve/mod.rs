@@ -67,8 +67,14 @@ pub fn run(mut args: ServeArgs, program: Command) -> Outcome {
         origins: args.cors_origins.clone(),
         is_public: args.insecure,
         vertex,
+        media_bytes: args.serving.media.max_bytes(),
         logs_requests: args.verbose,
     };
+    if args.serves_several() && args.serving.media.projector.mmproj.is_some() {
+        return Err(Failure::new(
+            "--mmproj belongs to a single model; put it next to the model, or set `mmproj` in a section of --models-preset",
+        ));
+    }
     let (routes, close) = if args.serves_several() {
         of_several(args, program, gate, &runtime, &place, start)?
     } else if args.sleep_idle_seconds >= 0 {

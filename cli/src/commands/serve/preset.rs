@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn preset_accepts_all_option_spellings() {
         let text = "version = 1\n; a comment\n[*]\nc = 4096\nLLAMA_ARG_N_PARALLEL = 2\n\n[one]\nmodel = /a b.gguf\nngl = 0\nn = 5\n\
-                    jinja = true\nc=8192\nload-on-startup = on\n# another\n[user/repo:Q8_0]\nalias = x,y\ncache_type_k = q8_0\nno-webui = false\nmmproj = /a.gguf\nprio = 2\nswa-full = false\n";
+                    jinja = true\nc=8192\nload-on-startup = on\n# another\n[user/repo:Q8_0]\nalias = x,y\ncache_type_k = q8_0\nno-webui = false\nmmproj = /a.gguf\npoll = 1\nprio = 2\nswa-full = false\n";
         let presets = parse(text).unwrap();
         assert_eq!(presets.others.serving.context.ctx_size, Some(4096));
         assert_eq!(presets.others.serving.n_parallel, 2);
@@ -231,9 +231,11 @@ mod tests {
         assert_eq!(two.args.serving.alias, ["x", "y"]);
         assert_eq!(two.args.serving.context.ctx_size, Some(4096));
         assert!(!two.args.no_webui);
+        let projector = two.args.serving.media.projector.mmproj.as_deref();
+        assert_eq!(projector, Some(std::path::Path::new("/a.gguf")));
         let notices = &two.args.without_effect.notices;
         assert!(
-            notices.len() == 2 && notices[0].starts_with("--mmproj has no effect: "),
+            notices.len() == 2 && notices[0].starts_with("--poll has no effect: "),
             "{notices:?}"
         );
     }

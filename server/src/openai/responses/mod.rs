@@ -12,24 +12,32 @@ use axum::Extension;
 use axum::extract::{Path, State};
 use axum::http::{Uri, header};
 use axum::response::IntoResponse;
-use serde_json::{Map, Value as Json, json};
+use engine::grammar::Grammar;
+use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult};
 use crate::app::{App, Shared};
-use crate::chat::{OutputDelta, OutputStream, Usage};
+use crate::chat::{Conversation, OutputDelta, OutputStream, Usage};
+use crate::encoding::begin;
 use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
 use crate::openai::{chat_logprob_json, counted, progress_json, timings_json};
 use crate::response_store::StoredResponse;
-use crate::scheduler::{Finish, PromptProgress};
+use crate::scheduler::{Finish, PromptProgress, Request};
 use input::ParsedRequest;
 use items::{Item, Items};
 
 /// Handles `POST /v1/responses`.
 pub async fn responses(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
-    let shared_app = app.clone();
     let id = unique("resp_");
-    let name = id.as_str().into();
-    let (mut completion, request_fields) = blocking(move || ask(&shared_app, client, name, body)).await?;
+    let name: Arc<str> = id.as_str().into();
+    let read = move |app: &App| {
+        let (request_fields, conversation, request, grammar) = input::read(app, client, body)?;
+        Ok((conversation, (request_fields, request, grammar)))
+    };
+    let start = move |app: &App, conversation: Conversation, read: (ParsedRequest, Request, Option<Grammar>)| {
+        ask(app, client, name, conversation, read)
+    };
+    let (mut completion, request_fields) = begin(&app, client, read, start).await?;
     let (is_stream, ignored_fields) = (request_fields.is_stream, request_fields.ignored_fields.clone());
     let mut encoder = ResponseStream {
         id,
@@ -156,8 +164,13 @@ fn unknown(id: &str) -> ApiError {
     ))
 }
 
-fn ask(app: &App, client: Client, id: Arc<str>, body: Map<String, Json>) -> ApiResult<(OutputStream, ParsedRequest)> {
-    let (mut request_fields, conversation, mut request, grammar) = input::read(app, client, body)?;
+fn ask(
+    app: &App,
+    client: Client,
+    id: Arc<str>,
+    conversation: Conversation,
+    (mut request_fields, mut request, grammar): (ParsedRequest, Request, Option<Grammar>),
+) -> ApiResult<(OutputStream, ParsedRequest)> {
     request.client = client.0;
     request.id = Some(id);
     request_fields.max_tokens = request.max_tokens;

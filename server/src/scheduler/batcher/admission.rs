@@ -2,9 +2,11 @@
 
 use std::time::Instant;
 
+use super::images::without_cut_image;
 use super::{Batcher, Running};
 use crate::scheduler::queue::{Job, order};
 use crate::scheduler::request::Event;
+use crate::scheduler::sequences::Match;
 
 /// Maximum number of times that later jobs may overtake a job that does not fit.
 const MAX_OVERTAKEN: usize = 32;
@@ -78,7 +80,12 @@ impl Batcher {
         // The last token is always computed because its logits are needed.
         let reusable = &job.tokens[..job.tokens.len() - 1];
         let found = if job.reuse {
-            self.memory.sequences.best_match(reusable, job.owner)
+            let found = self.memory.sequences.best_match(reusable, job.owner);
+            let whole = found.map(|found| Match {
+                n_common: without_cut_image(&job.images, found.n_common),
+                ..found
+            });
+            whole.filter(|found| found.n_common > 0)
         } else {
             None
         };

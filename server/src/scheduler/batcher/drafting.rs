@@ -11,7 +11,9 @@ impl Batcher {
     /// Assigns drafters to running completions, while idle drafters are available.
     pub(super) fn assign_drafters(&mut self) {
         let Some(drafts) = &mut self.drafts else { return };
-        let running = self.running.iter().filter_map(|r| Some((r.seq, r.completion_id()?)));
+        // Drafters read tokens only.
+        let texts = self.running.iter().filter(|r| r.job.images.is_empty());
+        let running = texts.filter_map(|r| Some((r.seq, r.completion_id()?)));
         drafts.assign(&running.collect::<Vec<_>>());
     }
 
