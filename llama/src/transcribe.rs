@@ -12,6 +12,7 @@ use engine::context::{Batch, Context, ContextError, ContextParams, DecodeError, 
 use engine::gguf::GgufError;
 use engine::model::Model;
 use engine::vocab::Token;
+use kernels::{GgmlType, Precision};
 use media::audio::{Mel, MelKind, mel};
 
 use rules::Rules;
@@ -118,12 +119,13 @@ pub struct Transcriber {
 }
 
 impl Transcriber {
-    /// Creates a recognizer. Sizes in `params` are replaced by those of the model.
+    /// Creates a recognizer. Sizes in `params` are replaced by those of the model. With [`Precision::Exact`], keys and
+    /// values are f32.
     pub fn new(model: &Arc<Model>, params: &ContextParams) -> Result<Transcriber> {
         let arch = model.arch().name;
         let width = model.frame_width().ok_or(TranscribeError::Architecture { arch })?;
         let n_rows = WINDOW_SAMPLES / windows::SAMPLES_PER_ROW;
-        let params = ContextParams {
+        let mut params = ContextParams {
             n_ctx: n_rows,
             n_batch: n_rows,
             n_ubatch: n_rows,
@@ -131,6 +133,9 @@ impl Transcriber {
             n_outputs_max: 1,
             ..params.clone()
         };
+        if params.precision == Precision::Exact {
+            (params.type_k, params.type_v) = (GgmlType::F32, GgmlType::F32);
+        }
         Ok(Transcriber {
             rules: Rules::of(model)?,
             n_mel: windows::n_mel(width),

@@ -358,6 +358,62 @@ fn sequences_have_separate_adapters() {
     }
 }
 
+/// Weights of a decoder's cross attention, which does not compute its keys and values for every token.
+const CROSS: [&str; 3] = [
+    "dec.blk.0.cross_attn_k.weight",
+    "dec.blk.1.cross_attn_v.weight",
+    "dec.blk.1.cross_attn_o.weight",
+];
+
+/// Encodes the prompt of each sequence.
+fn encode(ctx: &mut Context, t: &[Token], n_seqs: usize) {
+    let mut batch = Batch::new();
+    (0..n_seqs).for_each(|seq| batch.push_prompt(&t[seq..seq + 8], 0, seq));
+    ctx.encode(&batch).unwrap();
+}
+
+/// Returns the logits of two tokens of a sequence, decoded in turn from the start.
+fn decoded(ctx: &mut Context, t: &[Token], seq: usize) -> Vec<f32> {
+    ctx.seq_rm(seq, ..).unwrap();
+    let mut logits = decode_one(ctx, t[20], 0, seq);
+    logits.extend(decode_one(ctx, t[21], 1, seq));
+    logits
+}
+
+#[test]
+fn adapters_of_cross_attention_apply_to_encoded_prompts() {
+    let t = tokens("t5-dense");
+    let file = File::of("t5-dense");
+    let m = file.model(&exact().load);
+    let mut pairs = factors(&file, &CROSS, 4, 5);
+    let adapter = lora(&adapter_file("t5", &mut pairs, GgmlType::F32), &m).unwrap();
+    let mut ctx = context(&m, |p| p.n_seq_max = 3);
+    encode(&mut ctx, &t, 3);
+    let plain = [0, 1, 2].map(|seq| decoded(&mut ctx, &t, seq));
+    let merged = |scale: f32| {
+        let mut merged = file.clone();
+        merged.merge(&pairs, scale);
+        let mut ctx = context(&merged.model(&exact().load), |p| p.n_seq_max = 3);
+        encode(&mut ctx, &t, 3);
+        [0, 1, 2].map(|seq| decoded(&mut ctx, &t, seq))
+    };
+    // The prompts stay encoded while the adapter and its scale change.
+    for scale in [1.0, -0.5] {
+        ctx.set_adapters(&[(adapter.clone(), scale)]).unwrap();
+        let (expected, found) = (merged(scale), [0, 1, 2].map(|seq| decoded(&mut ctx, &t, seq)));
+        for seq in 0..3 {
+            assert_close(&expected[seq], &found[seq], &format!("sequence {seq}, scale {scale}"));
+            assert_differs(&plain[seq], &found[seq], &format!("sequence {seq}, scale {scale}"));
+        }
+    }
+    ctx.set_seq_adapters(0, Some(&[(adapter.clone(), 1.0)])).unwrap();
+    ctx.set_seq_adapters(2, Some(&[])).unwrap();
+    let found = [0, 1, 2].map(|seq| decoded(&mut ctx, &t, seq));
+    assert_close(&merged(1.0)[0], &found[0], "adapter of a sequence");
+    assert_close(&merged(-0.5)[1], &found[1], "adapter of the context");
+    assert_close(&plain[2], &found[2], "no adapter");
+}
+
 /// A saved state can only be restored with the same adapters.
 #[test]
 fn state_requires_same_adapters() {

@@ -214,6 +214,32 @@ fn node_sources_precede_node() {
     }
 }
 
+#[test]
+fn cross_keys_are_computed_once_per_encoded_prompt() {
+    let (m, t) = (model("t5-dense"), tokens("t5-dense"));
+    let mut ctx = context(&m, |_| {});
+    let found = Arc::new(AtomicUsize::new(0));
+    let check = |graph: &Graph, node: TensorId| {
+        let t = graph.tensor(node);
+        let is_write = matches!(t.op, Op::SetRows) && graph.tensor(t.source(1)).name.base == "cross_k";
+        usize::from(is_write)
+    };
+    ctx.set_observer(Some(Box::new(Look {
+        check,
+        found: found.clone(),
+    })));
+    let n_layer = m.memory_specs().cross.len();
+    for encoded in 1..=2 {
+        let mut batch = Batch::new();
+        batch.push_prompt(&t[..11], 0, 0);
+        ctx.encode(&batch).unwrap();
+        ctx.seq_rm(0, ..).unwrap();
+        (0..3).for_each(|pos| drop(tests::decode_one(&mut ctx, t[20 + pos], pos, 0)));
+        assert_eq!(found.load(Ordering::Relaxed), encoded * n_layer);
+    }
+    assert!(n_layer > 0);
+}
+
 /// Returns true if `id` depends on a write to the memory it reads.
 fn follows_its_write(graph: &Graph, id: TensorId) -> bool {
     let t = graph.tensor(id);

@@ -230,28 +230,8 @@ impl Builder<'_> {
         self.attend_to(q, [stored.keys, stored.values], stored.cells, args)
     }
 
-    /// Computes cross attention of `q [dk, n_head, T]` to the encoder output, `k [dk, n_head_kv, T_encoded]`
-    /// and `v [dv, n_head_kv, T_encoded]`: `[dv * n_head, T]`. A token attends to all encoded positions of
-    /// its sequence.
-    pub fn cross_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: AttentionArgs) -> TensorId {
-        let (n, n_tables) = (self.params.n_encoded, self.n_tables());
-        let (g, inputs) = (&mut *self.g, &mut self.inputs.encoded);
-        let positions = *inputs
-            .positions
-            .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "encoded_positions"));
-        let tables = *inputs
-            .tables
-            .get_or_insert_with(|| table_inputs(g, n_tables, n.div_ceil(PAGE)));
-        let cells = CellLists {
-            positions,
-            tables,
-            compressed_from: None,
-        };
-        self.attend_to(q, [k, v], cells, AttentionArgs { causal: false, ..args })
-    }
-
     /// Computes attention of queries to keys and values in the given cells.
-    fn attend_to(
+    pub(super) fn attend_to(
         &mut self,
         q: TensorId,
         [keys, values]: [TensorId; 2],
@@ -373,7 +353,7 @@ impl Builder<'_> {
         rows: &[(TensorId, TensorId)],
     ) -> TensorId {
         let ne = self.g.tensor(rows[0].0).ne;
-        let (head, n_head, row) = (ne[0], ne[1], ne[0] * ne[1]);
+        let row = ne[0] * ne[1];
         let full = Name {
             base: name,
             layer: self.layer,
@@ -386,16 +366,27 @@ impl Builder<'_> {
             let written = self.g.set_rows(cache, flat, cells);
             cache = self.ok(written, x);
         }
+        self.heads_of_rows(cache, [ne[0], ne[1], pool.n_kv], rows[0].0)
+    }
+
+    /// Returns the first `n` rows of a cache as heads: `[head, n_head, n]`. In case of an error, returns `instead`.
+    pub(super) fn heads_of_rows(
+        &mut self,
+        cache: TensorId,
+        [head, n_head, n]: [usize; 3],
+        instead: TensorId,
+    ) -> TensorId {
+        let ty = self.g.tensor(cache).ty;
         let block = ty.block_size();
-        let row_bytes = row / block * ty.block_bytes();
+        let row_bytes = head * n_head / block * ty.block_bytes();
         let nb = [
             ty.block_bytes(),
             head / block * ty.block_bytes(),
             row_bytes,
-            row_bytes * pool.n_kv,
+            row_bytes * n,
         ];
-        let view = self.g.view(cache, [head, n_head, pool.n_kv, 1], nb, 0);
-        self.ok(view, rows[0].0)
+        let view = self.g.view(cache, [head, n_head, n, 1], nb, 0);
+        self.ok(view, instead)
     }
 
     fn cells_of_tokens(&mut self, pool: usize) -> TensorId {
@@ -419,7 +410,7 @@ impl Builder<'_> {
     }
 
     /// Returns the maximum number of page tables in a ubatch, one per sequence.
-    fn n_tables(&self) -> usize {
+    pub(super) fn n_tables(&self) -> usize {
         self.params.n_tokens.min(self.params.n_seq_max).max(1)
     }
 
@@ -464,7 +455,7 @@ impl Builder<'_> {
 }
 
 /// Creates inputs for `n_tables` page tables of up to `n_pages` pages each.
-fn table_inputs(g: &mut Graph, n_tables: usize, n_pages: usize) -> TableInputs {
+pub(super) fn table_inputs(g: &mut Graph, n_tables: usize, n_pages: usize) -> TableInputs {
     let n_entries = [n_tables * n_pages, 1, 1, 1];
     TableInputs {
         starts: g.input(GgmlType::I32, [n_tables + 1, 1, 1, 1], "table_starts"),

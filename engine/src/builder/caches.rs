@@ -34,6 +34,8 @@ pub struct KvSpec {
 pub struct MemorySpecs {
     /// Requirements of the attention calls.
     pub kv: Vec<KvSpec>,
+    /// Requirements of the cross attention calls.
+    pub cross: Vec<CrossSpec>,
     /// Requirements of the recurrent ops.
     pub states: Vec<StateSpec>,
 }
@@ -43,6 +45,10 @@ pub struct MemorySpecs {
 pub struct CacheView {
     /// Caches of the attention calls, in call order.
     pub slots: Vec<KvSlot>,
+    /// Keys and values of the cross attention calls, in call order.
+    pub cross: Vec<CrossSlot>,
+    /// Number of rows of the encoder output that each [`CrossSlot`] holds.
+    pub n_cross_rows: usize,
     /// Cell pools; slots with the same window share a pool.
     pub pools: Vec<PoolView>,
     /// States of the recurrent ops, in call order.
@@ -65,6 +71,32 @@ pub struct KvSlot {
     /// Keys `[k_row, n_cells]`; with compressed keys, `n_cells` covers both pools.
     pub k: BufferSlice,
     /// Cached values `[v_row, n_cells]`.
+    pub v: BufferSlice,
+}
+
+/// Requirements of a cross attention call, recorded by a probe build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrossSpec {
+    /// Layer index.
+    pub layer: usize,
+    /// Elements of a key row.
+    pub k_row: usize,
+    /// Elements of a value row.
+    pub v_row: usize,
+    /// Number of key/value heads.
+    pub n_head_kv: usize,
+}
+
+/// Keys and values that a cross attention call reads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CrossSlot {
+    /// Key type.
+    pub type_k: GgmlType,
+    /// Value type.
+    pub type_v: GgmlType,
+    /// Keys `[k_row, n_cross_rows]`.
+    pub k: BufferSlice,
+    /// Values `[v_row, n_cross_rows]`.
     pub v: BufferSlice,
 }
 

@@ -68,6 +68,7 @@ pub struct Builder<'a> {
     pub(super) adaptation: &'a Adaptation,
     pub(super) layer: Option<u32>,
     pub(super) n_attention: usize,
+    pub(super) n_cross: usize,
     /// Cells selected by the last indexer.
     pub(super) selection: Option<TensorId>,
     pub(super) n_states: usize,
@@ -121,6 +122,7 @@ impl<'a> Builder<'a> {
         specs: &'a mut MemorySpecs,
     ) -> Builder<'a> {
         specs.kv.clear();
+        specs.cross.clear();
         specs.states.clear();
         Self::new(graph, weights, tables, inputs, params, Cache::Probe(specs), 1)
     }
@@ -148,6 +150,7 @@ impl<'a> Builder<'a> {
             adaptation: Adaptation::NONE,
             layer: None,
             n_attention: 0,
+            n_cross: 0,
             selection: None,
             int_rows: None,
             n_states: 0,
@@ -255,7 +258,7 @@ impl<'a> Builder<'a> {
         }
         let max = match self.params.part {
             GraphPart::Encoder => &mut self.inputs.max_encoded,
-            GraphPart::Graph | GraphPart::Mtp => &mut self.inputs.max_positions,
+            GraphPart::Graph | GraphPart::Cross | GraphPart::Mtp => &mut self.inputs.max_positions,
         };
         *max = Some(max.map_or(n_rows, |n| n.min(n_rows)));
         let x = self.g.get_rows(rows, positions);

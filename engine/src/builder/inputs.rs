@@ -51,6 +51,8 @@ pub struct EncodedInputs {
     pub rows: Option<TensorId>,
     /// Position of each encoder row, i32 `[n_encoded]`.
     pub positions: Option<TensorId>,
+    /// Row of [`CrossSlot`](super::CrossSlot) for each encoder row, i64 `[n_encoded]`: its index.
+    pub cells: Option<TensorId>,
     /// Page tables of the encoded rows.
     pub tables: Option<TableInputs>,
 }

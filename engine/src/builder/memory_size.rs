@@ -5,7 +5,7 @@ use kernels::GgmlType;
 
 use crate::graph::{BufferId, BufferSlice, PAGE, Window};
 
-use super::{CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, StateSlot, StateSpec};
+use super::{CacheView, CrossSlot, CrossSpec, KvSlot, KvSpec, MemorySpecs, PoolView, StateSlot, StateSpec};
 
 /// Granularity of the number of cells that a graph reads, so that graphs can be reused while a sequence
 /// grows.
@@ -102,6 +102,12 @@ impl MemoryParams {
             row: s.row,
             home: NOWHERE,
         });
+        let cross = specs.cross.iter().map(|_| CrossSlot {
+            type_k: self.type_k,
+            type_v: self.type_v,
+            k: NOWHERE,
+            v: NOWHERE,
+        });
         let n_state_cells = if specs.states.is_empty() {
             0
         } else {
@@ -111,6 +117,8 @@ impl MemoryParams {
             slots,
             pools: windows.iter().map(pool).collect(),
             states: states.collect(),
+            cross: cross.collect(),
+            n_cross_rows: self.n_encode_max(),
             n_state_cells,
         };
         (view, windows)
@@ -164,6 +172,19 @@ impl MemoryParams {
         row(self.type_k, spec.k_row)
             .saturating_add(row(self.type_v, spec.v_row))
             .saturating_mul(n_cells)
+    }
+
+    /// Returns the maximum number of tokens or frames per encode call.
+    pub fn n_encode_max(&self) -> usize {
+        self.n_batch.min(self.n_ctx)
+    }
+
+    /// Returns the size in bytes of the keys and values of a cross attention call.
+    pub fn cross_bytes(&self, spec: &CrossSpec) -> usize {
+        let row = |ty: GgmlType, n: usize| ty.row_bytes(n).unwrap_or(usize::MAX);
+        row(self.type_k, spec.k_row)
+            .saturating_add(row(self.type_v, spec.v_row))
+            .saturating_mul(self.n_encode_max())
     }
 
     /// Returns the size in bytes of the states of a recurrent op.

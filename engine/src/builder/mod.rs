@@ -12,6 +12,7 @@ mod adaptation;
 mod attention;
 mod caches;
 mod contract;
+mod cross;
 mod depth;
 mod error;
 mod graph_builder;
@@ -33,7 +34,7 @@ mod streams;
 
 pub use adaptation::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{AttentionArgs, RopeArgs, chunked, sliding, symmetric};
-pub use caches::{CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, StateSlot, StateSpec};
+pub use caches::{CacheView, CrossSlot, CrossSpec, KvSlot, KvSpec, MemorySpecs, PoolView, StateSlot, StateSpec};
 pub use contract::{BuildGraph, Results};
 pub use error::BuildError;
 pub use graph_builder::{BuildTables, Builder, WeightLeaf, WeightPart};

@@ -17,7 +17,8 @@ pub struct BuildParams {
     pub part: GraphPart,
     /// Hidden states to compute in addition to the result.
     pub hidden: HiddenRows,
-    /// Rows of the encoder output; 0 in graphs without cross attention.
+    /// Rows of the encoder output; 0 in graphs without cross attention. A graph of [`GraphPart::Cross`] has as
+    /// many tokens.
     pub n_encoded: usize,
     /// Width of the residual stream and of the encoder output.
     pub n_embd: usize,
@@ -44,6 +45,8 @@ pub struct BuildParams {
 pub enum GraphPart {
     /// Encoder graph.
     Encoder,
+    /// Keys and values that cross attention reads, computed from the encoder output.
+    Cross,
     /// Main graph; the decoder of encoder-decoder models.
     #[default]
     Graph,

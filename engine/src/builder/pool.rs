@@ -20,6 +20,12 @@ impl Builder<'_> {
     /// Builds the main graph or the MTP graph of an architecture, ending in the output selected by the
     /// parameters, and its evaluation order.
     pub fn whole(&mut self, results: Results, graph: &dyn BuildGraph) -> Built {
+        let built = self.whole_outputs(results, graph);
+        self.drop_unread_encoded();
+        built
+    }
+
+    fn whole_outputs(&mut self, results: Results, graph: &dyn BuildGraph) -> Built {
         let result = match self.params.part {
             GraphPart::Mtp => self.mtp(graph),
             _ => graph.build(self),

@@ -27,7 +27,7 @@ use super::{ContextError, ContextParams, DecodeError, MemoryError, Perf, SetAdap
 pub struct Sizes {
     /// Model weights.
     pub weights: usize,
-    /// KV cache.
+    /// KV cache, including the keys and values of cross attention.
     pub kv: usize,
     /// Recurrent states.
     pub states: usize,
@@ -123,7 +123,7 @@ impl Context {
     pub fn sizes(&self) -> Sizes {
         Sizes {
             weights: self.executor.model.n_bytes(),
-            kv: self.memory.kv.n_bytes(),
+            kv: self.memory.kv.n_bytes() + self.memory.cross.n_bytes(),
             states: self.memory.states.n_bytes(),
             compute: self.executor.runner.n_bytes(),
         }

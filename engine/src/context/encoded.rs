@@ -7,38 +7,39 @@ use super::batch::{BatchToken, SeqSet};
 pub(super) struct Encoded {
     /// Encoder outputs, f32 `[n_embd, n_rows]`.
     rows: Vec<f32>,
-    positions: Vec<i32>,
-    seqs: Vec<SeqSet>,
+    /// Token of each row.
+    tokens: Vec<BatchToken>,
+    /// The keys and values of cross attention are those of the rows.
+    is_stored: bool,
 }
 
 impl Encoded {
     /// Reserves memory for `n` rows, so that encoding does not allocate.
     pub fn reserve(&mut self, n_embd: usize, n: usize) {
         self.rows.reserve(n_embd * n);
-        self.positions.reserve(n);
-        self.seqs.reserve(n);
+        self.tokens.reserve(n);
     }
 
     /// Returns the number of rows.
     pub fn len(&self) -> usize {
-        self.seqs.len()
+        self.tokens.len()
     }
 
     /// Removes all encoder outputs.
     pub fn clear(&mut self) {
         self.rows.clear();
-        self.positions.clear();
-        self.seqs.clear();
+        self.tokens.clear();
+        self.is_stored = false;
     }
 
     /// Returns true if a sequence has rows.
     pub fn has(&self, seq: usize) -> bool {
-        self.seqs.iter().any(|s| s.contains(seq))
+        self.tokens.iter().any(|t| t.seqs.contains(seq))
     }
 
     /// Makes `to` share the rows of `from`, replacing its own.
     pub fn share(&mut self, from: usize, to: usize) {
-        for seqs in &mut self.seqs {
+        for BatchToken { seqs, .. } in &mut self.tokens {
             *seqs = if seqs.contains(from) {
                 seqs.union(SeqSet::one(to))
             } else {
@@ -49,15 +50,15 @@ impl Encoded {
 
     /// Removes all sequences except `seq`.
     pub fn keep(&mut self, seq: usize) {
-        self.seqs.iter_mut().for_each(|s| *s = s.intersection(SeqSet::one(seq)));
+        let tokens = self.tokens.iter_mut();
+        tokens.for_each(|t| t.seqs = t.seqs.intersection(SeqSet::one(seq)));
     }
 
     /// Replaces all rows and returns the buffer for the rows of these tokens.
     pub fn take(&mut self, tokens: &[BatchToken], n_embd: usize) -> &mut [f32] {
         self.clear();
         self.rows.resize(n_embd * tokens.len(), 0.0);
-        self.positions.extend(tokens.iter().map(|t| t.pos));
-        self.seqs.extend(tokens.iter().map(|t| t.seqs));
+        self.tokens.extend_from_slice(tokens);
         &mut self.rows
     }
 
@@ -66,13 +67,18 @@ impl Encoded {
         &self.rows
     }
 
-    /// Returns the position of each row.
-    pub fn positions(&self) -> &[i32] {
-        &self.positions
+    /// Returns the token of each row, with its position and sequences.
+    pub fn tokens(&self) -> &[BatchToken] {
+        &self.tokens
     }
 
-    /// Returns the sequences of each row.
-    pub fn seqs(&self) -> &[SeqSet] {
-        &self.seqs
+    /// Returns true if the keys and values of cross attention are those of the rows.
+    pub fn is_stored(&self) -> bool {
+        self.is_stored
+    }
+
+    /// Records whether the keys and values of cross attention are those of the rows.
+    pub fn set_stored(&mut self, is_stored: bool) {
+        self.is_stored = is_stored;
     }
 }

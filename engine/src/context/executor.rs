@@ -49,6 +49,7 @@ impl Executor {
     pub fn decode(&mut self, mut step: DecodeStep<'_>, memory: &mut Memory) -> Result<(), DecodeError> {
         self.check_weights()?;
         self.rotate_moved_keys(memory)?;
+        self.store_cross(memory, step.outputs())?;
         while let Some(smaller) = self.compute(step, memory)? {
             step = smaller;
         }
@@ -155,6 +156,36 @@ impl Executor {
         }
     }
 
+    /// Computes the keys and values that cross attention reads, unless they are those of the encoder output.
+    fn store_cross(&mut self, memory: &Memory, outputs: &Outputs) -> Result<(), DecodeError> {
+        let n_rows = self.encoded.len();
+        if n_rows == 0 || self.encoded.is_stored() || memory.view().cross.is_empty() {
+            return Ok(());
+        }
+        let params = self.cross_params(outputs, n_rows);
+        let source = GraphSource {
+            model: &self.model,
+            view: memory.view(),
+            adaptation: &self.adapters.adaptation,
+        };
+        let graph = self.runner.prepare(source, params)?;
+        self.perf.count_graph(graph.was_built);
+        let ubatch = Ubatch {
+            tokens: self.encoded.tokens(),
+            memory: None,
+            outputs,
+            adapters: &self.adapters,
+            encoded: &self.encoded,
+            hidden: &[],
+            media: &[],
+            patches: &[],
+            frames: &[],
+        };
+        graph.run(ubatch, self.settings.params.n_threads_batch)?;
+        self.encoded.set_stored(true);
+        Ok(())
+    }
+
     /// Checks that mapped weight files were not truncated or written.
     fn check_weights(&self) -> Result<(), DecodeError> {
         let mut buffers = self.model.buffers().iter();
@@ -177,6 +208,7 @@ impl Executor {
         outputs: &Outputs,
     ) -> Result<(), SetAdaptersError> {
         let n_seq_max = self.settings.params.n_seq_max;
+        self.encoded.set_stored(false);
         let Err(config) = self.adapters.rescale(config, n_seq_max) else {
             return Ok(());
         };
@@ -204,6 +236,9 @@ impl Executor {
         if self.model.arch().encoder {
             n_encoded = self.settings.n_encode_max();
             sizes.push(self.encoder_params(outputs, n_encoded));
+            if !memory.view().cross.is_empty() {
+                sizes.push(self.cross_params(outputs, n_encoded));
+            }
             self.encoded.reserve(self.model.base().n_embd(), n_encoded);
         }
         for (n_tokens, n_outputs) in largest {
@@ -224,6 +259,7 @@ impl Executor {
         };
         self.runner.reserve(source, &sizes)?;
         let n_cells = memory.kv.longest_list().max(n_encoded);
+        let n_tokens = n_tokens.max(n_encoded);
         self.runner
             .reserve_inputs(n_tokens, self.settings.params.n_seq_max, n_cells);
         Ok(())
@@ -255,6 +291,15 @@ impl Executor {
             causal: false,
             n_encoded: 0,
             ..self.decoder_params(outputs, n_tokens, n_tokens)
+        }
+    }
+
+    fn cross_params(&self, outputs: &Outputs, n_encoded: usize) -> BuildParams {
+        BuildParams {
+            part: GraphPart::Cross,
+            hidden: HiddenRows::None,
+            n_encoded,
+            ..self.decoder_params(outputs, n_encoded, n_encoded)
         }
     }
 }

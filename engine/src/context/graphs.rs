@@ -96,11 +96,16 @@ impl BuiltGraph {
             Builder::over_cells(graph, model.leafs(), tables, inputs, params, view)
         };
         let mut b = b.adapted(source.adaptation);
-        (self.result, self.hidden) = if is_encoder {
-            (model.encode(&mut b).map(|result| b.output(result)), None)
-        } else {
-            let built = model.build(&mut b);
-            (Some(built.result), built.hidden)
+        (self.result, self.hidden) = match params.part {
+            GraphPart::Encoder => (model.encode(&mut b).map(|result| b.output(result)), None),
+            GraphPart::Cross => {
+                model.store_cross(&mut b);
+                (None, None)
+            }
+            GraphPart::Graph | GraphPart::Mtp => {
+                let built = model.build(&mut b);
+                (Some(built.result), built.hidden)
+            }
         };
         b.finish()?;
         self.params = Some(params);

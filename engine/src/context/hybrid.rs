@@ -1,4 +1,5 @@
-//! Combined memory of a context: KV cache and recurrent states. Changes apply to both or to neither.
+//! Combined memory of a context: KV cache and recurrent states. Changes apply to both or to neither. The keys and
+//! values of cross attention have no cells.
 
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use crate::builder::{CacheView, MemorySpecs};
 use crate::graph::BufferId;
 
 use super::batch::BatchToken;
+use super::cross::CrossMemory;
 use super::memory::{KvMemory, Span};
 use super::recurrent::StateMemory;
 use super::{ContextError, ContextParams, MemoryError};
@@ -26,6 +28,8 @@ pub(super) enum PlaceError {
 pub(super) struct Memory {
     pub kv: KvMemory,
     pub states: StateMemory,
+    /// Keys and values of cross attention.
+    pub cross: CrossMemory,
     view: CacheView,
 }
 
@@ -100,6 +104,7 @@ impl Memory {
         Ok(Memory {
             kv: KvMemory::new(&specs.kv, n_ctx, params)?,
             states: StateMemory::new(&specs.states, params),
+            cross: CrossMemory::new(&specs.cross, n_ctx, params)?,
             view: CacheView::default(),
         })
     }
@@ -112,9 +117,12 @@ impl Memory {
     ) -> Result<(), ContextError> {
         self.kv.allocate(&device_of, &mut register)?;
         self.states.allocate(&device_of, &mut register)?;
+        self.cross.allocate(&device_of, &mut register)?;
         self.view = CacheView {
             states: self.states.slots().to_vec(),
             n_state_cells: self.states.cells().len(),
+            cross: self.cross.slots().to_vec(),
+            n_cross_rows: self.cross.n_rows(),
             ..self.kv.view().clone()
         };
         Ok(())

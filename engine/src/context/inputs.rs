@@ -155,9 +155,10 @@ impl InputWriter<'_> {
 
     fn write_encoded(&mut self, inputs: &EncodedInputs, encoded: &Encoded) -> Result {
         self.set(inputs.rows, encoded.rows())?;
-        self.set(inputs.positions, encoded.positions())?;
+        self.set_i32s(inputs.positions, encoded.tokens().iter().map(|t| t.pos))?;
+        self.set_i64s(inputs.cells, 0..encoded.len() as i64)?;
         self.write_tables(inputs.tables, |seq, _, tables| {
-            tables.push_cells(seq, encoded.seqs().iter().copied());
+            tables.push_cells(seq, encoded.tokens().iter().map(|t| t.seqs));
         })
     }
 

@@ -75,6 +75,7 @@ impl KvMemory {
         }
         let kept = MemorySpecs {
             kv: specs.to_vec(),
+            cross: Vec::new(),
             states: Vec::new(),
         };
         let (view, windows) = params.memory(n_ctx).cache_view(&kept);
@@ -146,15 +147,8 @@ impl KvMemory {
         if size == 0 {
             return Ok(());
         }
-        let no_room = |e| match e {
-            BackendError::OutOfMemory { buffer_type, bytes } => ContextError::KvMemory {
-                n_ctx: self.n_ctx,
-                bytes,
-                buffer_type,
-            },
-            e => e.into(),
-        };
-        let id = register(buffer_type.allocate(size).map_err(no_room)?);
+        let buffer = buffer_type.allocate(size).map_err(|e| no_room(e, self.n_ctx))?;
+        let id = register(buffer);
         self.n_bytes += size;
         for (&i, (k, v)) in slots.iter().zip(offsets) {
             self.view.slots[i].k = BufferSlice { buffer: id, offset: k };
@@ -471,7 +465,20 @@ fn window_start(window: Window, pos: i32) -> Option<i32> {
     }
 }
 
-fn check_type(ty: GgmlType, head_dim: usize) -> Result<(), ContextError> {
+/// Returns the error of an allocation for a context of this length.
+pub(super) fn no_room(error: BackendError, n_ctx: usize) -> ContextError {
+    match error {
+        BackendError::OutOfMemory { buffer_type, bytes } => ContextError::KvMemory {
+            n_ctx,
+            bytes,
+            buffer_type,
+        },
+        error => error.into(),
+    }
+}
+
+/// Checks that rows of heads can be stored as this type.
+pub(super) fn check_type(ty: GgmlType, head_dim: usize) -> Result<(), ContextError> {
     let reason = if !kernels::can_quantize(ty) || !kernels::can_dequantize(ty) {
         "the type has no runtime quantizer"
     } else if !head_dim.is_multiple_of(ty.block_size()) {

@@ -3,7 +3,7 @@
 //! [`Context`] combines independent parts:
 //!
 //! - graph execution: `executor` (over `runner`, `graphs`, `inputs`)
-//! - state: `hybrid` (over `memory` and `recurrent`), `encoded`
+//! - state: `hybrid` (over `memory`, `recurrent`, and `cross`), `encoded`
 //! - results: `step` (over `outputs`, `pooled`, `hidden`)
 //! - validation: `settings`, `admission`
 //! - media: `media`, and `encoder` (over `patches`), which computes the rows of an image without a context
@@ -21,6 +21,7 @@ mod batch;
 mod cells;
 #[allow(clippy::module_inception)]
 mod context;
+mod cross;
 mod encoded;
 mod encoder;
 mod error;

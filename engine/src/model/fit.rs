@@ -238,6 +238,10 @@ impl<'a> ModelOutline<'a> {
             slot.k = home(spec.layer)?;
             slot.v = slot.k;
         }
+        for (slot, spec) in view.cross.iter_mut().zip(&cache_specs.cross) {
+            slot.k = home(spec.layer)?;
+            slot.v = slot.k;
+        }
         for (slot, spec) in view.states.iter_mut().zip(&cache_specs.states) {
             slot.home = home(spec.layer)?;
         }
@@ -249,11 +253,7 @@ impl<'a> ModelOutline<'a> {
         if self.graph.image().is_some() {
             return vec![self.arch.build_params(self.base, self.graph)];
         }
-        let n_encoded = if self.arch.encoder {
-            memory.n_batch.min(memory.n_ctx)
-        } else {
-            0
-        };
+        let n_encoded = if self.arch.encoder { memory.n_encode_max() } else { 0 };
         let decoder = BuildParams {
             n_seq_max: memory.n_seq_max,
             hidden: if memory.hidden {
@@ -277,6 +277,15 @@ impl<'a> ModelOutline<'a> {
         let mut graphs = Vec::new();
         if self.arch.encoder {
             graphs.push(encoder);
+        }
+        if !self.cache_specs().cross.is_empty() {
+            graphs.push(BuildParams {
+                n_tokens: n_encoded,
+                n_outputs: n_encoded,
+                part: GraphPart::Cross,
+                hidden: HiddenRows::None,
+                ..decoder
+            });
         }
         for (n_tokens, n_outputs) in memory.largest_graphs() {
             graphs.push(BuildParams {
@@ -303,6 +312,7 @@ impl<'a> ModelOutline<'a> {
         let mut b = b.adapted(&unadapted);
         match params.part {
             GraphPart::Encoder => _ = self.graph.encode(&mut b).map(|result| b.output(result)),
+            GraphPart::Cross => b.store_cross(self.graph),
             GraphPart::Graph | GraphPart::Mtp => _ = b.whole(self.arch.results(), self.graph),
         }
         b.finish()
@@ -338,7 +348,8 @@ pub(super) fn layers_that_fit(
     if params.offload_kv {
         let states = (needs.memory.states.iter()).map(|s| (s.layer, params.memory.state_bytes(s)));
         let kv = (needs.memory.kv.iter()).map(|s| (s.layer, params.memory.kv_bytes(s)));
-        for (layer, bytes) in kv.chain(states).filter(|&(layer, _)| layer < n_layer) {
+        let cross = (needs.memory.cross.iter()).map(|s| (s.layer, params.memory.cross_bytes(s)));
+        for (layer, bytes) in kv.chain(cross).chain(states).filter(|&(layer, _)| layer < n_layer) {
             sizes[layer] = sizes[layer].saturating_add(bytes);
         }
     }
@@ -389,6 +400,7 @@ mod tests {
         let needs = PlacementNeeds {
             memory: MemorySpecs {
                 kv: kv.into_iter().flatten().collect(),
+                cross: Vec::new(),
                 states: states.into_iter().flatten().collect(),
             },
             ..PlacementNeeds::default()

@@ -306,6 +306,10 @@ impl Model {
     pub fn encode(&self, b: &mut Builder<'_>) -> Option<crate::graph::TensorId> {
         self.graph.encode(b)
     }
+    /// Adds the graph that stores the keys and values of cross attention.
+    pub(crate) fn store_cross(&self, b: &mut Builder<'_>) {
+        b.store_cross(self.graph.as_ref());
+    }
     /// Returns [`Model::memory_specs`] for a context; rotations depend on its settings.
     pub(crate) fn memory_specs_in(&self, params: BuildParams) -> Result<MemorySpecs, BuildError> {
         needs(self.arch, self.graph.as_ref(), &self.leafs, params).map(|needs| needs.memory)
@@ -402,6 +406,7 @@ fn plan_table(
     let summary = placement.summary(&rows);
     let kept = outline.cache_specs();
     let kv = kept.kv.iter().map(|spec| (spec.layer, memory.kv_bytes(spec)));
+    let kv = kv.chain(kept.cross.iter().map(|spec| (spec.layer, memory.cross_bytes(spec))));
     let states = kept.states.iter().map(|spec| (spec.layer, memory.state_bytes(spec)));
     let (kv_bytes, state_bytes) = (by_memory(&placement, kv), by_memory(&placement, states));
     Ok(LoadPlan {
@@ -669,7 +674,7 @@ fn needs(
     let mut b = Builder::probe(&mut g, leafs, &mut tables, &mut inputs, params, &mut memory);
     let result = match params.part {
         GraphPart::Encoder => graph.encode(&mut b),
-        GraphPart::Graph | GraphPart::Mtp => Some(b.whole(arch.results(), graph).result),
+        GraphPart::Graph | GraphPart::Cross | GraphPart::Mtp => Some(b.whole(arch.results(), graph).result),
     };
     b.finish()?;
     let result = result.map_or([0; 4], |result| g.tensor(result).ne);
