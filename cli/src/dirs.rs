@@ -13,6 +13,11 @@ pub fn state() -> Option<PathBuf> {
     ours("XDG_STATE_HOME", ".local/state")
 }
 
+/// Returns the directory of the user's configuration: `llama` in the configuration directory.
+pub fn config() -> Option<PathBuf> {
+    ours("XDG_CONFIG_HOME", ".config")
+}
+
 fn ours(name: &str, below_home: &str) -> Option<PathBuf> {
     let base = variable(name).or_else(|| Some(variable("HOME")?.join(below_home)))?;
     Some(base.join("llama"))

@@ -15,7 +15,7 @@ use tracing::warn;
 use crate::args::{DeviceList, DraftPlacementArgs, LoadArgs, PlacementArgs, PrecisionArg, Split};
 use crate::failure::{Failure, Outcome};
 use crate::log::hint;
-use crate::{format, interrupt, progress};
+use crate::{declared, format, interrupt, progress};
 
 /// Number of progress bar steps.
 const STEPS: usize = 1000;
@@ -55,11 +55,18 @@ impl PlacementArgs {
             needs_layer: self.device.as_ref().is_some_and(|list| !list.has_cpu()),
             devices,
         };
+        let declared = match self.arch.as_str() {
+            file if declared::is_file(file) => Some(*declared::load(Path::new(file))?),
+            _ => None,
+        };
         Ok(LoadParams {
-            arch: match self.arch.as_str() {
-                "auto" => None,
-                name => Some(name.to_owned()),
+            arch: match (self.arch.as_str(), declared) {
+                ("auto", _) => None,
+                (_, Some(declared)) => Some(declared.arch.name.to_owned()),
+                (name, None) => Some(name.to_owned()),
             },
+            archs: declared.into_iter().collect(),
+            find_arch: Some(Arc::new(declared::find)),
             placement,
             overrides: self.override_kv.clone(),
             ..LoadParams::default()

@@ -4,7 +4,7 @@
 //! - [`command_line`], [`argv`], [`llama_cpp`], [`args`], [`environment`], [`naming`], [`suggest`]: argument parsing
 //! - [`commands`]: implementations of the subcommands, with their arguments
 //! - [`hub`], [`fetch`]: model downloads, the default model
-//! - [`loading`], [`adapters`], [`grammar`], [`drafting`], [`serving`]: models with what the options ask for
+//! - [`loading`], [`declared`], [`adapters`], [`grammar`], [`drafting`], [`serving`]: models with what the options ask for
 //! - [`input`], [`interrupt`], [`failure`], [`log`], [`terminal`], [`progress`], [`dirs`], [`format`],
 //!   [`printable`], [`version`]: text from files, Ctrl-C, errors, logging, colors, directories, formatting, version
 
@@ -13,6 +13,7 @@ mod args;
 mod argv;
 mod command_line;
 mod commands;
+mod declared;
 mod dirs;
 mod drafting;
 mod environment;

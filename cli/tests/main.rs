@@ -11,6 +11,7 @@ mod cpus;
 #[cfg(unix)]
 mod crash_safety;
 mod cuda;
+mod declared;
 #[cfg(unix)]
 mod deploy;
 mod doctor;

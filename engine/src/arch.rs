@@ -8,5 +8,5 @@ pub use crate::builder::{
 pub use crate::graph::{RopeKind, TensorId, Unary, Window};
 pub use crate::model::{
     Architecture, Base, Checkpoint, CheckpointOrigin, CheckpointSetting, CheckpointSource, ConfigTerm, FlowNode,
-    HparamDecl, HparamReader, MediaDecl, MediaUse, Registered, SettingType, TensorDecl, TensorTable, TextPart,
+    HparamDecl, HparamReader, Loader, MediaDecl, MediaUse, Registered, SettingType, TensorDecl, TensorTable, TextPart,
 };

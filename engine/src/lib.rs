@@ -6,6 +6,7 @@
 //! - [`adapter`]: LoRA adapters and control vectors
 //! - [`graph`]: tensors, operations, and shape rules
 //! - [`builder`]: graph builder used by architecture files
+//! - [`declared`]: architectures declared at run time
 //! - [`alloc`]: memory planning for intermediate results
 //! - [`sched`]: assignment of nodes to backends
 //! - [`backend`]: devices, buffers, kernels
@@ -33,6 +34,7 @@ pub mod chat;
 pub mod checkpoint;
 pub mod conformance;
 pub mod context;
+pub mod declared;
 mod digest;
 pub mod finite;
 pub mod gguf;

@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::create_dir_all(&folder).map(|()| folder)
     };
     let (header, declare, load) = (corpus("header")?, corpus("declare")?, corpus("load")?);
+    let declaration = corpus("declaration")?;
     for entry in fs::read_dir(root.join("../tests/data/archs"))? {
         let path = entry?.path();
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
@@ -32,6 +33,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let bytes = fs::read(&path)?;
         fs::write(header.join(name), &bytes)?;
         fs::write(declare.join(name), &bytes)?;
+        let arch: String = Gguf::parse_header(&bytes)?.require("general.architecture")?;
+        if let Ok(text) = fs::read(root.join("../archs").join(arch.replace('-', "_") + ".rs")) {
+            fs::write(declaration.join(name), [&text[..], &[0], &bytes].concat())?;
+        }
         fs::write(load.join(name), smaller(&Gguf::parse_header(&bytes)?)?)?;
     }
     states(&corpus("state")?)?;

@@ -1,5 +1,6 @@
 //! Helpers shared by the integration tests.
 
+pub mod declared;
 pub mod emulator;
 pub mod images;
 pub mod layouts;

@@ -23,6 +23,7 @@ mod cuda_shipped;
 mod cuda_sums;
 mod cuda_times;
 mod deciding_keys;
+mod declared;
 mod deploy;
 mod developer_documents;
 mod devices;

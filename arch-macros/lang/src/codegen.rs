@@ -14,7 +14,7 @@ use quote::quote;
 
 use crate::builtins::{BUILTINS, OWN_PREFIX};
 use crate::flow;
-use crate::model::{Arch, Hparam, Kind, Read, RopeKind, Scalar, ScalarKind, Tensor};
+use crate::model::{Arch, Hparam, HparamText, Kind, Presence, Read, RopeKind, Tensor};
 use crate::paths::runtime;
 use scalar::{Scope, emit};
 
@@ -70,7 +70,7 @@ fn tracked_files(arch: &Arch) -> TokenStream {
 
 /// Generates an `ARCH` that loads nothing, as a placeholder for an invalid declaration.
 pub fn skeleton(name: &str) -> TokenStream {
-    let (ty, media_use) = (runtime("Architecture"), runtime("MediaUse"));
+    let (ty, media_use, loader) = (runtime("Architecture"), runtime("MediaUse"), runtime("Loader"));
     quote! {
         /// A declaration with errors.
         pub static ARCH: #ty = #ty {
@@ -93,7 +93,7 @@ pub fn skeleton(name: &str) -> TokenStream {
             flow: &[],
             media: ::core::option::Option::None,
             media_use: #media_use::None,
-            load: |_, _| ::core::option::Option::None,
+            load: #loader::Code(|_, _| ::core::option::Option::None),
         };
     }
 }
@@ -282,7 +282,10 @@ fn read_hparam(arch: &Arch, h: &Hparam, r: &Ident) -> TokenStream {
         }
         Hparam::Check { cond, text, .. } => {
             let expr = emit(cond, Scope::Load);
-            let found = found_values(arch, cond);
+            let found = arch.found_values(cond).into_iter().map(|(key, value)| {
+                let value = emit(value, Scope::Load);
+                quote!((#key, &#value))
+            });
             let check = quote!(#r.check(#expr, #text, &[#(#found),*]));
             if cond.per_layer {
                 quote!((0..#base.n_layer_loaded()).all(|#il| #check);)
@@ -293,46 +296,10 @@ fn read_hparam(arch: &Arch, h: &Hparam, r: &Ident) -> TokenStream {
     }
 }
 
-/// Generates pairs of GGUF key and value for the keys that a condition depends on, in order.
-fn found_values(arch: &Arch, cond: &Scalar) -> Vec<TokenStream> {
-    let mut found: Vec<(String, TokenStream)> = Vec::new();
-    collect_found(arch, cond, &mut found);
-    found.into_iter().map(|(key, value)| quote!((#key, &#value))).collect()
-}
-
-fn collect_found(arch: &Arch, s: &Scalar, found: &mut Vec<(String, TokenStream)>) {
-    let mut add = |key: &str| {
-        if found.iter().all(|(known, _)| known != key) {
-            found.push((key.to_owned(), emit(s, Scope::Load)));
-        }
-    };
-    match &s.kind {
-        ScalarKind::Builtin(b) => b.key.into_iter().for_each(add),
-        ScalarKind::Hparam(name) => {
-            for h in &arch.hparams {
-                match h {
-                    Hparam::Key { name: n, key, .. } if n == name => add(key.trim_start_matches('/')),
-                    Hparam::Let { name: n, value, .. } if n == name => return collect_found(arch, value, found),
-                    _ => {}
-                }
-            }
-        }
-        _ => s.parts().into_iter().for_each(|part| collect_found(arch, part, found)),
-    }
-}
-
 fn weights(arch: &Arch, t: &Ident) -> TokenStream {
     let (il, base) = (shared("il"), own("base"));
     // Tensors that other tensors fall back to or depend on are bound to local variables.
-    let is_early = |o: &Tensor| {
-        let asks = |other: &Tensor| other.conditions.iter().any(|(c, _)| c.asks_for(&o.name));
-        let in_reach = |other: &&Tensor| o.group.is_none() || o.group == other.group;
-        let falls_back = |other: &Tensor| other.tie.is_some_and(|i| arch.tensors[i].name == o.name);
-        arch.tensors
-            .iter()
-            .filter(in_reach)
-            .any(|other| falls_back(other) || asks(other))
-    };
+    let is_early = |o: &Tensor| arch.is_loaded_early(o);
     let early = |o: &Tensor| {
         let (name, call) = (&o.name, declare(arch, o, t));
         let decides = o.optional.then(|| {
@@ -389,22 +356,19 @@ fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
         Kind::Linear | Kind::Experts | Kind::PerHead => quote!(#gguf, #(#sizes),*),
         _ => quote!(#gguf, &[#(#sizes),*]),
     };
-    let call = match o.tie {
-        Some(tie) => {
+    let call = |suffix: &str| {
+        let method = Ident::new(&format!("{}{suffix}", o.kind.name()), o.kind.at);
+        quote!(#t.#method(#args))
+    };
+    let call = match arch.presence(o) {
+        Presence::Tied(tie) => {
             let tied = &arch.tensors[tie].name;
             quote!(#t.linear_tied(#args, #tied))
         }
-        None => {
-            let has_forms = arch.tensors.iter().any(|other| o.is_other_form_of(other));
-            let suffix = match (has_forms, o.optional) {
-                _ if o.or_more => "_or_more",
-                (true, true) => "_form",
-                (false, true) => "_opt",
-                (_, false) => "",
-            };
-            let method = Ident::new(&format!("{}{suffix}", o.kind.name()), o.kind.at);
-            quote!(#t.#method(#args))
-        }
+        Presence::OrMore => call("_or_more"),
+        Presence::Form => call("_form"),
+        Presence::Optional => call("_opt"),
+        Presence::Required => call(""),
     };
     let call = match &o.other_name {
         Some(other) => quote!({ let #found = #t.named(#name, #other); #call }),
@@ -434,7 +398,7 @@ fn and(list: Vec<TokenStream>) -> TokenStream {
 }
 
 fn arch_static(arch: &Arch) -> TokenStream {
-    let ty = runtime("Architecture");
+    let (ty, loader) = (runtime("Architecture"), runtime("Loader"));
     let name = &arch.name;
     let (bidirectional, embeddings) = (arch.bidirectional, arch.embeddings);
     let projects = arch.projects();
@@ -489,7 +453,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
             flow: &[#(#flow),*],
             media: #media,
             media_use: #media_use,
-            load,
+            load: #loader::Code(load),
         };
     }
 }
@@ -532,30 +496,8 @@ fn rope_kind(kind: Option<RopeKind>) -> TokenStream {
 }
 
 fn hparam_decl(h: &Hparam) -> Option<TokenStream> {
-    let (name, key, ty, default) = match h {
-        Hparam::Key {
-            name,
-            read,
-            key,
-            default,
-            ..
-        } => (
-            name,
-            key.as_str(),
-            read.name(),
-            default.as_ref().map(|d| d.text.clone()),
-        ),
-        Hparam::Let { name, value, .. } => {
-            let ty = if value.per_layer {
-                format!("[{}]", value.ty.name())
-            } else {
-                value.ty.name().to_string()
-            };
-            (name, "", ty, Some(value.text.clone()))
-        }
-        Hparam::Check { .. } => return None,
-    };
-    let (decl, name, default) = (runtime("HparamDecl"), name.to_string(), option(default));
+    let HparamText { name, key, ty, default } = h.text()?;
+    let (decl, default) = (runtime("HparamDecl"), option(default));
     Some(quote!(#decl { name: #name, key: #key, ty: #ty, default: #default }))
 }
 

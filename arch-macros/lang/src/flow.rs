@@ -90,7 +90,7 @@ impl Flow<'_> {
             shape,
             in_layer: self.in_layer,
             part: self.part,
-            condition: self.conditions.join(" && "),
+            condition: shortened(self.conditions.join(" && ")),
             inputs,
         });
         self.nodes.len() - 1
@@ -300,6 +300,16 @@ impl Flow<'_> {
             }
         }
         out
+    }
+}
+
+/// Maximum length of a condition in a drawing, in characters.
+const MAX_CONDITION: usize = 2000;
+
+fn shortened(text: String) -> String {
+    match text.char_indices().nth(MAX_CONDITION) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
     }
 }
 

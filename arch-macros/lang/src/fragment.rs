@@ -32,6 +32,7 @@ use crate::ast::checkpoint::CheckpointItem;
 use crate::ast::{Decl, Fragment, Function, HparamItem, Need, TensorItem, Use, Used, tensor_names};
 use crate::diag::{Errors, did_you_mean};
 use crate::library::{Library, Source};
+use crate::limits::{MAX_NESTING, MAX_TOKENS, n_substituted};
 use crate::merge::merge_hparams;
 use crate::options::{Bindings, bind, substitute};
 use crate::parse;
@@ -48,6 +49,7 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
         mappings: Vec::new(),
         functions: Vec::new(),
         inside: Vec::new(),
+        n_tokens: 0,
     };
     expander.items(&mut decl.tensors);
     decl.needs.append(&mut expander.needs);
@@ -92,6 +94,8 @@ struct Expander<'a> {
     functions: Vec<(String, Function)>,
     /// Fragments being expanded, outermost first.
     inside: Vec<String>,
+    /// Number of tokens of all fragments.
+    n_tokens: usize,
 }
 
 impl Expander<'_> {
@@ -161,6 +165,7 @@ impl Expander<'_> {
         };
         let fragment = self.read(u, &source)?;
         let given = bind(&name, &fragment.options, &u.args, self.errors)?;
+        self.admit(u, &fragment, &given)?;
         match parse::needs(substitute(fragment.needs, &given), &u.name) {
             Ok(needs) => self.needs.extend(needs),
             Err(e) => self.errors.syntax(&e),
@@ -201,6 +206,30 @@ impl Expander<'_> {
                 None
             }
         }
+    }
+
+    /// Counts the tokens of a fragment, so that fragments of fragments cannot grow without a bound.
+    fn admit(&mut self, u: &Use, fragment: &Fragment, given: &Bindings) -> Option<()> {
+        let functions = fragment.functions.iter().map(|f| &f.body);
+        let sections = [
+            &fragment.needs,
+            &fragment.hparams,
+            &fragment.tensors,
+            &fragment.checkpoint,
+        ];
+        for body in sections.into_iter().chain(functions) {
+            let n = n_substituted(body, given).unwrap_or(usize::MAX);
+            self.n_tokens = self.n_tokens.saturating_add(n);
+        }
+        let problem = if self.inside.len() >= MAX_NESTING {
+            "fragments are nested too deeply".to_owned()
+        } else if self.n_tokens > MAX_TOKENS {
+            format!("the fragments expand to more than {MAX_TOKENS} tokens")
+        } else {
+            return Some(());
+        };
+        self.errors.at(&u.name, problem);
+        None
     }
 
     /// Parses a fragment's file into its sections.

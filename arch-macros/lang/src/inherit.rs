@@ -10,6 +10,7 @@ use crate::ast::Decl;
 use crate::diag::{Errors, did_you_mean};
 use crate::fragment;
 use crate::library::{Library, Source};
+use crate::limits::MAX_NESTING;
 use crate::merge::{merge, removed_checks, removed_hparams, removed_tensors};
 use crate::model::Ancestor;
 use crate::parse;
@@ -39,6 +40,10 @@ fn resolve_from(
     if names.contains(&name) {
         let chain: Vec<_> = names.iter().map(|n| format!("`{n}` is like ")).collect();
         errors.at(&like, format!("cyclic inheritance: {}`{name}`", chain.concat()));
+        return None;
+    }
+    if names.len() >= MAX_NESTING {
+        errors.at(&like, "declarations inherit from each other too deeply");
         return None;
     }
     let Some(source) = library.find(&name) else {

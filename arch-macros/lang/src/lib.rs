@@ -4,7 +4,7 @@
 //!
 //! 1. [`source`], [`diag`]: tokens with their locations, and errors.
 //! 2. [`parse`]: the grammar, which produces a syntax tree ([`ast`]).
-//! 3. `fragment`, `options`, `inherit`, `merge`: completion with fragments and parents from a [`library`].
+//! 3. `fragment`, `options`, `limits`, `inherit`, `merge`: completion with fragments and parents from a [`library`].
 //! 4. `check`: names, types, and symbolic shapes. Collects all errors and produces a typed model ([`model`]).
 //! 5. `codegen`: Rust items. This stage cannot fail.
 //!
@@ -26,6 +26,7 @@ mod forward;
 mod fragment;
 mod inherit;
 mod library;
+mod limits;
 pub mod lint;
 mod merge;
 pub mod model;
@@ -41,11 +42,10 @@ pub mod words;
 
 use proc_macro2::TokenStream;
 
-pub use diag::Diagnostic;
-pub use flow::FlowNode;
-pub use library::{Directory, EncoderDirectory, Library, Source};
+pub use diag::{Diagnostic, Errors};
+pub use flow::{FlowNode, Part as FlowPart, flow};
+pub use library::{Directory, EncoderDirectory, Library, Source, declared_name};
 
-use diag::Errors;
 use source::SourceMap;
 
 /// Compiles the contents of one `arch!` invocation to items. For each error, emits a `compile_error!`, plus
@@ -68,7 +68,7 @@ pub fn expand_encoder(input: TokenStream, library: &dyn Library) -> TokenStream 
 }
 
 fn expanded(parser: parse::DeclParser, input: TokenStream, library: &dyn Library) -> TokenStream {
-    let Analyzed { name, result, sources } = analyze(parser, input, library, Errors::new());
+    let Analyzed { name, result, sources } = analyze(parser, input, library, Errors::new(), checked);
     let items = match result {
         Ok(arch) => spans::moved(codegen::items(&arch), &|span| sources.own_place(span)),
         Err(faults) => {
@@ -95,7 +95,12 @@ pub fn compile(input: TokenStream) -> Result<model::Arch, Vec<Diagnostic>> {
 
 /// Like [`compile`], with a library of declarations and fragments.
 pub fn compile_with(input: TokenStream, library: &dyn Library) -> Result<model::Arch, Vec<Diagnostic>> {
-    analyze(parse::parse, input, library, Errors::new()).result
+    analyze(parse::parse, input, library, Errors::new(), checked).result
+}
+
+/// Last stage of a compilation that returns the checked model.
+fn checked(arch: model::Arch, _: &mut Errors) -> Option<model::Arch> {
+    Some(arch)
 }
 
 /// Returns every error of the declaration in a file, in source order, without generating code. `file` is the
@@ -108,14 +113,25 @@ pub fn check_file(file: &str, text: &str, library: &dyn Library) -> Vec<Diagnost
 /// Like [`compile_with`], for the text of a file. Locations refer to `file`. Returns `None` for a fragment or an
 /// abstract parent.
 pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Option<model::Arch>, Vec<Diagnostic>> {
+    compile_file_to(file, text, library, checked)
+}
+
+/// Like [`compile_file`], and converts the checked model. The errors of `stage` are reported like those of the
+/// compiler; without any, it must return a result.
+pub fn compile_file_to<T>(
+    file: &str,
+    text: &str,
+    library: &dyn Library,
+    stage: impl FnOnce(model::Arch, &mut Errors) -> Option<T>,
+) -> Result<Option<T>, Vec<Diagnostic>> {
     let mut errors = Errors::new();
     let tokens = errors.sources.parse_own(file, text);
     match tokens.and_then(content) {
-        Ok(Some(Content::Arch(tokens))) => analyze(parse::parse, tokens, library, errors).result.map(Some),
-        Ok(Some(Content::Encoder(tokens))) => analyze(parse::encoder, tokens, library, errors).result.map(Some),
+        Ok(Some(Content::Arch(tokens))) => analyze(parse::parse, tokens, library, errors, stage).result.map(Some),
+        Ok(Some(Content::Encoder(tokens))) => analyze(parse::encoder, tokens, library, errors, stage).result.map(Some),
         Ok(Some(Content::Parent(tokens))) => {
             let decl = as_architecture(parse::parse(tokens, &mut errors), file, &mut errors);
-            analyze_decl(decl, library, errors).result.map(|_| None)
+            analyze_decl(decl, library, errors, checked).result.map(|_| None)
         }
         Ok(Some(Content::Fragment)) => {
             errors.finish();
@@ -178,22 +194,34 @@ fn as_architecture(mut decl: ast::Decl, file: &str, errors: &mut Errors) -> ast:
 }
 
 /// Result of analyzing a declaration.
-struct Analyzed {
+struct Analyzed<T> {
     /// Name of the architecture; empty if missing.
     name: String,
-    result: Result<model::Arch, Vec<Diagnostic>>,
+    result: Result<T, Vec<Diagnostic>>,
     /// Sources that the locations refer to.
     sources: SourceMap,
 }
 
-/// Parses, completes, and checks a declaration. Each stage runs only if the previous one found no errors.
-fn analyze(parser: parse::DeclParser, input: TokenStream, library: &dyn Library, mut errors: Errors) -> Analyzed {
+/// Parses, completes, and checks a declaration, and runs a last stage. Each stage runs only if the previous one found
+/// no errors.
+fn analyze<T>(
+    parser: parse::DeclParser,
+    input: TokenStream,
+    library: &dyn Library,
+    mut errors: Errors,
+    stage: impl FnOnce(model::Arch, &mut Errors) -> Option<T>,
+) -> Analyzed<T> {
     let decl = parser(input, &mut errors);
-    analyze_decl(decl, library, errors)
+    analyze_decl(decl, library, errors, stage)
 }
 
 /// Completes and checks a declaration.
-fn analyze_decl(decl: ast::Decl, library: &dyn Library, mut errors: Errors) -> Analyzed {
+fn analyze_decl<T>(
+    decl: ast::Decl,
+    library: &dyn Library,
+    mut errors: Errors,
+    stage: impl FnOnce(model::Arch, &mut Errors) -> Option<T>,
+) -> Analyzed<T> {
     let name = decl.name.as_ref().map_or_else(String::new, syn::LitStr::value);
     let resolved = if errors.is_empty() {
         inherit::resolve(decl, library, &mut errors)
@@ -212,9 +240,13 @@ fn analyze_decl(decl: ast::Decl, library: &dyn Library, mut errors: Errors) -> A
             ..arch
         })
     });
+    let converted = match arch {
+        Some(arch) if errors.is_empty() => stage(arch, &mut errors),
+        _ => None,
+    };
     let (faults, sources) = errors.finish_with_sources();
-    let result = match arch {
-        Some(arch) if faults.is_empty() => Ok(arch),
+    let result = match converted {
+        Some(converted) if faults.is_empty() => Ok(converted),
         _ => Err(faults),
     };
     Analyzed { name, result, sources }

@@ -2,7 +2,9 @@
 //! cannot fail.
 
 pub mod checkpoint;
+mod loading;
 mod media;
+mod text;
 
 use std::ops::Deref;
 
@@ -12,7 +14,9 @@ use crate::builtins::{Builtin, Ty};
 use crate::ops::OpSpec;
 use crate::sym::{Dim, Shape};
 
+pub use loading::Presence;
 pub use media::{Image, Media, MediaUse, TextPart};
+pub use text::HparamText;
 
 /// A checked declaration of an architecture.
 #[derive(Debug)]

@@ -2,11 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::builtins;
 
+/// Maximum number of terms of a product. Larger products are opaque: they equal only themselves.
+const MAX_TERMS: usize = 256;
+
+/// Maximum number of factors of a term.
+const MAX_DEGREE: usize = 64;
+
 /// A symbol, or an opaque expression with `text` as its parenthesized normal form.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 struct Atom {
     rank: usize,
     text: String,
@@ -15,7 +22,7 @@ struct Atom {
 }
 
 /// A size: a sum of terms, each an integer times a product of atoms.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Dim {
     /// Maps the sorted atoms of a product to its nonzero coefficient.
     terms: BTreeMap<Vec<Atom>, i128>,
@@ -118,6 +125,12 @@ impl Dim {
     }
 
     fn expanded(&self, other: &Dim) -> Dim {
+        let n_terms = self.terms.len() * other.terms.len();
+        if n_terms > MAX_TERMS || self.degree() + other.degree() > MAX_DEGREE {
+            let mut hasher = DefaultHasher::new();
+            (self, other).hash(&mut hasher);
+            return Dim::opaque(&format!("a product with too many factors, {:x}", hasher.finish()));
+        }
         let mut product = Dim::default();
         for (a, &ca) in &self.terms {
             for (b, &cb) in &other.terms {
@@ -127,6 +140,11 @@ impl Dim {
             }
         }
         product
+    }
+
+    /// Returns the number of factors of the longest product.
+    fn degree(&self) -> usize {
+        self.terms.keys().map(Vec::len).max().unwrap_or(0)
     }
 
     /// Returns the normal form of a size with exact quotients: without them if possible, so that `2 * (n / 2)`
@@ -219,7 +237,7 @@ impl Dim {
             for atom in by {
                 rest.remove(rest.iter().position(|a| a == atom)?);
             }
-            if c % cb != 0 {
+            if c.checked_rem(cb)? != 0 {
                 return None;
             }
             quotient.insert(rest, c / cb);

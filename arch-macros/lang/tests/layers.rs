@@ -3,10 +3,10 @@
 use std::path::Path;
 
 /// Modules, lowest layer first. A directory with a module's name belongs to the module.
-const LAYERS: [&str; 25] = [
+const LAYERS: [&str; 26] = [
     "braces", "words", "spans", "source", "diag", "format", "ast", "parse", "library", "builtins", "sym", "ops",
-    "paths", "model", "options", "forward", "merge", "fragment", "inherit", "check", "lint", "flow", "codegen",
-    "report", "lib",
+    "paths", "model", "options", "limits", "forward", "merge", "fragment", "inherit", "check", "lint", "flow",
+    "codegen", "report", "lib",
 ];
 
 /// Returns the modules that a file refers to by `crate::`.

@@ -13,7 +13,10 @@ pub const LOADING: &str = "Loading";
 /// Architecture override and device placement options.
 #[derive(Clone, Debug, Args)]
 pub struct PlacementArgs {
-    /// Architecture to load the file as; `auto` uses the file's metadata
+    /// Architecture to load the file as, or a declaration file (FILE.rs); `auto` uses the file's metadata
+    ///
+    /// A declaration file needs no build. `auto` also finds declarations in the directory LLAMA_ARCHS and in
+    /// `~/.config/llama/archs`.
     #[arg(long, value_name = "NAME", default_value = "auto", help_heading = LOADING)]
     pub arch: String,
     /// Override a metadata value; TYPE is int, float, bool or str (may be repeated)

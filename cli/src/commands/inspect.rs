@@ -14,6 +14,7 @@ use serde_json::{Map, json};
 
 use crate::args::PlanArgs;
 use crate::commands::{plan, stdout};
+use crate::declared;
 use crate::failure::{Failure, Outcome};
 use crate::format;
 use crate::printable::printable;
@@ -51,6 +52,9 @@ pub struct DumpArgs {
     pub json: bool,
 }
 
+/// Value of `--arch` that selects the architecture of the file.
+const AUTO: &str = "auto";
+
 /// Maximum length of arrays that are printed in full.
 const SHORT_ARRAY: usize = 16;
 
@@ -66,16 +70,16 @@ pub fn run(args: &InspectArgs) -> Outcome {
         };
         return plan::run(&args.planned, output, file, &header);
     }
-    report(&header, file, args.json, args.arrays)
+    report(&header, file, &args.planned.placement.arch, args.json, args.arrays)
 }
 
 /// Prints the header of a file with whole arrays.
 pub fn dump(args: &DumpArgs) -> Outcome {
-    report(&Gguf::open_header(&args.file)?, &args.file, args.json, true)
+    report(&Gguf::open_header(&args.file)?, &args.file, AUTO, args.json, true)
 }
 
-fn report(header: &Gguf, file: &Path, is_json: bool, whole_arrays: bool) -> Outcome {
-    let report = Report::new(header, file, whole_arrays)?;
+fn report(header: &Gguf, file: &Path, arch: &str, is_json: bool, whole_arrays: bool) -> Outcome {
+    let report = Report::new(header, file, arch, whole_arrays)?;
     let mut out = stdout();
     if is_json {
         serde_json::to_writer_pretty(&mut out, &report)?;
@@ -169,7 +173,7 @@ struct Tensor<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(header: &'a Gguf, file: &Path, whole_arrays: bool) -> Outcome<Report<'a>> {
+    fn new(header: &'a Gguf, file: &Path, arch: &str, whole_arrays: bool) -> Outcome<Report<'a>> {
         let metadata = &header.metadata;
         let file_bytes = fs::metadata(file)?.len();
         let needed = header.required_len().map_or(0, |(_, len)| len as u64);
@@ -197,7 +201,7 @@ impl<'a> Report<'a> {
             alignment: header.alignment(),
             data_offset: header.data_offset(),
             missing_bytes: needed.saturating_sub(file_bytes),
-            declaration: declaration(header, file, architecture, split.is_some()),
+            declaration: declaration(header, file, architecture, arch, split.is_some())?,
             split: split.map(|s| Split {
                 part: u32::from(s.no) + 1,
                 parts: s.count.into(),
@@ -218,28 +222,35 @@ impl<'a> Report<'a> {
     }
 }
 
-fn declaration(header: &Gguf, file: &Path, architecture: Option<&str>, is_split: bool) -> Declaration {
+fn declaration(
+    header: &Gguf,
+    file: &Path,
+    architecture: Option<&str>,
+    chosen: &str,
+    is_split: bool,
+) -> Outcome<Declaration> {
     let Some(name) = architecture else {
-        return Declaration::None;
+        return Ok(Declaration::None);
     };
     let found = match projector_type(&header.metadata) {
-        Some(encoder) if name == ENCODER_ARCH => archs::find_encoder(encoder),
-        _ => archs::find(name),
+        Some(encoder) if name == ENCODER_ARCH => archs::find_encoder(encoder).copied(),
+        _ => declared::of_file(name, chosen)?,
     };
     let Some(registered) = found else {
-        return Declaration::Unknown;
+        return Ok(Declaration::Unknown);
     };
     if is_split {
-        return Declaration::Partial;
+        return Ok(Declaration::Partial);
     }
     if header.tensors().is_empty() {
-        return Declaration::NoTensors;
+        return Ok(Declaration::NoTensors);
     }
     let prefix = registered.arch.key_prefix(name);
-    match engine::model::declare_header(header, file, registered.arch, prefix) {
+    let declared = engine::model::declare_header(header, file, registered.arch, prefix);
+    Ok(match declared {
         Ok(_) => Declaration::Matches,
         Err(e) => Declaration::Differs(e.to_string()),
-    }
+    })
 }
 
 impl<'a> Vocabulary<'a> {

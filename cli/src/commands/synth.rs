@@ -47,7 +47,8 @@ pub fn run(args: &SynthArgs) -> Outcome {
         output: args.output_type,
         seed: args.seed,
     };
-    let synth = Synth::new(arch::find(&args.arch)?.arch, archs::ALL, &params)?;
+    let registered = arch::find(&args.arch)?;
+    let synth = Synth::new(registered.arch, &[registered], &params)?;
     let n_bytes = synth.write(&args.output)?;
     let types = synth.types();
     let types: Vec<_> = types.iter().map(|(ty, n)| format!("{n} {ty}")).collect();

@@ -45,7 +45,9 @@ impl Home {
         for name in [
             "LLAMA_CACHE",
             "XDG_CACHE_HOME",
+            "XDG_CONFIG_HOME",
             "XDG_STATE_HOME",
+            "LLAMA_ARCHS",
             "HF_HOME",
             "HF_HUB_CACHE",
             "HF_HUB_OFFLINE",

@@ -6,6 +6,12 @@ use crate::graph::{Name, ShapeError};
 /// absurd counts in files.
 pub(super) const MAX_ROUNDS: usize = 4096;
 
+/// Maximum number of tensors in the graph of a declaration that was read at run time.
+pub(crate) const MAX_NODES: usize = 100_000;
+
+/// Maximum number of evaluated statements and values in such a graph.
+pub(crate) const MAX_STEPS: usize = 1_000_000;
+
 /// An error that can occur when building a graph. `value` is the last named value before the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
@@ -76,6 +82,19 @@ pub enum BuildError {
         /// Iterations up to and including the loop that exceeds the limit.
         rounds: usize,
     },
+    /// The graph of a declaration that was read at run time is too large.
+    #[error(
+        "the graph has {n_nodes} tensors after {n_steps} steps; the maximum is {MAX_NODES} tensors and {MAX_STEPS} steps"
+    )]
+    TooLarge {
+        /// Number of tensors so far.
+        n_nodes: usize,
+        /// Number of evaluated statements and values so far.
+        n_steps: usize,
+    },
+    /// Operands of other types in a program, which its lowering rules out.
+    #[error("internal error: the program of the declaration is inconsistent")]
+    Inconsistent,
     /// RoPE in an architecture that declares no RoPE kind.
     #[error("{value}: the architecture declares no RoPE kind")]
     NoRope { value: String },

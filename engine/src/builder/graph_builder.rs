@@ -725,7 +725,8 @@ impl<'a> Builder<'a> {
         self.fail(BuildError::NoRope { value });
     }
 
-    pub(super) fn fail(&mut self, error: BuildError) {
+    /// Records an error, unless an earlier one is recorded.
+    pub(crate) fn fail(&mut self, error: BuildError) {
         self.error.get_or_insert(error);
     }
 

@@ -37,6 +37,7 @@ pub use attention::{AttentionArgs, RopeArgs, chunked, sliding, symmetric};
 pub use caches::{CacheView, CrossSlot, CrossSpec, KvSlot, KvSpec, MemorySpecs, PoolView, StateSlot, StateSpec};
 pub use contract::{BuildGraph, Results};
 pub use error::BuildError;
+pub(crate) use error::{MAX_NODES, MAX_STEPS};
 pub use graph_builder::{BuildTables, Builder, WeightLeaf, WeightPart};
 pub use handles::{Embed, Experts, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
 pub use image_rules::{BatchMedia, Filter, ImageRules, Visibility};

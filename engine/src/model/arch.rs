@@ -1,5 +1,8 @@
 //! Static description of an architecture, as generated from an architecture file by `arch!`.
 
+use std::fmt;
+use std::sync::Arc;
+
 use crate::builder::{BatchMedia, BuildGraph, BuildParams, GraphOutput, GraphPart, HiddenRows, Pooling, Results};
 use crate::graph::RopeKind;
 
@@ -50,9 +53,50 @@ pub struct Architecture {
     pub media: Option<MediaDecl>,
     /// Treatment of media rows by the graph.
     pub media_use: MediaUse,
-    /// Reads the hyperparameters, declares the tensors, and returns the graph builder; `None` if the reader
-    /// recorded errors.
-    pub load: fn(&mut HparamReader<'_>, &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>>,
+    /// Reader of hyperparameters and tensors.
+    pub load: Loader,
+}
+
+/// Generated function that reads the hyperparameters, declares the tensors, and returns the graph builder; `None` if
+/// the reader recorded errors.
+pub type LoadCode = fn(&mut HparamReader<'_>, &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>>;
+
+/// Declaration that was read at run time.
+pub trait LoadProgram: fmt::Debug + Send + Sync {
+    /// Returns a digest of the declaration.
+    fn digest(&self) -> u64;
+
+    /// Does the work of [`LoadCode`].
+    fn load(&self, r: &mut HparamReader<'_>, t: &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>>;
+}
+
+/// Reader of the hyperparameters and tensors of an architecture.
+#[derive(Clone, Debug)]
+pub enum Loader {
+    /// Code that `arch!` generated.
+    Code(LoadCode),
+    /// Declaration that was read at run time.
+    Program(Arc<dyn LoadProgram>),
+}
+
+impl Loader {
+    /// Reads the hyperparameters, declares the tensors, and returns the graph builder; `None` if the reader recorded
+    /// errors.
+    pub fn load(&self, r: &mut HparamReader<'_>, t: &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>> {
+        match self {
+            Loader::Code(code) => code(r, t),
+            Loader::Program(program) => program.load(r, t),
+        }
+    }
+
+    /// Returns a digest of a declaration that was read at run time. For generated code, the name of the architecture
+    /// suffices.
+    pub(super) fn digest(&self) -> Option<u64> {
+        match self {
+            Loader::Code(_) => None,
+            Loader::Program(program) => Some(program.digest()),
+        }
+    }
 }
 
 impl Architecture {

@@ -52,6 +52,15 @@ pub enum ModelError {
         /// Supported architectures with a similar name.
         nearest: Vec<String>,
     },
+    /// The declaration of the architecture has errors.
+    #[error("{}: the declaration of architecture `{arch}` cannot be used: {reason}", .path.display())]
+    Declaration {
+        path: PathBuf,
+        /// Name of the architecture.
+        arch: String,
+        /// Errors of the declaration.
+        reason: String,
+    },
     /// Hyperparameters are missing, mistyped or contradictory.
     #[error("{}: {}", .path.display(), join(.errors))]
     Hparams {

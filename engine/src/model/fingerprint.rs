@@ -10,7 +10,7 @@ use super::{Architecture, Consumer, TableRow};
 pub struct Fingerprint {
     /// Architecture that the model was loaded as.
     pub arch: &'static str,
-    /// Digest of the architecture's metadata.
+    /// Digest of the architecture's metadata, and of a declaration that was read at run time.
     pub hparams: u64,
     /// Digest of the names, shapes and types of all tensors.
     pub tensors: u64,
@@ -30,7 +30,7 @@ impl Fingerprint {
     ) -> Result<Fingerprint, GgufError> {
         Ok(Fingerprint {
             arch: arch.name,
-            hparams: hparams(file, prefix)?,
+            hparams: hparams(file, prefix)? ^ arch.load.digest().unwrap_or(0),
             tensors: tensors(file),
             weights: weights(file, rows)?,
         })

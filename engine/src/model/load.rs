@@ -114,7 +114,7 @@ impl Model {
         apply_overrides(set.metadata_mut(), &params.overrides);
         params.report(&path, 0.0)?;
         check_kind(set.metadata(), set.n_tensors(), &path, archs)?;
-        let (arch, prefix) = load_arch(set.metadata(), &path, archs, params.arch.as_deref())?;
+        let (arch, prefix) = load_arch(set.metadata(), &path, archs, params)?;
         let table = TensorTable::of_set(&set);
         let declared = declare(set.metadata(), table, &path, arch, &prefix, params.mtp)?;
         let ((base, graph, rows), of_keys) = declared;
@@ -388,7 +388,7 @@ fn plan_table(
 ) -> Result<LoadPlan, ModelError> {
     let mut metadata = metadata.clone();
     apply_overrides(&mut metadata, &params.overrides);
-    let (arch, prefix) = load_arch(&metadata, path, archs, params.arch.as_deref())?;
+    let (arch, prefix) = load_arch(&metadata, path, archs, params)?;
     let ((base, graph, rows), _) = declare(&metadata, table, path, arch, &prefix, params.mtp)?;
     let needs = probe(arch, &base, graph.as_ref(), &rows, path)?;
     let outline = ModelOutline::new(arch, &base, graph.as_ref(), &rows, &needs);
@@ -483,7 +483,7 @@ fn declare(
     let graph = if reader.failed() {
         None
     } else {
-        (arch.load)(&mut reader, &mut table)
+        arch.load.load(&mut reader, &mut table)
     };
     if let Some(Err(error)) = graph
         .as_ref()
@@ -544,13 +544,22 @@ fn load_arch(
     metadata: &Metadata,
     path: &Path,
     archs: &[Registered],
-    wanted: Option<&str>,
+    params: &LoadParams,
 ) -> Result<(&'static Architecture, String), ModelError> {
     let file_arch: String = metadata.require("general.architecture").map_err(|e| e.in_file(path))?;
     let encoder = projector_type(metadata).filter(|_| file_arch == ENCODER_ARCH);
-    let name = wanted.or(encoder).unwrap_or(&file_arch);
-    let names = || archs.iter().map(|r| r.arch.name);
-    match archs.iter().find(|r| r.arch.name == name) {
+    let name = params.arch.as_deref().or(encoder).unwrap_or(&file_arch);
+    let all = || params.archs.iter().chain(archs);
+    let names = || all().map(|r| r.arch.name);
+    let mut found = all().find(|r| r.arch.name == name).copied();
+    if let (None, Some(find)) = (found, &params.find_arch) {
+        found = find(name).map_err(|reason| ModelError::Declaration {
+            path: path.to_owned(),
+            arch: name.to_owned(),
+            reason,
+        })?;
+    }
+    match found {
         Some(r) => Ok((r.arch, r.arch.key_prefix(&file_arch).to_owned())),
         None if encoder.is_some() => Err(ModelError::UnknownEncoder {
             path: path.to_owned(),

@@ -18,7 +18,7 @@ mod reader;
 mod table;
 mod upload;
 
-pub use arch::{Architecture, FlowNode, HparamDecl, Registered, TensorDecl};
+pub use arch::{Architecture, FlowNode, HparamDecl, LoadCode, LoadProgram, Loader, Registered, TensorDecl};
 pub use base::Base;
 pub use checkpoint::{Checkpoint, CheckpointOrigin, CheckpointSetting, CheckpointSource, ConfigTerm, SettingType};
 pub use error::ModelError;
@@ -26,7 +26,7 @@ pub use fingerprint::Fingerprint;
 pub use load::{DeclaredModel, LoadPlan, Model, TensorPlacement, declare_header, plan, plan_set};
 pub use media::{ENCODER_ARCH, MediaDecl, MediaUse, TextPart, projector_type};
 pub use nearest::{did_you_mean, nearest_names};
-pub use params::{LoadParams, Progress, VocabHook};
+pub use params::{FindArch, LoadParams, Progress, VocabHook};
 pub use placement::{
     DeviceLayers, Placement, PlacementError, PlacementNeeds, PlacementParams, PlacementSummary, RowPart, SplitMode,
     TensorOverride,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::gguf::Value;
 use crate::vocab::Vocab;
 
-use super::ModelError;
 use super::placement::PlacementParams;
+use super::{ModelError, Registered};
 
 /// Progress callback: receives the loaded fraction from 0 to 1 and returns false to cancel.
 pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
@@ -15,11 +15,19 @@ pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
 /// Callback for the vocabulary and the number of logits of a model.
 pub type VocabHook = Arc<dyn Fn(&Arc<Vocab>, usize) + Send + Sync>;
 
+/// Finds the architecture of a file by its name. `Ok(None)` means that there is none, and an error is the reason why an
+/// architecture of this name cannot be used.
+pub type FindArch = Arc<dyn Fn(&str) -> Result<Option<Registered>, String> + Send + Sync>;
+
 /// Parameters for loading a model.
 #[derive(Clone)]
 pub struct LoadParams {
     /// Architecture to load the file as; `None` uses `general.architecture`.
     pub arch: Option<String>,
+    /// Architectures that take precedence over the registered ones.
+    pub archs: Vec<Registered>,
+    /// Finds architectures that are not registered.
+    pub find_arch: Option<FindArch>,
     /// Placement of the weights on devices.
     pub placement: PlacementParams,
     /// Map the file and use its pages where a device can read the weights unchanged. If false, all weights
@@ -44,6 +52,8 @@ impl Default for LoadParams {
     fn default() -> LoadParams {
         LoadParams {
             arch: None,
+            archs: Vec::new(),
+            find_arch: None,
             placement: PlacementParams::default(),
             mmap: true,
             mlock: false,

@@ -7,6 +7,7 @@ use syn::{BinOp, Expr, ExprIf, Lit, UnOp};
 
 use super::{Bound, Checker, Place, facts};
 use crate::builtins::{self, Builtin, Epsilon, Ty};
+use crate::limits::MAX_DEPTH;
 use crate::model::{Arg, Block, Kind, Named, Operation, SCALAR_FNS, Scalar, ScalarKind, ScalarOp, Value, ValueKind};
 use crate::ops;
 use crate::parse::{bare, block_of, plain_name};
@@ -60,7 +61,12 @@ impl Checker<'_> {
     /// Checks an expression. Names inside an invalid expression count as used, so that no further errors
     /// follow.
     pub fn expr(&mut self, expr: &Expr) -> Option<Lowered> {
+        if self.depth >= MAX_DEPTH {
+            return self.error(expr, "this expression is nested too deeply");
+        }
+        self.depth += 1;
         let lowered = self.expr_inner(expr);
+        self.depth -= 1;
         if lowered.is_none() {
             self.mention(expr.to_token_stream());
         }

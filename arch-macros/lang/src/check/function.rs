@@ -10,6 +10,7 @@ use super::{Bound, Checker, VarSym};
 use crate::ast::{self, Function, Opt, Parameter};
 use crate::diag::Errors;
 use crate::forward;
+use crate::limits::{MAX_NESTING, MAX_TOKENS, n_substituted};
 use crate::model::{self, Block, Callee, Operand, SCALAR_FNS, Stmt, Value, ValueKind, VarId};
 use crate::ops;
 use crate::options;
@@ -93,6 +94,9 @@ impl Checker<'_> {
         if self.inside.contains(&text) {
             return self.error(name, format!("recursive call of `{text}`"));
         }
+        if self.inside.len() >= MAX_NESTING {
+            return self.error(name, "functions are nested too deeply");
+        }
         let (by_name, by_position): (Vec<&Expr>, Vec<&Expr>) = args.iter().partition(|e| matches!(e, Expr::Assign(_)));
         let operands: Vec<_> = by_position.iter().map(|e| self.expr(e)).collect();
         if operands.len() != f.params.len() {
@@ -109,6 +113,7 @@ impl Checker<'_> {
             options.push((key, pair.right.to_token_stream()));
         }
         let given = self.bound_options(&f, &options)?;
+        self.admit(&f, &given, name)?;
         let body = self.with_options(&f, &options, &given);
         let operands: Vec<Lowered> = operands.into_iter().collect::<Option<_>>()?;
         let body = statements(body, f.name.span(), self.errors);
@@ -148,6 +153,19 @@ impl Checker<'_> {
         };
         let kind = ValueKind::Call(Some(callee), params, Box::new(block));
         Some(Value { kind, shape })
+    }
+
+    /// Counts the tokens of a call's body, so that calls of calls cannot grow without a bound.
+    fn admit(&mut self, f: &Function, given: &options::Bindings, at: &Ident) -> Option<()> {
+        let n = n_substituted(&f.body, given).unwrap_or(usize::MAX);
+        self.n_inlined = self.n_inlined.saturating_add(n);
+        if self.n_inlined > MAX_TOKENS {
+            return self.error(
+                at,
+                format!("the calls of functions expand to more than {MAX_TOKENS} tokens"),
+            );
+        }
+        Some(())
     }
 
     /// Checks the body of a function with its parameters bound to `operands`.

@@ -152,6 +152,10 @@ struct Checker<'e> {
     called: Vec<String>,
     /// Functions being checked, outermost first.
     inside: Vec<String>,
+    /// Number of expressions being checked.
+    depth: usize,
+    /// Number of tokens of all inlined functions.
+    n_inlined: usize,
     /// The parts of an `encoder!`, and the graph's treatment of media rows.
     media: media::MediaScope,
     /// True after a call of an undeclared name. Items that only the intended callee uses are then not reported
@@ -186,6 +190,8 @@ impl<'e> Checker<'e> {
             functions: Vec::new(),
             called: Vec::new(),
             inside: Vec::new(),
+            depth: 0,
+            n_inlined: 0,
             media: media::MediaScope::default(),
             unknown_callee: false,
         }

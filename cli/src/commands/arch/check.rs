@@ -12,9 +12,11 @@ use engine::model::Model;
 use kernels::{GgmlType, Precision};
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
-use super::{check_declaration, check_file};
+use super::check_declaration::{self, MessageFormat};
+use super::check_file;
 use crate::args::values::{positive_float_64, threads};
 use crate::args::{CacheTypeArgs, LoadArgs, PrecisionArg, UbatchSizeArgs};
+use crate::declared;
 use crate::failure::{Failure, Outcome};
 
 /// Arguments of `llama arch check`. Recorded logits were computed with f32 caches.
@@ -27,6 +29,9 @@ use crate::failure::{Failure, Outcome};
 pub struct CheckArgs {
     /// Model files, or with --fixtures configurations such as llama-moe [default: all]
     ///
+    /// A declaration file (FILE.rs) is checked, and the model files are loaded with it. Without model files, the test
+    /// model of the declaration is checked.
+    ///
     /// If NAME.logits exists next to a model file, its logits are compared with the model's output. With
     /// --fixtures, an architecture name such as llama selects all of its configurations.
     #[arg(value_name = "FILE", required_unless_present_any = ["fixtures", "file"])]
@@ -34,6 +39,9 @@ pub struct CheckArgs {
     /// Check a declaration or fragment (archs/my.rs) without a build (may be repeated)
     #[arg(long, value_name = "FILE.rs", conflicts_with_all = ["fixtures", "names"])]
     pub file: Vec<PathBuf>,
+    /// Form of the errors of a declaration
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = MessageFormat::Human)]
+    pub message_format: MessageFormat,
     /// Directory of NAME.header.gguf and NAME.logits files
     #[arg(long, value_name = "DIR")]
     pub fixtures: Option<PathBuf>,
@@ -63,11 +71,21 @@ pub struct CheckArgs {
 /// Checks the selected declarations, files or configurations; fails if any check fails.
 pub fn run(args: &CheckArgs) -> Outcome {
     if !args.file.is_empty() {
-        return check_declaration::run(&args.file);
+        return check_declaration::run(&args.file, args.message_format);
+    }
+    let mut load = args.load.params(PrecisionArg::Exact, None)?;
+    let (declarations, files): (Vec<&String>, Vec<&String>) =
+        args.names.iter().partition(|name| declared::is_file(name));
+    if let Some(name) = declarations.last() {
+        let paths: Vec<PathBuf> = declarations.iter().map(PathBuf::from).collect();
+        check_declaration::run(&paths, args.message_format)?;
+        let declared = *declared::load(Path::new(name))?;
+        load.arch = Some(declared.arch.name.to_owned());
+        load.archs = vec![declared];
     }
     let params = CheckParams {
         seed: args.seed,
-        load: args.load.params(PrecisionArg::Exact, None)?,
+        load,
         context: ContextParams {
             n_ubatch: args.ubatch.size,
             // Configurations run in parallel, so each uses one thread.
@@ -82,7 +100,10 @@ pub fn run(args: &CheckArgs) -> Outcome {
     let is_exact = (args.cache.k, args.cache.v) == (GgmlType::F32, GgmlType::F32);
     let limit = args.limit.unwrap_or(if is_exact { 1e-8 } else { 1e-4 });
     let Some(dir) = &args.fixtures else {
-        return check_files(args, &params, limit);
+        return match files.as_slice() {
+            [] => check_file::run_test_model(&params, limit),
+            files => check_files(files, args.threads, &params, limit),
+        };
     };
     let fixtures = selected(args, dir)?;
     // File loading options can only be tested with files.
@@ -106,12 +127,12 @@ pub fn run(args: &CheckArgs) -> Outcome {
 }
 
 /// Checks model files in order.
-fn check_files(args: &CheckArgs, params: &CheckParams, limit: f64) -> Outcome {
+fn check_files(files: &[&String], threads: Option<usize>, params: &CheckParams, limit: f64) -> Outcome {
     let mut params = params.clone();
-    let n_threads = args.threads.unwrap_or_else(|| ContextParams::default().n_threads);
+    let n_threads = threads.unwrap_or_else(|| ContextParams::default().n_threads);
     (params.context.n_threads, params.context.n_threads_batch) = (n_threads, n_threads);
     let mut outcome = Ok(());
-    for name in &args.names {
+    for name in files {
         let path = Path::new(name);
         if !path.is_file() {
             let known = archs::find(name).map_or(String::new(), |_| {

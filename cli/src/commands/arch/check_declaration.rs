@@ -5,15 +5,53 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use arch_lang::{Directory, EncoderDirectory, Library, Source, check_file};
+use arch_lang::{Directory, EncoderDirectory, Library, Source};
+use arch_runtime::library::Near;
+use arch_runtime::{Fault, check};
+use clap::ValueEnum;
+use serde::Serialize;
 
 use super::ARCHS;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::format;
 
+/// Form of the errors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum MessageFormat {
+    /// Messages with the source line
+    Human,
+    /// A JSON object per line
+    Json,
+}
+
+/// Error as a JSON object. Lines and columns start at 1, and `end_column` is exclusive.
+#[derive(Serialize)]
+struct Message<'a> {
+    file: &'a str,
+    line: usize,
+    column: usize,
+    end_column: usize,
+    severity: &'static str,
+    message: &'a str,
+}
+
+impl<'a> Message<'a> {
+    fn new(error: &'a Fault) -> Message<'a> {
+        let place = &error.place;
+        Message {
+            file: &place.file,
+            line: place.line,
+            column: place.column,
+            end_column: place.column + place.width,
+            severity: "error",
+            message: &error.message,
+        }
+    }
+}
+
 /// Checks declarations and fragments in order; fails if any has errors.
-pub fn run(files: &[PathBuf]) -> Outcome {
+pub fn run(files: &[PathBuf], messages: MessageFormat) -> Outcome {
     let mut out = stdout();
     let mut n_failed = 0;
     for file in files {
@@ -21,10 +59,17 @@ pub fn run(files: &[PathBuf]) -> Outcome {
         let text = fs::read_to_string(file).map_err(|e| Failure::new(format_args!("{name}: {e}")))?;
         let start = Instant::now();
         let errors = match encoders_of(file) {
-            Some(archs) => check_file(&name, &text, &EncoderDirectory(archs)),
-            None => check_file(&name, &text, &Directories(directory_of(file), Directory(ARCHS.into()))),
+            Some(archs) => check(&name, &text, &EncoderDirectory(archs))?,
+            None => check(&name, &text, &Directories(directory_of(file), others(file, &text)))?,
         };
         let ms = start.elapsed().as_secs_f64() * 1e3;
+        n_failed += usize::from(!errors.is_empty());
+        if messages == MessageFormat::Json {
+            for error in &errors {
+                writeln!(out, "{}", serde_json::to_string(&Message::new(error))?)?;
+            }
+            continue;
+        }
         for error in &errors {
             writeln!(out, "{error}\n")?;
         }
@@ -33,7 +78,6 @@ pub fn run(files: &[PathBuf]) -> Outcome {
             n => format::plural(n, "error"),
         };
         writeln!(out, "{name}: {found} ({ms:.1} ms)")?;
-        n_failed += usize::from(!errors.is_empty());
     }
     out.flush()?;
     if n_failed > 0 { Err(Failure::Reported) } else { Ok(()) }
@@ -72,8 +116,18 @@ fn directory_of(file: &Path) -> Directory {
     })
 }
 
-/// Declarations of a directory, with a second directory as fallback.
-struct Directories(Directory, Directory);
+/// Returns the declarations that a file can use in addition to those next to it: those of the project, or outside of
+/// it the built-in ones.
+fn others(file: &Path, text: &str) -> Box<dyn Library + Sync> {
+    if Path::new(ARCHS).is_dir() {
+        Box::new(Directory(ARCHS.into()))
+    } else {
+        Box::new(Near::of(file, text))
+    }
+}
+
+/// Declarations of a directory, with others as fallback.
+struct Directories(Directory, Box<dyn Library + Sync>);
 
 impl Library for Directories {
     fn find(&self, name: &str) -> Option<Source> {

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use engine::conformance::{CheckError, CheckParams, Draft, Finding, Fixture, Outcome as Found, self_check};
+use engine::conformance::{CheckError, CheckParams, Draft, Finding, Fixture, KEY_GELU, Outcome as Found, self_check};
 use engine::gguf::{Gguf, GgufFile};
 use engine::graph::Window;
 use engine::model::{LoadParams, Model};
@@ -17,12 +17,41 @@ use crate::format;
 /// the recording.
 #[allow(clippy::result_large_err, reason = "CheckError is only returned once per file")]
 pub fn run(path: &Path, params: &CheckParams, limit: f64) -> Outcome {
-    let load = |load: &LoadParams| load_model(path, params.seed, load);
+    check(path, &|load| load_model(path, params.seed, load), params, limit)
+}
+
+/// Checks the test model of the declaration in `params`, with seeded weights.
+pub fn run_test_model(params: &CheckParams, limit: f64) -> Outcome {
+    let archs = &params.load.archs;
+    let Some(declared) = archs.first() else {
+        return Err(Failure::new("no declaration to check"));
+    };
+    let mut draft = Draft::of_declaration(declared.arch, archs, true)?;
+    // Published implementations compute the exact GELU instead of an f16 table.
+    draft.metadata.insert(KEY_GELU, "exact");
+    let bytes = draft.seeded(params.seed)?;
+    let path = PathBuf::from(format!("{}.gguf", declared.arch.name));
+    let load = |load: &LoadParams| -> Result<Model, CheckError> {
+        Ok(Model::from_file(
+            GgufFile::from_bytes(&path, &bytes)?,
+            archs::ALL,
+            load,
+        )?)
+    };
+    check(&path, &load, params, limit)
+}
+
+fn check(
+    path: &Path,
+    load: &dyn Fn(&LoadParams) -> Result<Model, CheckError>,
+    params: &CheckParams,
+    limit: f64,
+) -> Outcome {
     let model = load(&params.load)?;
     let mut out = stdout();
     describe(&mut out, path, &model)?;
     out.flush()?;
-    let findings = self_check(&load, params, limit)?;
+    let findings = self_check(load, params, limit)?;
     writeln!(out, "\nself-check with 40 tokens, NMSE at most {limit:.0e}")?;
     let width = findings.iter().map(|f| f.claim.len()).max().unwrap_or(0);
     for f in &findings {

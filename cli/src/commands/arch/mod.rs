@@ -5,19 +5,24 @@ mod check_declaration;
 mod check_file;
 pub mod draw;
 mod fmt;
+mod new;
 mod seed;
 mod show;
 
 use std::io::Write;
+use std::path::Path;
 
 use clap::{Args, Subcommand};
 use engine::model::{Registered, did_you_mean, nearest_names};
 
 use crate::commands::stdout;
+use crate::declared;
 use crate::failure::{Failure, Outcome};
+use crate::printable::printable;
 use check::CheckArgs;
 use draw::Drawing;
 use fmt::FmtArgs;
+use new::NewArgs;
 use seed::SeedArgs;
 
 /// Arguments of `llama arch`. Without a subcommand or name, `llama arch` lists all architectures.
@@ -26,7 +31,7 @@ use seed::SeedArgs;
 pub struct ArchArgs {
     #[command(subcommand)]
     pub command: Option<ArchCommand>,
-    /// Architecture whose hyperparameters, tensors and graph to print
+    /// Architecture, or declaration file (FILE.rs), whose hyperparameters, tensors and graph to print
     pub name: Option<String>,
     /// Print only the graph, as a drawing
     #[arg(long, value_name = "FORMAT", requires = "name")]
@@ -49,6 +54,8 @@ pub enum ArchCommand {
     Seed(SeedArgs),
     /// Format declaration and fragment files
     Fmt(FmtArgs),
+    /// Write the declaration of a new architecture
+    New(NewArgs),
 }
 
 /// Directory of declarations, relative to the root of the project.
@@ -65,23 +72,31 @@ pub fn run(args: &ArchArgs) -> Outcome {
         (Some(ArchCommand::Check(args)), _) => check::run(args),
         (Some(ArchCommand::Seed(args)), _) => seed::run(args),
         (Some(ArchCommand::Fmt(args)), _) => fmt::run(args),
+        (Some(ArchCommand::New(args)), _) => new::run(args),
         (None, Some(name)) => {
             let registered = find(name)?;
             let mut out = stdout();
             match args.draw {
                 Some(drawing) => draw::draw(&mut out, registered.arch, drawing)?,
-                None => show::show(&mut out, registered)?,
+                None => show::show(&mut out, &registered)?,
             }
             Ok(out.flush()?)
         }
     }
 }
 
-/// Returns the architecture with this name, or the encoder after `encoders/`.
-pub fn find(name: &str) -> Outcome<&'static Registered> {
+/// Returns the architecture with this name, the encoder after `encoders/`, or the architecture of a declaration file.
+pub fn find(name: &str) -> Outcome<Registered> {
+    if declared::is_file(name) {
+        return Ok(*declared::load(Path::new(name))?);
+    }
     let found = match name.strip_prefix(ENCODERS) {
         Some(name) => archs::find_encoder(name),
         None => archs::find(name),
+    };
+    let found = match found {
+        Some(registered) => Some(*registered),
+        None => declared::find(name).map_err(Failure::new)?,
     };
     found.ok_or_else(|| {
         let encoders = archs::ENCODERS.iter().map(shown_name);
@@ -106,6 +121,9 @@ fn list() -> Outcome {
     let width = all().map(|r| shown_name(r).len()).max().unwrap_or(0);
     for r in all() {
         writeln!(out, "{:<width$}  {}", shown_name(r), about(r))?;
+    }
+    for (name, path) in declared::list() {
+        writeln!(out, "{:<width$}  {}", printable(&name), path.display())?;
     }
     Ok(out.flush()?)
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::slice::from_ref;
 
 use clap::Args;
 use engine::conformance::{Draft, KEY_GELU};
@@ -19,7 +20,7 @@ use crate::format;
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct SeedArgs {
-    /// Architectures to write models for [default: all]
+    /// Architectures, or declaration files (FILE.rs), to write models for [default: all]
     pub names: Vec<String>,
     /// Output directory for NAME.gguf and NAME.header.gguf
     #[arg(short, long, value_name = "DIR", default_value = ".")]
@@ -40,13 +41,13 @@ pub struct SeedArgs {
 
 /// Writes the header and model file of each selected architecture.
 pub fn run(args: &SeedArgs) -> Outcome {
-    let chosen: Vec<&Registered> = match args.names.as_slice() {
-        [] => archs::ALL.iter().collect(),
+    let chosen: Vec<Registered> = match args.names.as_slice() {
+        [] => archs::ALL.to_vec(),
         names => names.iter().map(|name| super::find(name)).collect::<Outcome<_>>()?,
     };
     fs::create_dir_all(&args.output).map_err(|e| about(&args.output, e))?;
     let mut out = stdout();
-    for registered in chosen {
+    for registered in &chosen {
         seed(&mut out, registered, args)?;
     }
     Ok(out.flush()?)
@@ -54,7 +55,7 @@ pub fn run(args: &SeedArgs) -> Outcome {
 
 fn seed(out: &mut dyn Write, registered: &Registered, args: &SeedArgs) -> Outcome {
     let arch = registered.arch;
-    let mut draft = Draft::of_declaration(arch, registry(registered), !args.bare)?;
+    let mut draft = Draft::of_declaration(arch, from_ref(registered), !args.bare)?;
     add_biases(&mut draft, registered, &args.bias)?;
     // Published implementations compute the exact GELU instead of an f16 table.
     draft.metadata.insert(KEY_GELU, "exact");
@@ -86,19 +87,11 @@ fn seed(out: &mut dyn Write, registered: &Registered, args: &SeedArgs) -> Outcom
     Ok(writeln!(out)?)
 }
 
-/// Returns the list that an entry belongs to.
-fn registry(registered: &Registered) -> &'static [Registered] {
-    match registered.arch.media {
-        Some(_) => archs::ENCODERS,
-        None => archs::ALL,
-    }
-}
-
 /// Adds the biases that `--bias` names.
 fn add_biases(draft: &mut Draft, registered: &Registered, names: &[String]) -> Outcome {
     let arch = registered.arch;
     let all = names.iter().any(|name| name == "all");
-    let added = draft.add_biases(arch, registry(registered), |t| {
+    let added = draft.add_biases(arch, from_ref(registered), |t| {
         all || names.iter().any(|name| name == t.gguf)
     });
     match names

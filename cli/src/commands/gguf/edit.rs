@@ -213,7 +213,11 @@ fn check_declaration(file: &Path, edit: &Edit) -> Outcome {
 fn declared(header: &Gguf, file: &Path) -> Result<(), String> {
     let name: Option<&str> = header.optional("general.architecture").map_err(|e| e.to_string())?;
     let name = name.ok_or("the file names no architecture")?;
-    let registered = archs::find(name).ok_or_else(|| format!("unknown architecture `{name}`"))?;
+    let registered = match archs::find(name) {
+        Some(registered) => Some(*registered),
+        None => crate::declared::find(name)?,
+    };
+    let registered = registered.ok_or_else(|| format!("unknown architecture `{name}`"))?;
     match engine::model::declare_header(header, file, registered.arch, name) {
         Ok(_) => Ok(()),
         Err(error) => Err(error.to_string()),

@@ -145,7 +145,11 @@ fn declaration(set: &GgufSet, args: &VerifyArgs) -> Result<Option<String>, Strin
     let Some(name) = name else {
         return Ok(Some("the file names no architecture".to_owned()));
     };
-    let Some(registered) = archs::find(name) else {
+    let registered = match archs::find(name) {
+        Some(registered) => Some(*registered),
+        None => crate::declared::find(name)?,
+    };
+    let Some(registered) = registered else {
         return Ok(Some(format!("architecture `{}` is not supported", printable(name))));
     };
     if set.shards().len() > 1 {

@@ -1,0 +1,142 @@
+//! Files that a declaration can use: those next to it, and the built-in ones.
+
+use std::path::Path;
+
+use arch_lang::{Directory, Library, Source, declared_name};
+
+use crate::limits;
+
+/// Built-in files: name relative to the directory of architectures, and text.
+static SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/sources.rs"));
+
+/// Library of the built-in declarations, parents, and fragments.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BuiltIn;
+
+impl BuiltIn {
+    /// Returns the text of a built-in file, such as `fragments/experts.rs`.
+    pub fn file(self, name: &str) -> Option<Source> {
+        let found = SOURCES.iter().find(|(file, _)| *file == name);
+        found.map(|&(file, text)| source(file, text))
+    }
+
+    /// Iterates over all files as name and text.
+    pub fn all(self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        SOURCES.iter().copied()
+    }
+}
+
+fn source(file: &str, text: &str) -> Source {
+    Source {
+        file: file.to_owned(),
+        text: text.to_owned(),
+    }
+}
+
+/// Returns the names of the files in a directory, without the extension.
+fn names_in<'a>(directory: &'a str) -> impl Iterator<Item = String> + 'a {
+    let name = move |(file, _): &(&str, &str)| {
+        let file = file.strip_prefix(directory)?.strip_prefix('/')?;
+        file.strip_suffix(".rs").map(str::to_owned)
+    };
+    SOURCES.iter().filter_map(name)
+}
+
+impl Library for BuiltIn {
+    fn find(&self, name: &str) -> Option<Source> {
+        let declares = |(file, text): &&(&str, &str)| !file.contains('/') && declared_name(text) == Some(name);
+        let declared = SOURCES.iter().find(declares).map(|&(file, text)| source(file, text));
+        declared.or_else(|| self.file(&format!("parents/{name}.rs")))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let declared = SOURCES.iter().filter(|(file, _)| !file.contains('/'));
+        let declared = declared.filter_map(|(_, text)| declared_name(text).map(str::to_owned));
+        declared.chain(names_in("parents")).collect()
+    }
+
+    fn fragment(&self, name: &str) -> Option<Source> {
+        self.file(&format!("fragments/{name}.rs"))
+    }
+
+    fn fragments(&self) -> Vec<String> {
+        names_in("fragments").collect()
+    }
+
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
+        let is_inner = |file: &str| file.contains('/');
+        let inner = SOURCES.iter().filter(move |(file, _)| is_inner(file));
+        let outer = SOURCES.iter().filter(move |(file, _)| !is_inner(file));
+        Box::new(inner.chain(outer).map(|&(file, text)| source(file, text)))
+    }
+}
+
+/// Library of the files next to a declaration, and of the built-in ones. A file next to the declaration takes
+/// precedence, and the declaration itself takes precedence over a built-in one of the same name.
+#[derive(Debug)]
+pub struct Near {
+    directory: Directory,
+    /// Name that the declaration declares.
+    name: String,
+}
+
+impl Near {
+    /// Creates the library of a declaration.
+    pub fn of(path: &Path, text: &str) -> Near {
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+        Near {
+            directory: Directory(parent.unwrap_or(Path::new(".")).to_owned()),
+            name: declared_name(text).unwrap_or_default().to_owned(),
+        }
+    }
+
+    fn read(&self, file: &str) -> Option<Source> {
+        let text = limits::read(&self.directory.0.join(file)).ok()?;
+        Some(source(file, &text))
+    }
+}
+
+/// Returns true if a name can be that of a file in the directory.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) && !name.starts_with('.')
+}
+
+impl Library for Near {
+    fn find(&self, name: &str) -> Option<Source> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let usual: String = name.chars().map(plain).collect();
+        let declares = |s: &Source| declared_name(&s.text) == Some(name);
+        let near = self.read(&format!("{usual}.rs")).filter(declares);
+        let parent = || {
+            if is_plain(name) {
+                self.read(&format!("parents/{name}.rs"))
+            } else {
+                None
+            }
+        };
+        near.or_else(parent).or_else(|| BuiltIn.find(name))
+    }
+
+    fn names(&self) -> Vec<String> {
+        BuiltIn.names()
+    }
+
+    fn fragment(&self, name: &str) -> Option<Source> {
+        let near = || {
+            if is_plain(name) {
+                self.read(&format!("fragments/{name}.rs"))
+            } else {
+                None
+            }
+        };
+        near().or_else(|| BuiltIn.fragment(name))
+    }
+
+    fn fragments(&self) -> Vec<String> {
+        BuiltIn.fragments()
+    }
+
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
+        Box::new(BuiltIn.files().filter(|s| declared_name(&s.text) != Some(&self.name)))
+    }
+}

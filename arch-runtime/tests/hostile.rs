@@ -1,0 +1,161 @@
+//! Declarations as untrusted input: changed texts and texts that grow never panic, and end in time.
+
+use std::time::{Duration, Instant};
+
+use arch_lang::{Library, Source};
+use arch_runtime::library::BuiltIn;
+use arch_runtime::{DeclarationError, declare};
+use engine::random::SplitMix64;
+
+const CASES: usize = 300;
+const TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Compiles a text. Panics if the compiler panicked or took too long.
+fn compiled(text: &str, library: &(dyn Library + Sync)) -> Option<String> {
+    let start = Instant::now();
+    let error = declare("a.rs", text, library)
+        .err()
+        .map(|e| (e.to_string(), matches!(e, DeclarationError::Io { .. })));
+    assert!(start.elapsed() < TIME_MAX, "{:?}: {text:.2000}", start.elapsed());
+    let (error, panicked) = error?;
+    assert!(!panicked && !error.is_empty(), "{error}: {text:.2000}");
+    Some(error)
+}
+
+/// Deletes, repeats, or exchanges words of a text.
+fn mutated(text: &str, random: &mut SplitMix64) -> String {
+    let mut words: Vec<&str> = text
+        .split_inclusive(|c: char| !c.is_alphanumeric() && c != '_')
+        .collect();
+    for _ in 0..=random.below(3) {
+        let (i, j) = (random.below(words.len()), random.below(words.len()));
+        match random.below(4) {
+            0 => drop(words.remove(i)),
+            1 => words.insert(i, words[j]),
+            2 => words.swap(i, j),
+            _ => words[i] = words[j],
+        }
+    }
+    words.concat()
+}
+
+#[test]
+fn changed_declarations_never_panic() {
+    let texts: Vec<&str> = BuiltIn
+        .all()
+        .filter(|(file, _)| !file.contains('/'))
+        .map(|(_, text)| text)
+        .collect();
+    let mut random = SplitMix64(7);
+    let n_valid = (0..CASES)
+        .filter(|i| compiled(&mutated(texts[i % texts.len()], &mut random), &BuiltIn).is_none())
+        .count();
+    assert!((1..CASES / 2).contains(&n_valid), "{n_valid} of {CASES} are valid");
+}
+
+/// A declaration with functions and statements in its graph.
+fn with_graph(functions: &str, statements: &str) -> String {
+    format!(
+        "arch_macros::arch! {{\nname: \"a\";\nlike: \"llama\";\ngraph {{\n{functions}\nlet x = token_embd[tokens];\nfor layer {{\n\
+         {statements}\nx += attend(rms_norm(x, attn_norm));\nx += ffn(rms_norm(x, ffn_norm));\n}}\n\
+         output(rms_norm(x, output_norm))\n}}\n}}\n"
+    )
+}
+
+#[test]
+fn growing_declarations_are_refused() {
+    let calls = |n: usize, body: &dyn Fn(usize) -> String| -> String {
+        let of = |i| format!("fn f{i}(x, o = 1.0) {{ {} }}\n", body(i));
+        "fn f0(x, o = 1.0) { x * o }\n".to_owned() + &(1..n).map(of).collect::<String>()
+    };
+    let doubled = calls(60, &|i| format!("f{0}(f{0}(x, o = o), o = o)", i - 1));
+    let options = calls(60, &|i| format!("f{}(x, o = o + o)", i - 1));
+    let chained = calls(2000, &|i| format!("f{}(x)", i - 1));
+    for (functions, n, part) in [
+        (doubled, 59, "expand to more than"),
+        (options, 59, "tokens"),
+        (chained, 1999, "nested too deeply"),
+    ] {
+        let text = with_graph("", &format!("x = f{n}(x);")).replace("graph {", &format!("{functions}graph {{"));
+        let error = compiled(&text, &BuiltIn).expect("the declaration is refused");
+        assert!(error.contains(part), "{part}: {error:.500}");
+    }
+    let powers: String = (1..200).map(|i| format!("let n{i} = n{0} * n{0};\n", i - 1)).collect();
+    let sums: String = (0..40)
+        .map(|i| format!("a{i}: usize = \"a{i}\";\nb{i}: usize = \"b{i}\";\n"))
+        .collect();
+    let product: Vec<String> = (0..40).map(|i| format!("(a{i} + b{i})")).collect();
+    for hparams in [
+        format!("let n0 = n_embd + n_ff;\n{powers}"),
+        format!("{sums}let n0 = {};", product.join(" * ")),
+    ] {
+        let text = with_graph("", "").replace("graph {", &format!("hparams {{\n{hparams}\n}}\ngraph {{"));
+        compiled(&text, &BuiltIn);
+    }
+}
+
+/// Fragments that use each other twice.
+struct Doubling;
+
+impl Library for Doubling {
+    fn find(&self, name: &str) -> Option<Source> {
+        BuiltIn.find(name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn fragment(&self, name: &str) -> Option<Source> {
+        let n: usize = name.strip_prefix('f')?.parse().ok()?;
+        let text = format!(
+            "arch_macros::fragment! {{ options(o = 1); tensors {{ use f{0}(o = o + o); use f{0}(o = o * o); }} }}",
+            n + 1
+        );
+        Some(Source {
+            file: format!("fragments/{name}.rs"),
+            text,
+        })
+    }
+
+    fn fragments(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
+        Box::new(std::iter::empty())
+    }
+}
+
+#[test]
+fn growing_fragments_are_refused() {
+    let text = "arch_macros::arch! {\nname: \"a\";\nlike: \"llama\";\ntensors {\nuse f0;\n}\n}\n";
+    let error = compiled(text, &Doubling).expect("the declaration is refused");
+    assert!(
+        error.contains("tokens") || error.contains("nested too deeply") || error.contains("at most"),
+        "{error:.500}"
+    );
+}
+
+#[test]
+fn deep_text_is_refused_without_overflow() {
+    for (open, close) in [
+        ("(", ")"),
+        ("-", ""),
+        ("!", ""),
+        ("if true { ", " } else { x }"),
+        ("f(x, ", ")"),
+        ("x + ", ""),
+    ] {
+        for n in [50, 300, 900, 100_000] {
+            let value = format!(
+                "{}x{}",
+                open.repeat(n).replace(' ', "\n"),
+                close.repeat(n).replace(' ', "\n")
+            );
+            compiled(&with_graph("", &format!("x = {value};")), &BuiltIn);
+        }
+    }
+    let branches = "if n_ff > 1 {\n x = x;\n} else ".repeat(20_000);
+    compiled(&with_graph("", &format!("{branches} {{ x = x; }}")), &BuiltIn);
+}

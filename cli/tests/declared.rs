@@ -1,0 +1,248 @@
+//! Declarations that the binary does not contain: checked, seeded, run, and served from their text alone.
+
+use std::path::PathBuf;
+
+use crate::common::{Ended, Home, ended, root};
+use engine::gguf::logits::Logits;
+
+/// Qwen 3 under another name, and with tensors of its own.
+const OWN: &str = r#"//! My model: a test declaration.
+
+arch_macros::arch! {
+    name: "my-model";
+    like: "decoder";
+    rope: neox;
+
+    hparams {
+        my_scale: f32 = "residual_scale" or 0.5;
+    }
+
+    tensors {
+        layer {
+            use qk_norm_attention;
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens] * my_scale;
+        for layer {
+            x += attend(rms_norm(x, attn_norm));
+            x += ffn(rms_norm(x, ffn_norm));
+        }
+        output(rms_norm(x, output_norm))
+    }
+}
+"#;
+
+fn text(path: PathBuf) -> String {
+    path.into_os_string().into_string().expect("a UTF-8 path")
+}
+
+/// Writes a file to the home directory and returns its path.
+fn write(home: &Home, name: &str, content: &str) -> String {
+    let path = home.path(name);
+    std::fs::create_dir_all(path.parent().expect("a directory")).unwrap();
+    std::fs::write(&path, content).unwrap();
+    text(path)
+}
+
+/// Seeds the test model of a declaration and returns its path.
+fn seed(home: &Home, declaration: &str, name: &str) -> String {
+    let out = text(home.path("seeds"));
+    ended(home.llama(&["arch", "seed", declaration, "-o", &out])).succeeds();
+    text(home.path("seeds").join(format!("{name}.gguf")))
+}
+
+/// Returns the logits of a model, computed with these options.
+fn logits(home: &Home, model: &str, args: &[&str]) -> Vec<f32> {
+    let out = text(home.path("out.logits"));
+    let fixed = ["logits", "-m", model, "-o", &out, "--tokens", "1,2,3,4"];
+    ended(home.llama(&[&fixed[..], args].concat())).succeeds();
+    Logits::read(home.path("out.logits")).unwrap().values().to_vec()
+}
+
+#[track_caller]
+fn fails(ended: Ended, parts: &[&str]) {
+    ended.fails_saying(parts);
+}
+
+#[test]
+fn unknown_declaration_is_checked_seeded_and_run() {
+    let home = Home::new();
+    let declaration = write(&home, "my_model.rs", OWN);
+    let checked = ended(home.llama(&["arch", "check", &declaration]));
+    let report = checked.succeeds();
+    assert!(
+        report.contains("architecture my-model") && report.contains("ok"),
+        "{report}"
+    );
+    let model = seed(&home, &declaration, "my-model");
+    let shown = ended(home.llama(&["arch", &declaration]));
+    assert!(shown.succeeds().contains("residual_scale"));
+    ended(home.llama(&["arch", &declaration, "--draw", "mermaid"])).succeeds();
+    let inspected = ended(home.llama(&["inspect", &model, "--arch", &declaration]));
+    assert!(inspected.succeeds().contains("matches: every tensor"));
+    ended(home.llama(&["arch", "check", &declaration, &model])).succeeds();
+    let plain = logits(&home, &model, &["--arch", &declaration]);
+    let scaled = logits(
+        &home,
+        &model,
+        &[
+            "--arch",
+            &declaration,
+            "--override-kv",
+            "my-model.residual_scale=float:1.0",
+        ],
+    );
+    assert!(plain.iter().all(|x| x.is_finite()) && plain != scaled);
+    // With a factor of 1, the model is Qwen 3.
+    assert_eq!(scaled, logits(&home, &model, &["--arch", "qwen3"]));
+    fails(
+        ended(home.llama(&["inspect", &model, "--plan"])),
+        &["unsupported architecture `my-model`"],
+    );
+}
+
+#[test]
+fn directory_of_declarations_is_searched() {
+    let home = Home::new();
+    let declaration = write(&home, "archs/my_model.rs", OWN);
+    let model = seed(&home, &declaration, "my-model");
+    let expected = logits(&home, &model, &["--arch", &declaration]);
+    let out = text(home.path("found.logits"));
+    let args = ["logits", "-m", &model, "-o", &out, "--tokens", "1,2,3,4"];
+    fails(ended(home.llama(&args)), &["unsupported architecture `my-model`"]);
+    let mut command = home.llama(&args);
+    command.env("LLAMA_ARCHS", home.path("archs"));
+    ended(command).succeeds();
+    assert_eq!(Logits::read(home.path("found.logits")).unwrap().values(), expected);
+    let mut list = home.llama(&["arch", "list"]);
+    list.env("LLAMA_ARCHS", home.path("archs"));
+    let listed = ended(list);
+    assert!(listed.succeeds().contains("my-model"), "{}", listed.out);
+    // A built-in architecture takes precedence, and an error of an unused file does not matter.
+    write(
+        &home,
+        "archs/llama.rs",
+        "arch_macros::arch! {\n    name: \"llama\";\n    nonsense\n}\n",
+    );
+    let mut command = home.llama(&args);
+    command.env("LLAMA_ARCHS", home.path("archs"));
+    ended(command).succeeds();
+    write(&home, "archs/my_model.rs", &OWN.replace("my_scale;", "no_scale;"));
+    let mut command = home.llama(&args);
+    command.env("LLAMA_ARCHS", home.path("archs"));
+    fails(ended(command), &["my_model.rs:", "no_scale"]);
+}
+
+#[test]
+fn fragments_next_to_declaration_take_precedence() {
+    let home = Home::new();
+    let fragment = std::fs::read_to_string(root().join("archs/fragments/logit_scale.rs")).unwrap();
+    let declaration = OWN.replace(
+        "    graph {",
+        "    tensors {\n        use my_fragment;\n    }\n\n    graph {",
+    );
+    let path = write(&home, "my_model.rs", &declaration);
+    fails(
+        ended(home.llama(&["arch", "check", &path])),
+        &["no fragment named `my_fragment`"],
+    );
+    write(&home, "fragments/my_fragment.rs", &fragment);
+    let checked = ended(home.llama(&["arch", "check", "--file", &path]));
+    assert!(!checked.out.contains("no fragment named"), "{}", checked.out);
+}
+
+#[test]
+fn errors_equal_those_of_arch_check() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let out = text(home.path("out.logits"));
+    let cases = [
+        ("unknown.rs", OWN.replace("attn_norm", "attn_nrom"), "attn_nrom"),
+        (
+            "rust.rs",
+            OWN.replace("[tokens] * my_scale", "[tokens] * rust!(f32 => 2.0)"),
+            "`rust!` needs a compiler",
+        ),
+        (
+            "like.rs",
+            OWN.replace("like: \"decoder\"", "like: \"decodr\""),
+            "decoder",
+        ),
+        ("none.rs", "fn main() {}\n".to_owned(), "contains no `arch!"),
+        ("open.rs", OWN.replace("hparams {", "hparams ("), "hparams"),
+        (
+            "fragment.rs",
+            "arch_macros::fragment! {\n    tensors {}\n}\n".to_owned(),
+            "no `arch! { … }`",
+        ),
+        (
+            "deep.rs",
+            OWN.replace("my_scale;", &format!("{}my_scale;", "-".repeat(3000))),
+            "line 19",
+        ),
+    ];
+    for (name, declaration, part) in cases {
+        let path = write(&home, name, &declaration);
+        let run = ended(home.llama(&["logits", "-m", &model, "-o", &out, "--tokens", "1", "--arch", &path]));
+        run.fails_saying(&[name]);
+        let checked = ended(home.llama(&["arch", "check", "--file", &path]));
+        let errors: Vec<&str> = checked
+            .out
+            .lines()
+            .filter(|l| l.starts_with(&path) && !l.contains("ms)"))
+            .collect();
+        for error in &errors {
+            assert!(run.err.contains(error), "{}\n{error}", run.err);
+        }
+        assert!(run.err.contains(part) || !errors.is_empty(), "{}", run.err);
+    }
+    fails(
+        ended(home.llama(&["run", &model, "abc", "--arch", &text(home.path("missing.rs"))])),
+        &["missing.rs"],
+    );
+    fails(
+        ended(home.llama(&["run", &model, "abc", "--arch", &text(root().join("archs/qwen3.rs"))])),
+        &["does not match architecture `qwen3`"],
+    );
+}
+
+#[test]
+fn errors_are_printed_as_json() {
+    let home = Home::new();
+    let path = write(&home, "my_model.rs", &OWN.replace("my_scale;", "no_scale;"));
+    let checked = ended(home.llama(&["arch", "check", "--file", &path, "--message-format", "json"]));
+    let lines: Vec<serde_json::Value> = (checked.out.lines())
+        .map(|line| serde_json::from_str(line).expect("a JSON object per line"))
+        .collect();
+    let error = lines.iter().find(|e| e["line"] == 19).expect("an error in line 19");
+    assert_eq!(error["file"], path.as_str());
+    assert!(error["message"].as_str().unwrap().contains("no_scale"), "{error}");
+    assert_eq!(
+        (&error["column"], &error["end_column"]),
+        (&38.into(), &46.into()),
+        "{error}"
+    );
+}
+
+#[test]
+fn new_declaration_passes_check() {
+    let home = Home::new();
+    let directory = text(home.path(""));
+    ended(home.llama(&["arch", "new", "my-own", "--like", "llama", "-o", &directory])).succeeds();
+    let path = text(home.path("my_own.rs"));
+    ended(home.llama(&["arch", "check", &path])).succeeds();
+    fails(
+        ended(home.llama(&["arch", "new", "my-own", "--like", "llama", "-o", &directory])),
+        &["my_own.rs", "exists"],
+    );
+    fails(
+        ended(home.llama(&["arch", "new", "other", "--like", "lama", "-o", &directory])),
+        &["did you mean llama"],
+    );
+    fails(
+        ended(home.llama(&["arch", "new", "qwen3", "--like", "llama", "-o", &directory])),
+        &["`qwen3`", "built-in"],
+    );
+}

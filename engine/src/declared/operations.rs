@@ -1,0 +1,191 @@
+//! Operations of the language and the builder methods that add them to a graph.
+
+use crate::builder::{
+    AttentionArgs, Builder, LinearAttentionArgs, Mamba2Args, MoeArgs, RopeArgs, Vector, chunked, sliding, symmetric,
+};
+use crate::graph::{TensorId, Unary, Window};
+
+use super::arguments::Args;
+pub use super::arguments::is_word;
+
+/// Operation of the language.
+#[derive(Debug)]
+pub struct Operation {
+    /// Name in declarations.
+    pub name: &'static str,
+    /// Names of the parameters, in the order of the language's table.
+    pub params: &'static [&'static str],
+    /// Elementwise function, if the operation is one.
+    pub unary: Option<Unary>,
+    /// Adds the operation to a graph.
+    pub(super) build: fn(&mut Builder<'_>, &mut Args<'_>) -> TensorId,
+}
+
+/// Defines an operation: parameters by position, then parameters by name as the fields of a struct. Fields of a struct
+/// after `all` have no defaults. A closure defines operations that do not match a method.
+macro_rules! operation {
+    ($name:ident($($param:ident),*) $method:ident) => {
+        Operation {
+            name: stringify!($name),
+            params: &[$(stringify!($param)),*],
+            unary: None,
+            build: |b, args| {
+                $(let $param = args.next();)*
+                b.$method($($param),*)
+            },
+        }
+    };
+    ($name:ident($($param:ident),*) $method:ident all $ty:ident { $($field:ident),* }) => {
+        Operation {
+            name: stringify!($name),
+            params: &[$(stringify!($param),)* $(stringify!($field)),*],
+            unary: None,
+            build: |b, args| {
+                $(let $param = args.next();)*
+                let given = $ty { $($field: args.next()),* };
+                b.$method($($param,)* given)
+            },
+        }
+    };
+    ($name:ident($($param:ident),*) $method:ident $ty:ident { $($field:ident),* }) => {
+        Operation {
+            name: stringify!($name),
+            params: &[$(stringify!($param),)* $(stringify!($field)),*],
+            unary: None,
+            build: |b, args| {
+                $(let $param = args.next();)*
+                let mut given = $ty::default();
+                $(args.set(&mut given.$field);)*
+                b.$method($($param,)* given)
+            },
+        }
+    };
+    ($name:ident($($param:ident),*) = $build:expr) => {
+        Operation {
+            name: stringify!($name),
+            params: &[$(stringify!($param)),*],
+            unary: None,
+            build: $build,
+        }
+    };
+    ($name:ident $variant:ident) => {
+        Operation {
+            name: stringify!($name),
+            params: &["x"],
+            unary: Some(Unary::$variant),
+            build: |b, args| {
+                let x = args.next();
+                b.unary(Unary::$variant, x)
+            },
+        }
+    };
+}
+
+/// All operations. A test compares the table with that of the language.
+pub static OPERATIONS: &[Operation] = &[
+    operation!(rms_norm(x, w, eps) rms_norm),
+    operation!(layer_norm(x, w, eps) layer_norm),
+    operation!(l2_norm(x, eps) l2_norm),
+    operation!(heads(x, n) heads),
+    operation!(merge(x) merge),
+    operation!(rope(x) rope RopeArgs {
+        factors, short, long, base, scale, dims, offset, magnitude, lag, yarn, beta_fast, neox, stride, inverse
+    }),
+    operation!(attention_temperature(scale, length, offset) attention_temperature),
+    operation!(attention(q, k, v) attention AttentionArgs {
+        scale, softcap, alibi, causal, sinks, window, relative, v_in_k, selection, compressed, ratio, media
+    }),
+    operation!(attention_over(q, layer, dv) attention_over AttentionArgs { scale, softcap, sinks, window }),
+    operation!(cross_attention(q, k, v) cross_attention AttentionArgs { scale }),
+    operation!(index_cells(q, k, weights, n, ratio) index_cells),
+    operation!(compress(x, gate, position_bias, width) compress),
+    operation!(index_blocks(q, k, n, size, local) index_blocks),
+    operation!(index_pools(q, k, weights, n, size, tail) index_pools),
+    operation!(shared_selection(n) = |b, _| b.indexed_cells()),
+    operation!(last_tokens(x, n) last_tokens),
+    operation!(short_conv(x, w, bias) short_conv),
+    operation!(
+        ssm_scan(x, dt, a, b, c, d) = |builder, args| {
+            let (x, dt, a) = (args.next(), args.next(), args.next());
+            let (b, c, d) = (args.next(), args.next(), args.next());
+            builder.ssm_scan(x, dt, a, b, c, d)
+        }
+    ),
+    operation!(token_shift(x) token_shift),
+    operation!(wkv6(r, k, v, w, u) wkv6),
+    operation!(
+        wkv7(r, w, k, v, a, b) = |builder, args| {
+            let (r, w, k) = (args.next(), args.next(), args.next());
+            let (v, a, b) = (args.next(), args.next(), args.next());
+            builder.wkv7(r, w, k, v, a, b)
+        }
+    ),
+    operation!(mamba2(x) mamba2 all Mamba2Args {
+        inner, n_state, n_group, conv, conv_bias, dt_bias, a, d, norm, eps
+    }),
+    operation!(linear_attention(q, k, v) linear_attention LinearAttentionArgs {
+        decay, beta, delta, slope, tiled, scale
+    }),
+    operation!(moe(x) moe all MoeArgs {
+        router, gate, up, gate_up, down, act, gating, n_used, norm_weights, scale, selection, selection_bias,
+        ids_per_expert, weigh_input, n_groups, n_groups_used, limit, act_limit, squash, up_squash, up_offset, ids
+    }),
+    operation!(softcap(x, c) softcap),
+    operation!(clamp(x, lo, hi) clamp),
+    operation!(softmax(x) softmax),
+    operation!(softmax_heads(x) softmax_heads),
+    operation!(top_mask(x, n) top_mask),
+    operation!(sum_rows(x) sum_rows),
+    operation!(repeat_heads(x, n) repeat_heads),
+    operation!(part(w, i) part),
+    operation!(matmul(a, x) matmul),
+    operation!(mix_heads(x, m) mix_heads),
+    operation!(sinkhorn(x, n, iterations, eps) sinkhorn),
+    operation!(row(w, i) row),
+    operation!(
+        first_layer(w) = |b, args| {
+            let w: Vector = args.next();
+            b.weight(w)
+        }
+    ),
+    operation!(linear_without_bias(w, x) linear_without_bias),
+    operation!(sum_heads(x) sum_heads),
+    operation!(
+        concat(a, b) = |builder, args| {
+            let (a, b) = (args.next(), args.next());
+            builder.concat(a, b, 0)
+        }
+    ),
+    operation!(silu Silu),
+    operation!(gelu Gelu),
+    operation!(gelu_erf GeluErf),
+    operation!(gelu_quick GeluQuick),
+    operation!(relu Relu),
+    operation!(relu_sqr ReluSqr),
+    operation!(sigmoid Sigmoid),
+    operation!(tanh Tanh),
+    operation!(exp Exp),
+    operation!(softplus Softplus),
+    operation!(neg Neg),
+    operation!(sqr Sqr),
+    operation!(sqrt Sqrt),
+    operation!(abs Abs),
+    operation!(with_media(x) with_media),
+    operation!(group_rows(x, n) group_rows),
+    operation!(transposed(w) transposed),
+];
+
+/// Returns the operation with this name.
+pub fn find(name: &str) -> Option<&'static Operation> {
+    OPERATIONS.iter().find(|o| o.name == name)
+}
+
+/// Returns the function of a kind of window.
+pub fn window(kind: &str) -> Option<fn(usize, bool) -> Window> {
+    Some(match kind {
+        "sliding" => sliding,
+        "chunked" => chunked,
+        "symmetric" => symmetric,
+        _ => return None,
+    })
+}

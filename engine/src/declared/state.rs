@@ -1,0 +1,73 @@
+//! Values of a loaded program: hyperparameters and handles of tensors.
+
+use crate::builder::{Builder, Embed, Experts, Linear, Norm, PerHead, Vector};
+
+use super::program::{Kind, Tensor};
+use super::scalar::Scalar;
+
+/// Value of an item of the `hparams` section.
+#[derive(Clone, Debug)]
+pub(super) enum Stored {
+    One(Scalar),
+    PerLayer(Vec<Scalar>),
+}
+
+impl Stored {
+    /// Returns the value in a layer.
+    pub fn at(&self, il: usize) -> Scalar {
+        match self {
+            Stored::One(value) => value.clone(),
+            Stored::PerLayer(values) => match values.get(il).or(values.last()) {
+                Some(value) => value.clone(),
+                None => Scalar::Int(0),
+            },
+        }
+    }
+}
+
+/// Handle of a declared tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Handle {
+    Absent,
+    Embed(Embed),
+    Vector(Vector),
+    Norm(Norm),
+    Linear(Linear),
+    Experts(Experts),
+    PerHead(PerHead),
+}
+
+macro_rules! from_handles {
+    ($($ty:ident)*) => { $(
+        impl From<$ty> for Handle {
+            fn from(handle: $ty) -> Handle {
+                Handle::$ty(handle)
+            }
+        }
+
+        impl From<Option<$ty>> for Handle {
+            fn from(handle: Option<$ty>) -> Handle {
+                handle.map_or(Handle::Absent, Handle::$ty)
+            }
+        }
+    )* };
+}
+from_handles! { Embed Vector Norm Linear Experts PerHead }
+
+impl Handle {
+    /// Returns the handle; an absent tensor is an error of the graph.
+    pub fn present(self, b: &mut Builder<'_>, tensor: &Tensor) -> Handle {
+        if self != Handle::Absent {
+            return self;
+        }
+        let gguf = tensor.gguf;
+        match tensor.kind {
+            Kind::Embed => Handle::Embed(b.present(&None, gguf)),
+            Kind::Vector | Kind::Raw => Handle::Vector(b.present(&None, gguf)),
+            Kind::Norm => Handle::Norm(b.present(&None, gguf)),
+            Kind::Linear => Handle::Linear(b.present(&None, gguf)),
+            Kind::Experts => Handle::Experts(b.present(&None, gguf)),
+            Kind::PerHead => Handle::PerHead(b.present(&None, gguf)),
+        }
+    }
+}
