@@ -169,7 +169,7 @@ impl<'a> Limited<'a> {
         }
     }
 
-    /// Returns a digest of the declaration and of all files that it used so far.
+    /// Returns a digest of the declaration and of the files that it used.
     pub fn digest(&self) -> u64 {
         let digest = self.state.borrow().digest.clone().finalize();
         let mut bytes = [0; 8];

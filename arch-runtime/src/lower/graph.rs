@@ -7,7 +7,7 @@ use arch_lang::model::{
 use arch_lang::ops::{Emit, Given, Param, ParamKind};
 use engine::arch::Unary;
 use engine::declared::operations::{self, Operation};
-use engine::declared::{Arg, Arithmetic, Block, Operand, Stmt, Value, WeightUse};
+use engine::declared::{Arg, Arithmetic, Block, Operand, Stmt, TensorExpr, WeightUse};
 use proc_macro2::Ident;
 
 use super::program::Lowering;
@@ -112,34 +112,34 @@ impl<'a> Lowering<'a, '_> {
         })
     }
 
-    fn boxed(&mut self, value: &'a LangValue) -> Option<Box<Value>> {
+    fn boxed(&mut self, value: &'a LangValue) -> Option<Box<TensorExpr>> {
         self.value(value).map(Box::new)
     }
 
-    fn value(&mut self, value: &'a LangValue) -> Option<Value> {
+    fn value(&mut self, value: &'a LangValue) -> Option<TensorExpr> {
         Some(match &value.kind {
-            ValueKind::Var(var) => Value::Var(var.0),
+            ValueKind::Var(var) => TensorExpr::Var(var.0),
             ValueKind::Embed(table, by, skipped) => match by.it {
-                RowsBy::Tokens => Value::Embed(table.it),
-                RowsBy::Positions => Value::EmbedPositions(table.it, self.optional(skipped.as_ref())?),
+                RowsBy::Tokens => TensorExpr::Embed(table.it),
+                RowsBy::Positions => TensorExpr::EmbedPositions(table.it, self.optional(skipped.as_ref())?),
             },
-            ValueKind::Encoded(_) => Value::Encoded,
-            ValueKind::Hidden(_) => Value::Hidden,
+            ValueKind::Encoded(_) => TensorExpr::Encoded,
+            ValueKind::Hidden(_) => TensorExpr::Hidden,
             ValueKind::Patches(at, _) => return self.fail(*at, "`patches` is not available at run time".to_owned()),
-            ValueKind::Linear(w, x) => Value::Linear(w.it, self.boxed(x)?),
-            ValueKind::Weight(w) => Value::Weight(w.it),
+            ValueKind::Linear(w, x) => TensorExpr::Linear(w.it, self.boxed(x)?),
+            ValueKind::Weight(w) => TensorExpr::Weight(w.it),
             ValueKind::Op(op, args) => self.op(op, args)?,
-            ValueKind::Binary(op, x, y) => Value::Binary(arithmetic(*op), self.boxed(x)?, self.boxed(y)?),
-            ValueKind::Scale(x, s) => Value::Scale(self.boxed(x)?, self.expr(s)?),
-            ValueKind::Divide(x, s) => Value::Divide(self.boxed(x)?, self.expr(s)?),
-            ValueKind::Shift(x, s) => Value::Shift(self.boxed(x)?, self.expr(s)?),
-            ValueKind::Glu(act, gate, up) => Value::Glu(self.unary(act)?, self.boxed(gate)?, self.boxed(up)?),
-            ValueKind::Slice(x, from, to) => Value::Slice(
+            ValueKind::Binary(op, x, y) => TensorExpr::Binary(arithmetic(*op), self.boxed(x)?, self.boxed(y)?),
+            ValueKind::Scale(x, s) => TensorExpr::Scale(self.boxed(x)?, self.expr(s)?),
+            ValueKind::Divide(x, s) => TensorExpr::Divide(self.boxed(x)?, self.expr(s)?),
+            ValueKind::Shift(x, s) => TensorExpr::Shift(self.boxed(x)?, self.expr(s)?),
+            ValueKind::Glu(act, gate, up) => TensorExpr::Glu(self.unary(act)?, self.boxed(gate)?, self.boxed(up)?),
+            ValueKind::Slice(x, from, to) => TensorExpr::Slice(
                 self.boxed(x)?,
                 self.optional(from.as_ref())?,
                 self.optional(to.as_ref())?,
             ),
-            ValueKind::If(cond, then, otherwise) => Value::If(
+            ValueKind::If(cond, then, otherwise) => TensorExpr::If(
                 self.expr(cond)?,
                 Box::new(self.block(then)?),
                 Box::new(self.block(otherwise)?),
@@ -150,7 +150,7 @@ impl<'a> Lowering<'a, '_> {
     }
 
     /// Converts an inlined call. The arguments do not see the parameters.
-    fn call(&mut self, params: &'a [(VarId, LangOperand)], body: &'a LangBlock) -> Option<Value> {
+    fn call(&mut self, params: &'a [(VarId, LangOperand)], body: &'a LangBlock) -> Option<TensorExpr> {
         let operands = self.each(params, |l, (var, operand)| {
             let operand = match operand {
                 LangOperand::Tensor(value) => Operand::Tensor(l.value(value)?),
@@ -166,7 +166,7 @@ impl<'a> Lowering<'a, '_> {
         }
         let body = self.block(body);
         self.scopes.pop();
-        Some(Value::Call(operands?, Box::new(body?)))
+        Some(TensorExpr::Call(operands?, Box::new(body?)))
     }
 
     /// Returns the engine's operation. One that is missing in its table is refused.
@@ -191,7 +191,7 @@ impl<'a> Lowering<'a, '_> {
         }
     }
 
-    fn op(&mut self, op: &'a LangOperation, args: &'a [LangArg]) -> Option<Value> {
+    fn op(&mut self, op: &'a LangOperation, args: &'a [LangArg]) -> Option<TensorExpr> {
         let found = self.operation(op)?;
         let mut converted = Vec::with_capacity(args.len());
         for (param, arg) in op.params.iter().zip(args) {
@@ -201,7 +201,7 @@ impl<'a> Lowering<'a, '_> {
         if matches!(op.emit, Emit::Bare(_)) {
             converted.clear();
         }
-        Some(Value::Op(found, converted))
+        Some(TensorExpr::Op(found, converted))
     }
 
     fn argument(&mut self, op: &LangOperation, param: &Param, arg: &'a LangArg) -> Option<Arg> {

@@ -6,7 +6,7 @@ use arch_lang::model::{
     Arch, Group as LangGroup, Head as LangHead, Hparam, Kind as LangKind, Presence as LangPresence, Read as LangRead,
     Tensor as LangTensor,
 };
-use engine::declared::{Group, Head, Item, Kind, Presence, Program, Read, Tensor};
+use engine::declared::{DeclaredTensor, Group, Head, Item, Kind, Presence, Program, Read};
 use proc_macro2::{Ident, Span};
 
 use super::statics::{option, text};
@@ -168,13 +168,13 @@ impl<'a> Lowering<'a, '_> {
         })
     }
 
-    fn tensor(&mut self, t: &'a LangTensor) -> Option<Tensor> {
+    fn tensor(&mut self, t: &'a LangTensor) -> Option<DeclaredTensor> {
         self.group = t.group;
         let sizes = self.each(&t.sizes, Lowering::expr);
         let conditions = self.each(&t.conditions, |l, (c, truth)| Some((l.expr(c)?, *truth)));
         self.group = None;
         let index = self.arch.tensors.iter().position(|other| std::ptr::eq(other, t))?;
-        Some(Tensor {
+        Some(DeclaredTensor {
             kind: kind(*t.kind),
             gguf: text(&t.gguf),
             other_name: option(t.other_name.as_deref()),

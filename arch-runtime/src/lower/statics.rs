@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// All names so far.
+/// Names of all declarations.
 static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
 
 /// Returns a static copy of a text. Equal texts share a copy.

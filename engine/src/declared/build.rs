@@ -8,8 +8,9 @@ use crate::model::Base;
 
 use super::arguments::{Args, Argument};
 use super::operations::Operation;
-use super::program::{Arg, Block, Head, Operand, Program, Stmt, Value, WeightUse};
-use super::scalar::{Expr, Scalar, Scope};
+use super::program::{Arg, Block, DeclaredTensor, Head, Kind, Operand, Program, Stmt, TensorExpr, WeightUse};
+use super::scalar::{Expr, Scalar};
+use super::scope::Scope;
 use super::state::{Handle, Stored};
 
 /// Maximum number of parameters of an operation.
@@ -249,21 +250,21 @@ impl<'g> Run<'g> {
 
     /// Returns the handle of a tensor that the graph requires.
     fn present(&self, b: &mut Builder<'_>, tensor: usize) -> Handle {
-        self.handle(tensor).present(b, &self.graph.program.tensors[tensor])
+        present(b, self.handle(tensor), &self.graph.program.tensors[tensor])
     }
 
     /// Adds the nodes of a value.
-    fn value(&mut self, b: &mut Builder<'_>, value: &'g Value) -> TensorId {
+    fn value(&mut self, b: &mut Builder<'_>, value: &'g TensorExpr) -> TensorId {
         if !self.goes_on(b) {
             return TensorId(0);
         }
         match value {
-            Value::Var(var) => self.vars.tensors[*var],
-            Value::Embed(table) => match self.present(b, *table) {
+            TensorExpr::Var(var) => self.vars.tensors[*var],
+            TensorExpr::Embed(table) => match self.present(b, *table) {
                 Handle::Embed(table) => b.embed(table),
                 _ => mismatch(b),
             },
-            Value::EmbedPositions(table, skipped) => {
+            TensorExpr::EmbedPositions(table, skipped) => {
                 let table = self.present(b, *table);
                 let skipped = skipped.as_ref().map_or(0, |n| self.int(n));
                 match table {
@@ -271,9 +272,9 @@ impl<'g> Run<'g> {
                     _ => mismatch(b),
                 }
             }
-            Value::Encoded => b.encoded(),
-            Value::Hidden => b.hidden_rows(),
-            Value::Linear(w, x) => {
+            TensorExpr::Encoded => b.encoded(),
+            TensorExpr::Hidden => b.hidden_rows(),
+            TensorExpr::Linear(w, x) => {
                 let x = self.value(b, x);
                 match self.present(b, *w) {
                     Handle::Linear(w) => b.linear(w, x),
@@ -281,33 +282,33 @@ impl<'g> Run<'g> {
                     _ => mismatch(b),
                 }
             }
-            Value::Weight(w) => match self.present(b, *w) {
+            TensorExpr::Weight(w) => match self.present(b, *w) {
                 Handle::Vector(w) => b.weight(w),
                 Handle::Norm(w) => b.weight(w),
                 _ => mismatch(b),
             },
-            Value::Op(op, args) => self.op(b, op, args),
-            Value::Binary(op, x, y) => {
+            TensorExpr::Op(op, args) => self.op(b, op, args),
+            TensorExpr::Binary(op, x, y) => {
                 let (x, y) = (self.value(b, x), self.value(b, y));
                 op.build(b, x, y)
             }
-            Value::Scale(x, factor) => {
+            TensorExpr::Scale(x, factor) => {
                 let x = self.value(b, x);
                 b.scale(x, self.scope().float(factor))
             }
-            Value::Divide(x, divisor) => {
+            TensorExpr::Divide(x, divisor) => {
                 let x = self.value(b, x);
                 b.scale(x, 1.0 / self.scope().float(divisor))
             }
-            Value::Shift(x, term) => {
+            TensorExpr::Shift(x, term) => {
                 let x = self.value(b, x);
                 b.shift(x, self.scope().float(term))
             }
-            Value::Glu(f, gate, up) => {
+            TensorExpr::Glu(f, gate, up) => {
                 let (gate, up) = (self.value(b, gate), self.value(b, up));
                 b.glu(*f, gate, up)
             }
-            Value::Slice(x, from, to) => {
+            TensorExpr::Slice(x, from, to) => {
                 let x = self.value(b, x);
                 let from = from.as_ref().map_or(0, |n| self.int(n));
                 let to = match to {
@@ -316,11 +317,11 @@ impl<'g> Run<'g> {
                 };
                 b.slice(x, from, to)
             }
-            Value::If(cond, then, otherwise) => {
+            TensorExpr::If(cond, then, otherwise) => {
                 let taken = if self.scope().bool(cond) { then } else { otherwise };
                 self.block(b, taken)
             }
-            Value::Call(params, body) => self.call(b, params, body),
+            TensorExpr::Call(params, body) => self.call(b, params, body),
         }
     }
 
@@ -392,7 +393,23 @@ impl<'g> Run<'g> {
         let owner = (self.graph.program.groups.iter()).position(|group| group.tensors.contains(&tensor));
         let first = owner.and_then(|group| self.graph.groups[group].first());
         let handle = first.and_then(|layer| layer.get(declared.slot));
-        handle.copied().unwrap_or(Handle::Absent).present(b, declared)
+        present(b, handle.copied().unwrap_or(Handle::Absent), declared)
+    }
+}
+
+/// Returns the handle of a tensor that the graph requires. An absent tensor is an error of the graph.
+fn present(b: &mut Builder<'_>, handle: Handle, tensor: &DeclaredTensor) -> Handle {
+    if handle != Handle::Absent {
+        return handle;
+    }
+    let gguf = tensor.gguf;
+    match tensor.kind {
+        Kind::Embed => Handle::Embed(b.present(&None, gguf)),
+        Kind::Vector | Kind::Raw => Handle::Vector(b.present(&None, gguf)),
+        Kind::Norm => Handle::Norm(b.present(&None, gguf)),
+        Kind::Linear => Handle::Linear(b.present(&None, gguf)),
+        Kind::Experts => Handle::Experts(b.present(&None, gguf)),
+        Kind::PerHead => Handle::PerHead(b.present(&None, gguf)),
     }
 }
 

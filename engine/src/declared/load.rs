@@ -7,8 +7,9 @@ use crate::builder::BuildGraph;
 use crate::model::{Base, HparamReader, LoadProgram, TensorTable};
 
 use super::build::Interpreted;
-use super::program::{Item, Kind, Presence, Program, Read, Tensor};
-use super::scalar::{Expr, Scalar, Scope};
+use super::program::{DeclaredTensor, Item, Kind, Presence, Program, Read};
+use super::scalar::{Expr, Scalar};
+use super::scope::Scope;
 use super::state::{Handle, Stored};
 
 /// Reader of a file while a program is loaded.
@@ -226,7 +227,7 @@ fn bools(values: Vec<bool>) -> Stored {
 }
 
 /// Adds a tensor to the table.
-fn declared(tensor: &Tensor, scope: &Scope<'_>, t: &mut TensorTable<'_>) -> Handle {
+fn declared(tensor: &DeclaredTensor, scope: &Scope<'_>, t: &mut TensorTable<'_>) -> Handle {
     let name = match tensor.other_name {
         Some(other) => t.named(tensor.gguf, other),
         None => tensor.gguf,

@@ -14,10 +14,12 @@ mod load;
 pub mod operations;
 mod program;
 mod scalar;
+mod scope;
 mod state;
 
 pub use operations::Operation;
 pub use program::{
-    Arg, Arithmetic, Block, Group, Head, Item, Kind, Operand, Presence, Program, Read, Stmt, Tensor, Value, WeightUse,
+    Arg, Arithmetic, Block, DeclaredTensor, Group, Head, Item, Kind, Operand, Presence, Program, Read, Stmt,
+    TensorExpr, WeightUse,
 };
 pub use scalar::{BinaryOp, Builtin, Expr, Function, Scalar};

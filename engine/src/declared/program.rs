@@ -16,7 +16,7 @@ pub struct Program {
     /// Groups of layers.
     pub groups: Vec<Group>,
     /// Declared tensors.
-    pub tensors: Vec<Tensor>,
+    pub tensors: Vec<DeclaredTensor>,
     /// Indices of the tensors outside of layers, in the order of declaration.
     pub globals: Vec<usize>,
     /// Names of tensors that files may contain in addition.
@@ -100,7 +100,7 @@ pub struct Group {
 
 /// Declared tensor.
 #[derive(Debug)]
-pub struct Tensor {
+pub struct DeclaredTensor {
     /// Kind of the tensor.
     pub kind: Kind,
     /// GGUF name without the layer prefix and the suffix.
@@ -121,7 +121,7 @@ pub struct Tensor {
     pub decides: bool,
 }
 
-impl Tensor {
+impl DeclaredTensor {
     /// Returns true if a loaded model may lack the tensor.
     pub fn may_be_absent(&self) -> bool {
         matches!(self.presence, Presence::Optional | Presence::Form) || !self.conditions.is_empty()
@@ -162,7 +162,7 @@ pub struct Block {
     /// Statements, in order.
     pub stmts: Vec<Stmt>,
     /// Value of the block.
-    pub result: Option<Value>,
+    pub result: Option<TensorExpr>,
 }
 
 /// Statements that compute on pooled rows.
@@ -184,7 +184,7 @@ pub enum Stmt {
         /// Name of the variable.
         name: &'static str,
         /// New value.
-        value: Value,
+        value: TensorExpr,
     },
     /// Definition of a scalar.
     Scalar {
@@ -228,7 +228,7 @@ pub enum Stmt {
 
 /// Tensor-valued expression. Declared tensors are indices into [`Program::tensors`].
 #[derive(Debug)]
-pub enum Value {
+pub enum TensorExpr {
     /// Variable.
     Var(usize),
     /// Embeddings of the tokens.
@@ -240,23 +240,23 @@ pub enum Value {
     /// Hidden states of the preceding tokens.
     Hidden,
     /// Projection.
-    Linear(usize, Box<Value>),
+    Linear(usize, Box<TensorExpr>),
     /// Declared tensor as an operand.
     Weight(usize),
     /// Operation with one argument per parameter.
     Op(&'static Operation, Vec<Arg>),
     /// Elementwise operator.
-    Binary(Arithmetic, Box<Value>, Box<Value>),
+    Binary(Arithmetic, Box<TensorExpr>, Box<TensorExpr>),
     /// Product with a number.
-    Scale(Box<Value>, Expr),
+    Scale(Box<TensorExpr>, Expr),
     /// Quotient by a number.
-    Divide(Box<Value>, Expr),
+    Divide(Box<TensorExpr>, Expr),
     /// Sum with a number.
-    Shift(Box<Value>, Expr),
+    Shift(Box<TensorExpr>, Expr),
     /// Gated linear unit: the function of the first operand times the second.
-    Glu(Unary, Box<Value>, Box<Value>),
+    Glu(Unary, Box<TensorExpr>, Box<TensorExpr>),
     /// Range of dimension 0; a missing end is the end of the dimension.
-    Slice(Box<Value>, Option<Expr>, Option<Expr>),
+    Slice(Box<TensorExpr>, Option<Expr>, Option<Expr>),
     /// One of two blocks.
     If(Expr, Box<Block>, Box<Block>),
     /// Inlined function: parameters with their arguments, and the body.
@@ -289,7 +289,7 @@ impl Arithmetic {
 #[derive(Debug)]
 pub enum Operand {
     /// Tensor.
-    Tensor(Value),
+    Tensor(TensorExpr),
     /// Number or condition.
     Scalar(Expr),
 }
@@ -300,7 +300,7 @@ pub enum Arg {
     /// Omitted argument.
     Omitted,
     /// Computed tensor.
-    Tensor(Value),
+    Tensor(TensorExpr),
     /// Declared tensor.
     Weight(usize, WeightUse),
     /// Number or condition.

@@ -1,11 +1,10 @@
-//! Numbers and conditions of a program. Integers come from files, so their arithmetic saturates.
+//! Numbers and conditions of a program: values, expressions, and operators. Integers come from files, so their
+//! arithmetic saturates.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{Base, HparamReader};
-
-use super::state::{Handle, Stored};
+use crate::model::Base;
 
 /// Value of an expression.
 #[derive(Clone, PartialEq)]
@@ -156,96 +155,20 @@ const BUILTINS: &[(&str, Builtin)] = &[
 ];
 
 impl Builtin {
+    /// Returns the value in a layer.
+    pub(super) fn value(self, base: &Base, il: usize) -> Scalar {
+        (self.0)(base, il)
+    }
+
     /// Returns the accessor of a builtin symbol.
     pub fn named(name: &str) -> Option<Builtin> {
         BUILTINS.iter().find(|(known, _)| *known == name).map(|&(_, b)| b)
     }
 }
 
-/// Values that an expression may refer to.
-#[derive(Clone, Copy)]
-pub(super) struct Scope<'a> {
-    pub base: &'a Base,
-    /// Values of the items, up to the current one during loading.
-    pub items: &'a [Stored],
-    pub vars: &'a [Scalar],
-    pub tensors: &'a [super::Tensor],
-    pub globals: &'a [Handle],
-    /// Handles of the current layer.
-    pub layer: &'a [Handle],
-    pub il: usize,
-    /// Reader of the file during loading.
-    pub reader: Option<&'a HparamReader<'a>>,
-}
-
-impl Scope<'_> {
-    /// Evaluates an expression.
-    pub fn eval(&self, expr: &Expr) -> Scalar {
-        match expr {
-            Expr::Const(value) => value.clone(),
-            Expr::Builtin(builtin) => (builtin.0)(self.base, self.il),
-            Expr::Layer => Scalar::Int(self.il),
-            Expr::Hparam(index) => self.items[*index].at(self.il),
-            Expr::Var(var) => self.vars[*var].clone(),
-            Expr::ToFloat(a) => Scalar::Float(self.int(a) as f32),
-            Expr::Neg(a) => Scalar::Float(-self.float(a)),
-            Expr::Not(a) => Scalar::Bool(!self.bool(a)),
-            Expr::Binary(BinaryOp::And, a, b) => Scalar::Bool(self.bool(a) && self.bool(b)),
-            Expr::Binary(BinaryOp::Or, a, b) => Scalar::Bool(self.bool(a) || self.bool(b)),
-            Expr::Binary(op, a, b) => op.apply(&self.eval(a), &self.eval(b)),
-            Expr::Call(f, args) => self.call(*f, args),
-            Expr::If(parts) => {
-                let [cond, then, otherwise] = &**parts;
-                self.eval(if self.bool(cond) { then } else { otherwise })
-            }
-            Expr::Has(tensor) => Scalar::Bool(self.handle(*tensor) != Handle::Absent),
-            Expr::Given(key) => Scalar::Bool(self.reader.is_some_and(|r| r.has(key))),
-        }
-    }
-
-    pub fn int(&self, expr: &Expr) -> usize {
-        self.eval(expr).int()
-    }
-
-    pub fn float(&self, expr: &Expr) -> f32 {
-        self.eval(expr).float()
-    }
-
-    pub fn bool(&self, expr: &Expr) -> bool {
-        self.eval(expr).bool()
-    }
-
-    /// Returns the handle of a declared tensor in the current layer.
-    pub fn handle(&self, tensor: usize) -> Handle {
-        let tensor = &self.tensors[tensor];
-        let handles = if tensor.in_layer { self.layer } else { self.globals };
-        handles.get(tensor.slot).copied().unwrap_or(Handle::Absent)
-    }
-
-    fn call(&self, f: Function, args: &[Expr]) -> Scalar {
-        let first = args.first().map_or(Scalar::Float(0.0), |a| self.eval(a));
-        let second = args.get(1).map(|a| self.eval(a));
-        match (f, first, second) {
-            (Function::Min, Scalar::Int(a), Some(Scalar::Int(b))) => Scalar::Int(a.min(b)),
-            (Function::Max, Scalar::Int(a), Some(Scalar::Int(b))) => Scalar::Int(a.max(b)),
-            (f, a, b) => {
-                let (a, b) = (a.float(), b.map_or(0.0, |b| b.float()));
-                Scalar::Float(match f {
-                    Function::Sqrt => a.sqrt(),
-                    Function::Ln => a.ln(),
-                    Function::Exp => a.exp(),
-                    Function::Powf => a.powf(b),
-                    Function::Min => a.min(b),
-                    Function::Max => a.max(b),
-                })
-            }
-        }
-    }
-}
-
 impl BinaryOp {
     /// Applies an operator other than `&&` and `||` to values of one type.
-    fn apply(self, a: &Scalar, b: &Scalar) -> Scalar {
+    pub(super) fn apply(self, a: &Scalar, b: &Scalar) -> Scalar {
         match (self, a, b) {
             (BinaryOp::Eq, a, b) => Scalar::Bool(a == b),
             (BinaryOp::Ne, a, b) => Scalar::Bool(a != b),

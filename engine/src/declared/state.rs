@@ -1,8 +1,7 @@
 //! Values of a loaded program: hyperparameters and handles of tensors.
 
-use crate::builder::{Builder, Embed, Experts, Linear, Norm, PerHead, Vector};
+use crate::builder::{Embed, Experts, Linear, Norm, PerHead, Vector};
 
-use super::program::{Kind, Tensor};
 use super::scalar::Scalar;
 
 /// Value of an item of the `hparams` section.
@@ -53,21 +52,3 @@ macro_rules! from_handles {
     )* };
 }
 from_handles! { Embed Vector Norm Linear Experts PerHead }
-
-impl Handle {
-    /// Returns the handle; an absent tensor is an error of the graph.
-    pub fn present(self, b: &mut Builder<'_>, tensor: &Tensor) -> Handle {
-        if self != Handle::Absent {
-            return self;
-        }
-        let gguf = tensor.gguf;
-        match tensor.kind {
-            Kind::Embed => Handle::Embed(b.present(&None, gguf)),
-            Kind::Vector | Kind::Raw => Handle::Vector(b.present(&None, gguf)),
-            Kind::Norm => Handle::Norm(b.present(&None, gguf)),
-            Kind::Linear => Handle::Linear(b.present(&None, gguf)),
-            Kind::Experts => Handle::Experts(b.present(&None, gguf)),
-            Kind::PerHead => Handle::PerHead(b.present(&None, gguf)),
-        }
-    }
-}
