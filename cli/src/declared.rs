@@ -18,7 +18,7 @@ const DIRECTORY: &str = "LLAMA_ARCHS";
 /// Maximum number of files that are searched in a directory.
 const MAX_FILES: usize = 1000;
 
-/// Declarations read so far. A file that changes later has no effect on a running server.
+/// Declarations that were read. A file that changes later has no effect on a running server.
 static LOADED: Mutex<Option<HashMap<PathBuf, &'static Registered>>> = Mutex::new(None);
 
 /// Returns true if the value of `--arch` is a declaration file rather than the name of an architecture.
