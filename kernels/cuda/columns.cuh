@@ -4,11 +4,11 @@
 
 // 1024 values of a column; the last tile of a column may be partially filled. Value `i` is `scale[i / 32] *
 // (254 * high + low)`. Its parts are byte `i % 16` of the run at `place_of(i / 16)`. `sums[h][g]` is the sum
-// of half `h` of the quantized values of group `g`.
+// of half `h` of the quantized values of group `g`, and `sums[2][g]` the sum of both halves.
 struct __align__(128) Tile {
     static const int N = 1024;
     i8 high[N], low[N];
-    float scale[N / 32], sums[2][N / 32];
+    float scale[N / 32], sums[3][N / 32];
 };
 
 // Returns the offset of run `n` (16 values) of a tile. Every eighth run is adjacent, so that 8 lanes read 128
@@ -46,12 +46,13 @@ DEVICE void store_rounded(Tile *tiles, i64 column, u32 n, u32 at, const float (&
         sum += __fmaf_rn(254.0f, whole, __fsub_rn(low[i], TO_INTEGER));
     }
     for (int step = 2; step > 0; step /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
+    float of_half = __fmul_rn(sum, scale), of_other = __shfl_xor_sync(ALL_LANES, of_half, 4);
     if (!is_there) return;
     u32 n_tiles = (n + Tile::N - 1) / Tile::N, in = at / 32 % (Tile::N / 32), of_group = at / 4 % 8;
     Tile &to = tiles[column * n_tiles + at / Tile::N];
     int place = place_of(2 * in + of_group / 4) + of_group % 4 * 4;
     *(u32 *)(to.high + place) = low_bytes(high);
     *(u32 *)(to.low + place) = low_bytes(low);
-    if (of_group == 0) to.scale[in] = scale;
-    if (of_group % 4 == 0) to.sums[of_group / 4][in] = sum * scale;
+    if (of_group == 0) to.scale[in] = scale, to.sums[2][in] = __fadd_rn(of_half, of_other);
+    if (of_group % 4 == 0) to.sums[of_group / 4][in] = of_half;
 }

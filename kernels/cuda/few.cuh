@@ -23,13 +23,13 @@ struct Params {
     u32 node;
     // Number of blocks before those of the second and third matrix.
     int first[2];
-    // Results that a warp of `mul_vec_int.cu` computes in sequence (pairs of results with GLU).
+    // Groups of results that a warp of `mul_vec_int.cu` or a block of `mul_few_int.cu` computes in sequence.
     int turns;
 };
 
 // Returns the matrix of this block, and sets `block` to the block's index within the matrix. With GLU,
 // returns the first matrix.
-DEVICE Part part_of(const Params &p, int &block) {
+DEVICE const Part &part_of(const Params &p, int &block) {
     block = blockIdx.x;
 #if PARTS > 2
     if (block >= p.first[1]) {
@@ -44,6 +44,11 @@ DEVICE Part part_of(const Params &p, int &block) {
     }
 #endif
     return p.parts[0];
+}
+
+// Returns the offset in bytes of the matrix for outer indices `i2` and `i3` of the columns.
+DEVICE i64 outer_offset(const Params &p, const Part &part, int i2, int i3) {
+    return i2 / (p.x.ne[2] / part.w.ne[2]) * part.w.nb[2] + i3 / (p.x.ne[3] / part.w.ne[3]) * part.w.nb[3];
 }
 
 // Destination and addends of a column of the result.

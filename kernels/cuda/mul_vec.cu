@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) mul_vec(const __grid_co
     columns[0] = p.x.data + first % p.x.ne[1] * p.x.nb[1] + i2 * p.x.nb[2];
 #else
     int first = blockIdx.y * COLS, n = p.x.ne[1], i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2];
-    i64 outer = i2 / (p.x.ne[2] / part.w.ne[2]) * part.w.nb[2] + i3 / (p.x.ne[3] / part.w.ne[3]) * part.w.nb[3];
+    i64 outer = outer_offset(p, part, i2, i3);
     for (int c = 0; c < COLS; c++) columns[c] = p.x.data + i2 * p.x.nb[2] + i3 * p.x.nb[3] + min(first + c, n - 1) * p.x.nb[1];
 #endif
     i64 at = outer + row * part.w.nb[1];

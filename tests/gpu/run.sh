@@ -244,7 +244,7 @@ second() {
     done
     name=${large%% *}
     needs profile ncu && phase profile 90 "ncu --clock-control none --set full --launch-skip 400 -c 24 --csv --page raw \
-        -k 'regex:mul_vec_int|attention|mul_mat|rms_norm|heads' \
+        -k 'regex:mul_vec_int|mul_few_int|attention|mul_mat|rms_norm|heads' \
         \$L bench -m \$W/$name.gguf \$on_gpu -p $prompts -n 2 -d 1024 -r 1 > \$logs/ncu.csv"
 }
 

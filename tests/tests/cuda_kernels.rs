@@ -305,9 +305,11 @@ fn integer_matmuls_of_all_types_compile_without_spills() {
             .weight_storage();
         let kernel = |ty: GgmlType, layout: Layout, n: usize| {
             let kernels = product_kernels(ty, layout, [2048, 32, n], 0);
-            let found = kernels
-                .into_iter()
-                .find(|kernel| kernel.describe().starts_with("mul_vec_int"));
+            let found = kernels.into_iter().find(|kernel| {
+                ["mul_vec_int", "mul_few_int"]
+                    .iter()
+                    .any(|name| kernel.describe().starts_with(name))
+            });
             found.unwrap_or_else(|| panic!("{ty}, {layout:?}: no integer kernel"))
         };
         let types = GgmlType::ALL

@@ -241,13 +241,14 @@ fn planned_kernels_include_those_of_large_models() {
         assert!(names.iter().any(found), "{kernel} with {marks:?}: {names:?}");
     };
     let dense = names(1);
-    for columns in ["COLS=1", "COLS=2", "COLS=4", "COLS=8"] {
-        has(&dense, "mul_vec_int", &["TYPE=q4_K", columns, "GLU=silu", "ROUNDS=1"]);
-        has(
-            &dense,
-            "mul_vec_int",
-            &["TYPE=q6_K_x8", columns, "GLU=", "ROUNDS=1"].as_slice()[..2],
-        );
+    for (kernel, columns) in [
+        ("mul_vec_int", "IDS=0"),
+        ("mul_few_int", "COLS=2"),
+        ("mul_few_int", "COLS=4"),
+        ("mul_few_int", "COLS=8"),
+    ] {
+        has(&dense, kernel, &["TYPE=q4_K", columns, "GLU=silu", "ROUNDS=1"]);
+        has(&dense, kernel, &["TYPE=q6_K_x8", columns]);
     }
     for tile in ["COLUMNS=32", "COLUMNS=64", "COLUMNS=128", "COLUMNS=256"] {
         has(&dense, "mul_mat_tensor", &["TYPE=q4_K", tile, "IDS=0"]);

@@ -59,6 +59,7 @@ sources! {
     GROUP = "group.cu" false [];
     // Also quantizes and rotates heads, which must round as in `quantize.cu` and `rope.cu`.
     HEADS = "heads.cu" false ["--fmad=false"];
+    MUL_FEW_INT = "mul_few_int.cu" true [];
     MUL_MAT = "mul_mat.cu" true [];
     MUL_MAT_TENSOR = "mul_mat_tensor.cu" true [];
     MUL_VEC = "mul_vec.cu" true [];
@@ -83,9 +84,9 @@ macro_rules! headers {
     };
 }
 
-const HEADERS: [Header<'static>; 16] = headers! {
-    "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "halves.cuh" "matrices.cuh" "partials.cuh"
-    "pieces.cuh" "rope.cuh" "select.cuh" "unary.cuh" "visible.cuh"
+const HEADERS: [Header<'static>; 17] = headers! {
+    "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "few_int.cuh" "halves.cuh" "matrices.cuh"
+    "partials.cuh" "pieces.cuh" "rope.cuh" "select.cuh" "unary.cuh" "visible.cuh"
 };
 
 /// Value of a preprocessor definition.

@@ -38,8 +38,32 @@ const TYPES: [GgmlType; 25] = [
     GgmlType::IQ3_S,
 ];
 
-/// Weight rows per thread block of `mul_vec_int.cu`.
-pub(super) const ROWS: u32 = 8;
+/// Weight rows, threads, and dynamic shared memory of a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    pub(super) rows: u32,
+    pub(super) threads: u32,
+    pub(super) shared: u32,
+    /// Number of blocks per multiprocessor that occupy a GPU.
+    pub(super) occupying: u32,
+}
+
+/// Block of `mul_vec_int.cu`.
+pub(super) const OF_ONE: Block = Block {
+    rows: 8,
+    threads: 128,
+    shared: 0,
+    occupying: 8,
+};
+
+/// Block of `mul_few_int.cu`. Two of them fit into the shared memory of an A100 or H100, and one into that of
+/// smaller GPUs.
+pub(super) const OF_FEW: Block = Block {
+    rows: 16,
+    threads: 256,
+    shared: 75 << 10,
+    occupying: 4,
+};
 
 /// Bytes that a lane loads at a time. Rows must be aligned to this.
 const FETCH: usize = 16;
@@ -52,7 +76,7 @@ const PER_LANE: usize = 4;
 
 /// Values and bytes per tile of a column, matching the struct of `columns.cuh`.
 const TILE: usize = 1024;
-const TILE_BYTES: usize = 2 * TILE + 3 * size_of::<f32>() * (TILE / GROUP);
+const TILE_BYTES: usize = 2 * TILE + 4 * size_of::<f32>() * (TILE / GROUP);
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]

@@ -4,11 +4,11 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::super::gpu::Gpu;
-use super::super::kernel::{Kernel, MUL_VEC, MUL_VEC_INT, Value};
+use super::super::kernel::{Kernel, MUL_FEW_INT, MUL_VEC, MUL_VEC_INT, Value};
 use super::arguments::{ErrorArg, TensorArg};
 use super::decoder::decoder;
 use super::elementwise::function;
-use super::integers;
+use super::integers::{self, Block, OF_FEW, OF_ONE};
 use super::task::Task;
 use super::unplanned::{Unplanned, size};
 use crate::graph::{Op, TensorId, Unary};
@@ -39,13 +39,15 @@ pub(in super::super) const MAX_ADDS: usize = 2;
 /// Maximum number of matrices per launch; matches `few.cuh`.
 const MAX_PARTS: usize = 3;
 
-/// Rows per block of `mul_vec.cu`, one per warp, and threads per block of both kernels.
-const ROWS: u32 = 4;
-const THREADS: u32 = 128;
+/// Block of `mul_vec.cu`: a row per warp.
+const OF_FLOATS: Block = Block {
+    rows: 4,
+    threads: 128,
+    shared: 0,
+    occupying: 8,
+};
 
-/// Number of blocks per multiprocessor that occupy a GPU, and maximum number of results that a warp of
-/// `mul_vec_int.cu` computes in sequence instead of using more blocks.
-const BLOCKS_OF_MULTIPROCESSOR: u32 = 8;
+/// Maximum number of groups of results that an integer kernel computes in sequence instead of using more blocks.
 const MAX_TURNS: u32 = 16;
 
 #[repr(C)]
@@ -145,9 +147,10 @@ fn form_and_arg(task: &mut Task<'_>, part: &Part) -> Result<(Form, PartArg), Unp
     Ok((form, PartArg { w, y, adds }))
 }
 
-/// Returns the number of results that a warp computes in sequence, for blocks of `rows` results.
-fn turns_of(gpu: Gpu, form: Form, parts: &[PartArg], rows: u32) -> u32 {
-    let min_blocks = BLOCKS_OF_MULTIPROCESSOR * gpu.multiprocessors.max(1);
+/// Returns the number of groups of results that a warp or block computes in sequence, for blocks of `rows`
+/// results.
+fn turns_of(gpu: Gpu, form: Form, block: Block, parts: &[PartArg], rows: u32) -> u32 {
+    let min_blocks = block.occupying * gpu.multiprocessors.max(1);
     let n_rows = parts.iter().map(|part| part.w.ne[1].unsigned_abs());
     match form {
         Form::Integers(_) => (n_rows.map(|n| n.div_ceil(rows)).sum::<u32>() / min_blocks).clamp(1, MAX_TURNS),
@@ -168,7 +171,7 @@ struct Glu {
     rounds: bool,
 }
 
-/// Returns true if blocks of `mul_vec_int.cu` can quantize these results. Each block computes the results
+/// Returns true if blocks of integer kernels can quantize these results. Each block computes the results
 /// that share a scale.
 fn may_round(gpu: Gpu, form: Form, y: &TensorArg, n_columns: usize) -> bool {
     let n_rows = y.ne[0] as usize;
@@ -178,18 +181,23 @@ fn may_round(gpu: Gpu, form: Form, y: &TensorArg, n_columns: usize) -> bool {
     matches!(form, Form::Integers(_)) && is_dense && has_blocks
 }
 
-/// Returns the kernel that multiplies operands of this form, and the rows that a block computes at a time.
-fn kernel_for(form: Form, x: &TensorArg) -> (Kernel, u32) {
+/// Returns the kernel that multiplies operands of this form with up to `columns` columns, and its block.
+fn kernel_for(form: Form, x: &TensorArg, columns: usize) -> (Kernel, Block) {
     match form {
+        Form::Integers(decoder) if columns == 1 => {
+            (Kernel::new(&MUL_VEC_INT, "mul_vec_int").with("TYPE", decoder), OF_ONE)
+        }
         Form::Integers(decoder) => {
-            let kernel = Kernel::new(&MUL_VEC_INT, "mul_vec_int").with("TYPE", decoder);
-            (kernel, integers::ROWS)
+            let kernel = Kernel::new(&MUL_FEW_INT, "mul_few_int").with("TYPE", decoder);
+            let kernel = kernel.with_int("COLS", columns as i64);
+            (kernel.with_int("MEMORY", OF_FEW.shared.into()), OF_FEW)
         }
         Form::Floats(decoder) => {
             // Vectors of floats and blocks stored in parts have runs, too.
             let has_runs = !matches!(decoder, Value::Type(ty) if !ty.is_quantized());
             let kernel = Kernel::new(&MUL_VEC, "mul_vec").with("TYPE", decoder);
-            (kernel.with_int("X4", (has_runs && x.has_vectors(4, 16)).into()), ROWS)
+            let kernel = kernel.with_int("X4", (has_runs && x.has_vectors(4, 16)).into());
+            (kernel.with_int("COLS", columns as i64), OF_FLOATS)
         }
     }
 }
@@ -223,19 +231,19 @@ fn launch(
         params.columns = integers::columns(task, x)?;
     }
     let gpu = task.target.gpu();
-    let (kernel, rows) = kernel_for(form, x);
+    let (kernel, block) = kernel_for(form, x, columns);
     // In a gated unit, a block computes the rows of both matrices: half as many rows in integers, and one
     // matrix after the other in floats.
     let (n_parts, rows) = match (glu, form) {
-        (Some(_), Form::Integers(_)) => (1, rows / 2),
-        (Some(_), Form::Floats(_)) => (1, rows),
-        (None, _) => (parts.len(), rows),
+        (Some(_), Form::Integers(_)) => (1, block.rows / 2),
+        (Some(_), Form::Floats(_)) => (1, block.rows),
+        (None, _) => (parts.len(), block.rows),
     };
     let rounds = glu.is_some_and(|glu| glu.rounds) && may_round(gpu, form, &parts[0].y, (grid[0] * grid[1]) as usize);
     let turns = if rounds {
         integers::GROUP as u32 / rows
     } else {
-        turns_of(gpu, form, &parts[..n_parts], rows)
+        turns_of(gpu, form, block, &parts[..n_parts], rows)
     };
     params.turns = turns as i32;
     let mut n_blocks = 0;
@@ -245,10 +253,7 @@ fn launch(
         }
         n_blocks += part.w.ne[1].unsigned_abs().div_ceil(rows * turns);
     }
-    let mut kernel = kernel
-        .with_int("COLS", columns as i64)
-        .with_int("IDS", by_ids.into())
-        .with_int("PARTS", n_parts as i64);
+    let mut kernel = kernel.with_int("IDS", by_ids.into()).with_int("PARTS", n_parts as i64);
     if let Some(glu) = glu {
         kernel = kernel.with("GLU", Value::Word(function(glu.function)));
     }
@@ -256,5 +261,6 @@ fn launch(
         params.rounded = integers::written_columns(task, &parts[0].y)?;
         kernel = kernel.with_int("ROUNDS", 1);
     }
-    task.launch(kernel, [n_blocks, grid[0], grid[1]], THREADS, &params)
+    let grid = [n_blocks, grid[0], grid[1]];
+    task.launch_with(kernel, grid, block.threads, block.shared, &params)
 }
