@@ -6,6 +6,7 @@ arch_macros::arch! {
     like: "qwen3vl";
 
     hparams {
+        without n_deep;
         check n_vocab >= 3072, "vocab_size must be at least 3072, the number of speech codes";
     }
 

@@ -109,7 +109,7 @@ fn image_encoder(args: &ServingArgs, params: &mut ContextParams, model: &Model) 
     let Some(projector) = images::projector(&media.projector, &args.load, precision, &of_encoder, model)? else {
         return Ok(None);
     };
-    params.media_rows = projector.encoder().n_rows();
+    params.media_rows = projector.encoder().sizes().max_rows();
     Ok(Some(ImageEncoder::new(projector, media.limits(), media.cache_bytes())))
 }
 

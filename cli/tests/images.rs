@@ -135,7 +135,7 @@ fn projectors_that_do_not_fit_are_refused() {
     let narrow = projector(&home, 64);
     let text = err(&model, &narrow, &image);
     assert!(
-        text.contains("rows have 64 values, but the embeddings of the language model have 256"),
+        text.contains("rows have 64 values, but the language model takes rows of 256"),
         "{text}"
     );
     let mmproj_again = projector(&home, N_EMBD);

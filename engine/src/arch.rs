@@ -1,7 +1,7 @@
 //! Items that the expansions of `arch!` and `encoder!` use: the interface between declarations and the engine.
 
 pub use crate::builder::{
-    AttentionArgs, BuildGraph, Builder, Embed, Experts, Filter, Gating, GraphPart, ImageRules, Linear,
+    AttentionArgs, BuildGraph, Builder, Embed, Experts, Filter, Gating, GraphPart, ImageRules, ImageSize, Linear,
     LinearAttentionArgs, Mamba2Args, MoeArgs, Norm, PerHead, Pooling, RopeArgs, Vector, Visibility, chunked, sliding,
     symmetric,
 };

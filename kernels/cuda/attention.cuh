@@ -60,7 +60,9 @@ DEVICE Sight sight_of(const Params &p, int low, int high) {
                   : p.window == CHUNKED   ? (i64)(low / p.window_size * p.window_size)
                   : p.window == SYMMETRIC ? (i64)low - p.window_size / 2
                                           : -1;
-    sight.last = p.window == SYMMETRIC ? (i64)high + p.window_size / 2 : 0x7fffffff;
+    sight.last = p.window == CHUNKED     ? (i64)(high / p.window_size) * p.window_size + p.window_size - 1
+                 : p.window == SYMMETRIC ? (i64)high + p.window_size / 2
+                                         : 0x7fffffff;
     sight.latest = p.causal ? high : 0x7fffffff;
     return sight;
 }

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::context::{Batch, ContextError, ContextParams, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows, SeqSet};
+use engine::context::{
+    Batch, ContextError, ContextParams, ImageSizes, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows, SeqSet,
+};
 use engine::model::{LoadParams, MediaUse, Model, ModelError, TextPart};
 use engine::sample::Token;
 use engine::vocab::Vocab;
@@ -36,7 +38,7 @@ pub enum ImageError {
     Context(#[from] ContextError),
     /// The projector belongs to another language model.
     #[error(
-        "{}: the projector's rows have {found} values, but the embeddings of the language model have {expected}",
+        "{}: the projector's rows have {found} values, but the language model takes rows of {expected}",
         projector.display()
     )]
     Width {
@@ -44,7 +46,7 @@ pub enum ImageError {
         projector: PathBuf,
         /// Values in a row of the projector.
         found: usize,
-        /// Values in an embedding of the language model.
+        /// Values in a row that the language model takes.
         expected: usize,
     },
     /// The vocabulary of the language model lacks a token around images.
@@ -65,7 +67,7 @@ pub enum ImageError {
 pub struct ImageLayout {
     /// Texts before and after the rows of an image.
     around: [String; 2],
-    n_rows: usize,
+    sizes: ImageSizes,
 }
 
 /// Encoder of images for a language model.
@@ -101,7 +103,7 @@ impl Projector {
         };
         let model = Arc::new(Model::load(path, archs::ENCODERS, &load)?);
         let around = around(&model);
-        let [found, expected] = [model.result_shape()[0], language.base().n_embd()];
+        let [found, expected] = [model.result_shape()[0], language.media_width()];
         if found != expected {
             let projector = path.to_owned();
             return Err(ImageError::Width {
@@ -119,10 +121,10 @@ impl Projector {
         }
         drop(tags);
         let encoder = MediaEncoder::new(model, context)?;
-        let n_rows = encoder.n_rows();
+        let sizes = *encoder.sizes();
         Ok(Projector {
             encoder,
-            layout: ImageLayout { around, n_rows },
+            layout: ImageLayout { around, sizes },
             recent: Vec::new(),
         })
     }
@@ -186,10 +188,10 @@ impl ImageLayout {
     /// Returns the number of rows of an image file in memory, from its header.
     ///
     /// # Errors
-    /// [`ImageError`] if the file exceeds a limit, or its header is invalid.
+    /// [`ImageError`] if the file exceeds a limit, its header is invalid, or the encoder takes no images of this size.
     pub fn n_rows(&self, file: &[u8], limits: &Limits) -> Result<usize, ImageError> {
-        size(file, limits)?;
-        Ok(self.n_rows)
+        let (width, height) = size(file, limits)?;
+        Ok(self.sizes.n_rows(width as usize, height as usize)?)
     }
 
     /// Tokenizes a prompt. Each [`IMAGE_MARK`] becomes the rows of the next image, with the texts around it. Without a
@@ -238,7 +240,7 @@ pub fn encode_image(encoder: &mut MediaEncoder, file: &[u8]) -> Result<Arc<Media
 }
 
 /// Decodes an image and resizes it to the size that the encoder takes.
-fn decoded(encoder: &MediaEncoder, file: &[u8], limits: &Limits) -> Result<RgbImage, DecodeError> {
+fn decoded(encoder: &MediaEncoder, file: &[u8], limits: &Limits) -> Result<RgbImage, ImageError> {
     let rules = encoder.rules();
     let filter = match rules.resize {
         engine::builder::Filter::Bilinear => Filter::Bilinear,
@@ -246,8 +248,9 @@ fn decoded(encoder: &MediaEncoder, file: &[u8], limits: &Limits) -> Result<RgbIm
         engine::builder::Filter::Lanczos => Filter::Lanczos,
     };
     let image = decode(file, limits)?;
-    // The rules limit the side to 16384 pixels.
-    Ok(resize(&image, rules.side as u32, rules.side as u32, filter))
+    let [width, height] = encoder.sizes().target(image.width as usize, image.height as usize)?;
+    // The rules limit both sides to about 16384 pixels.
+    Ok(resize(&image, width as u32, height as u32, filter))
 }
 
 /// Returns the texts before and after the rows of a medium.

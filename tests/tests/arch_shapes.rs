@@ -321,6 +321,7 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
         causal: true,
         output: GraphOutput::Result,
         media: engine::builder::BatchMedia::Some,
+        grid: engine::builder::PatchGrid::default(),
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut tables, &mut inputs, params, &mut specs);
     let result = if encoder {

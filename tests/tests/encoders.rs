@@ -4,12 +4,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use engine::builder::{Filter, ImageRules, ImageSize};
 use engine::conformance::{CheckParams, Draft};
 use engine::context::{
     Batch, Context, ContextError, ContextParams, DecodeError, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows, SeqSet,
 };
 use engine::gguf::logits::Logits;
 use engine::gguf::{Gguf, GgufFile, Value, seeded};
+use engine::graph::RopeKind;
 use engine::model::{Model, ModelError, Registered, plan};
 use engine::random::splitmix64;
 use tests::emulator::with_device;
@@ -27,16 +29,21 @@ type Sizes = &'static [(&'static str, f64)];
 struct Family {
     encoder: &'static str,
     text: &'static str,
+    /// Width and height of the image in pixels.
+    image: [usize; 2],
     sizes: Sizes,
     /// Tensors of the encoder that the published model has no bias for.
     without_bias: &'static [&'static str],
+    /// Tensors of the language model that have a bias.
+    text_biases: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 2] = [
+const FAMILIES: [Family; 5] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         encoder: "gemma3",
         text: "gemma3",
+        image: [112, 112],
         sizes: &[
             ("n_embd", 64.0),
             ("n_head", 4.0),
@@ -50,10 +57,12 @@ const FAMILIES: [Family; 2] = [
             ("swa_pattern", 2.0),
         ],
         without_bias: &[],
+        text_biases: &[],
     },
     Family {
         encoder: "idefics3",
         text: "llama",
+        image: [112, 112],
         sizes: &[
             ("n_embd", 64.0),
             ("n_head", 4.0),
@@ -63,6 +72,56 @@ const FAMILIES: [Family; 2] = [
             ("n_vocab", 128.0),
         ],
         without_bias: &["mm.model.fc"],
+        text_biases: &[],
+    },
+    // The image is not a square, nor are its sides multiples of a window.
+    Family {
+        encoder: "qwen2vl_merger",
+        text: "qwen2vl",
+        image: [112, 80],
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 2.0),
+            ("n_layer", 3.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+            ("rms_norm_eps", 1e-5),
+        ],
+        without_bias: &["v.patch_embd"],
+        text_biases: &["attn_q", "attn_k", "attn_v"],
+    },
+    Family {
+        encoder: "qwen2.5vl_merger",
+        text: "qwen2vl",
+        image: [112, 80],
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 2.0),
+            ("n_layer", 3.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+            ("rms_norm_eps", 1e-5),
+        ],
+        without_bias: &["v.patch_embd"],
+        text_biases: &["attn_q", "attn_k", "attn_v"],
+    },
+    Family {
+        encoder: "qwen3vl_merger",
+        text: "qwen3vl",
+        image: [112, 80],
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 2.0),
+            ("n_layer", 3.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+            ("n_deep", 2.0),
+        ],
+        without_bias: &[],
+        text_biases: &[],
     },
 ];
 
@@ -77,7 +136,13 @@ impl Family {
         let mut encoder = Draft::of_declaration(arch, archs::ENCODERS, true).unwrap();
         encoder.add_biases(arch, archs::ENCODERS, |t| !self.without_bias.contains(&t.gguf));
         let arch = archs::find(self.text).unwrap().arch;
-        let text = Draft::of_sizes(arch, archs::ALL, self.sizes, |_| false).unwrap();
+        let mut text = Draft::of_sizes(arch, archs::ALL, self.sizes, |_| false).unwrap();
+        text.add_biases(arch, archs::ALL, |t| self.text_biases.contains(&t.gguf));
+        if arch.rope == Some(RopeKind::Imrope) {
+            // As in Qwen3.5, every pair belongs to the time, the height, or the width.
+            let key = format!("{}.rope.dimension_sections", self.text);
+            text.metadata.insert(key, vec![3i32, 3, 2, 0]);
+        }
         [encoder, text]
     }
 
@@ -94,6 +159,12 @@ impl Family {
         MediaEncoder::new(model, &params.context).unwrap()
     }
 
+    /// Returns the rows of the recorded image.
+    fn encoded(&self, params: &CheckParams) -> Arc<MediaRows> {
+        let [width, height] = self.image;
+        self.encoder(params).encode(width, height, &pixels(self.image)).unwrap()
+    }
+
     fn text(&self, params: &CheckParams) -> Arc<Model> {
         load(&self.files()[1], archs::ALL, params).unwrap()
     }
@@ -104,7 +175,7 @@ impl Family {
 
     /// Returns the NMSE of the rows, and of the logits with these rows in their context.
     fn errors(&self, params: &CheckParams, pieces: bool) -> [f64; 2] {
-        let rows = encoded(&mut self.encoder(params));
+        let rows = self.encoded(params);
         let recorded = self.recorded(".logits");
         let mut ctx = context(self.text(params), params, &rows);
         let logits = logits(&mut ctx, recorded.tokens(), std::slice::from_ref(&rows), pieces);
@@ -119,15 +190,10 @@ fn load(bytes: &[u8], archs: &[Registered], params: &CheckParams) -> Result<Arc<
 }
 
 /// Returns the recorded image: noise.
-fn pixels(side: usize) -> Vec<u8> {
-    (0..3 * side * side)
+fn pixels([width, height]: [usize; 2]) -> Vec<u8> {
+    (0..3 * width * height)
         .map(|i| (splitmix64(i as u64) >> 56) as u8)
         .collect()
-}
-
-fn encoded(encoder: &mut MediaEncoder) -> Arc<MediaRows> {
-    let side = encoder.rules().side;
-    encoder.encode(side, side, &pixels(side)).unwrap()
 }
 
 fn context(model: Arc<Model>, params: &CheckParams, rows: &MediaRows) -> Context {
@@ -234,7 +300,7 @@ fn gpu_matches_transformers() {
 #[test]
 fn causal_rows_of_gemma_do_not_match() {
     let (family, params) = (&FAMILIES[0], exact());
-    let rows = encoded(&mut family.encoder(&params));
+    let rows = family.encoded(&params);
     let one_by_one = (0..rows.len()).map(|i| {
         let row = rows.row(i).unwrap().to_vec();
         Arc::new(MediaRows::new(i as u128, rows.width(), row))
@@ -249,7 +315,7 @@ fn causal_rows_of_gemma_do_not_match() {
 #[test]
 fn rows_do_not_change_text_of_other_sequences() {
     let (family, params) = (&FAMILIES[0], exact());
-    let rows = encoded(&mut family.encoder(&params));
+    let rows = family.encoded(&params);
     let (recorded, alone) = (family.recorded(".logits"), [3u32, 1, 4, 1, 5]);
     let two = |params: &CheckParams| {
         let params = ContextParams {
@@ -277,22 +343,23 @@ fn rows_do_not_change_text_of_other_sequences() {
 
 #[test]
 fn encoder_describes_image_before_it_is_computed() {
-    for family in FAMILIES {
-        let mut encoder = family.encoder(&exact());
-        let (n_rows, width, rules) = (encoder.n_rows(), encoder.width(), encoder.rules());
-        assert_eq!(
-            (n_rows, width, rules.side, rules.patch, rules.block),
-            (16, 64, 112, 14, 2)
-        );
-        let rows = encoded(&mut encoder);
-        assert_eq!((rows.len(), rows.width()), (n_rows, width));
+    for (family, expected) in FAMILIES.iter().zip([(16, 64), (16, 64), (35, 64), (35, 64), (35, 192)]) {
+        let encoder = family.encoder(&exact());
+        let [width, height] = family.image;
+        let n_rows = encoder.sizes().n_rows(width, height).unwrap();
+        assert_eq!((n_rows, encoder.width()), expected, "{}", family.encoder);
+        let rows = family.encoded(&exact());
+        assert_eq!((rows.len(), rows.width()), expected);
         assert!(rows.tokens().iter().all(|&token| token >= MEDIA_TOKENS));
         let planned = family.drafts()[0].plan(archs::ENCODERS).unwrap();
-        assert_eq!(planned.result_shape, [width, n_rows]);
-        let mut other = pixels(rules.side);
+        assert_eq!(planned.result_shape[0], expected.1);
+        let (colors, mut other) = (pixels(family.image), pixels(family.image));
         other[5] ^= 1;
-        assert_eq!(encoder.id_of(112, 112, &pixels(112)), rows.id());
-        assert_ne!(encoder.id_of(112, 112, &other), rows.id());
+        assert_eq!(encoder.id_of(width, height, &colors), rows.id());
+        assert_ne!(encoder.id_of(width, height, &other), rows.id());
+    }
+    for family in &FAMILIES[..2] {
+        let mut encoder = family.encoder(&exact());
         let small = encoder.encode(56, 112, &[]).unwrap_err().to_string();
         assert_eq!(small, "the encoder takes images of 112 x 112 pixels, found 56 x 112");
         assert!(matches!(
@@ -305,7 +372,7 @@ fn encoder_describes_image_before_it_is_computed() {
 #[test]
 fn media_without_place_are_refused() {
     let (family, params) = (&FAMILIES[0], exact());
-    let rows = encoded(&mut family.encoder(&params));
+    let rows = family.encoded(&params);
     let gpt2 = Draft::of_declaration(archs::find("gpt2").unwrap().arch, archs::ALL, false).unwrap();
     let gpt2 = load(&gpt2.seeded(1).unwrap(), archs::ALL, &params).unwrap();
     let with_media = ContextParams {
@@ -336,7 +403,7 @@ fn media_without_place_are_refused() {
     let error = first_error(16, &narrow, 0..2).unwrap().to_string();
     assert_eq!(
         error,
-        "the media row at index 0 has 32 values, but the model's embeddings have 64"
+        "the media row at index 0 has 32 values, but the model takes rows of 64"
     );
     assert!(matches!(
         first_error(9, &rows, 0..16),
@@ -365,7 +432,7 @@ fn projectors_are_told_from_models() {
     draft.metadata.insert("clip.projector_type", "none-such");
     let unknown = error(&draft.seeded(1).unwrap(), archs::ENCODERS);
     assert!(
-        unknown.contains("unsupported projector type `none-such`; supported: gemma3, idefics3"),
+        unknown.contains("unsupported projector type `none-such`; supported: gemma3, idefics3, qwen2.5vl_merger"),
         "{unknown}"
     );
 }
@@ -405,6 +472,138 @@ fn damaged_keys_are_reported() {
         "{colors}"
     );
     assert!(fault("clip.vision.image_mean", vec![0.5f32, 0.5]).contains("expected three finite numbers"));
+}
+
+/// After the sequence is cut, restored, copied, or shifted, positions along axes continue at those of the image.
+#[test]
+fn axes_of_text_after_image_survive_changes_of_memory() {
+    for family in &FAMILIES[2..5] {
+        let params = exact();
+        let (rows, recorded) = (family.encoded(&params), family.recorded(".logits"));
+        let (tokens, model) = (recorded.tokens(), family.text(&params));
+        let media = std::slice::from_ref(&rows);
+        let new = || {
+            let params = ContextParams {
+                n_ctx: 256,
+                n_seq_max: 2,
+                n_outputs_max: 96,
+                media_rows: rows.len(),
+                ..params.context.clone()
+            };
+            Context::new(model.clone(), &params).unwrap()
+        };
+        let mut ctx = new();
+        let whole = logits(&mut ctx, tokens, media, false);
+        let n_vocab = whole.len() / tokens.len();
+        let (image_at, n) = (14, tokens.len());
+        // Computes the rest of the prompt from `from` on, and compares the last logits.
+        let check = |ctx: &mut Context, seq: usize, from: usize, what: &str| {
+            let mut batch = Batch::new();
+            let image_end = image_at + rows.len();
+            if from < image_end {
+                batch.push_media(&rows, from - image_at..rows.len(), from, SeqSet::one(seq));
+            }
+            for pos in from.max(image_end)..n {
+                batch.push(tokens[pos] as u32, pos, SeqSet::one(seq), pos + 1 == n);
+            }
+            ctx.decode(&batch).unwrap();
+            let error = nmse(&whole[(n - 1) * n_vocab..], ctx.logits(batch.len() - 1).unwrap());
+            assert!(error < 1e-12, "{}: {what}: {error:.1e}", family.encoder);
+        };
+        for from in [image_at + 1, image_at + 20, n - 8] {
+            ctx.seq_rm(0, from..).unwrap();
+            let mut saved = Vec::new();
+            ctx.save_seq(0, &mut saved).unwrap();
+            let mut restored = new();
+            restored.load_seq(1, &saved).unwrap();
+            check(&mut restored, 1, from, "restored");
+            ctx.seq_cp(0, 1, ..).unwrap();
+            check(&mut ctx, 1, from, "copied");
+            ctx.seq_rm(1, ..).unwrap();
+            check(&mut ctx, 0, from, "cut");
+        }
+        // A failed decode restores the positions, too.
+        ctx.seq_rm(0, n - 8..).unwrap();
+        let mut batch = Batch::new();
+        batch.push_media(&rows, 0..rows.len(), n - 8, SeqSet::one(0));
+        for pos in n - 8 + rows.len()..250 {
+            batch.push(1, pos, SeqSet::one(0), false);
+        }
+        batch.push_prompt(&[1; 64], 0, 1);
+        assert!(ctx.decode(&batch).is_err() || !ctx.rejected().is_empty());
+        ctx.seq_rm(0, n - 8..).unwrap();
+        check(&mut ctx, 0, n - 8, "after a failed decode");
+    }
+}
+
+/// Positions that count rows instead of the axes of the image give other logits.
+#[test]
+fn sequence_positions_of_rows_do_not_match() {
+    for family in &FAMILIES[2..] {
+        let params = exact();
+        let rows = family.encoded(&params);
+        let plain = Arc::new(MediaRows::new(rows.id(), rows.width(), rows.rows().to_vec()));
+        let recorded = family.recorded(".logits");
+        let mut ctx = context(family.text(&params), &params, &rows);
+        let error = recorded.nmse(&logits(&mut ctx, recorded.tokens(), &[plain], false));
+        assert!(error > 1e-6, "{}: {error:.1e}", family.encoder);
+    }
+}
+
+/// For each size, the number of rows from the header is the number of computed rows.
+#[test]
+fn row_counts_of_random_sizes_match() {
+    for family in FAMILIES {
+        let mut encoder = family.encoder(&exact());
+        let rules = family.drafts()[0].plan(archs::ENCODERS).unwrap().image.unwrap();
+        let mut encoded = std::collections::HashMap::new();
+        for i in 0..1000u64 {
+            let [width, height] = [0, 1].map(|j| 1 + splitmix64(2 * i + j) as usize % 160);
+            let [to_width, to_height] = rules.target(width, height).unwrap();
+            let unit = rules.patch * rules.block;
+            let blocks = to_width / unit * (to_height / unit);
+            let counted = encoder.sizes().n_rows(width, height).unwrap();
+            let computed = *encoded.entry([to_width, to_height]).or_insert_with(|| {
+                let rows = encoder
+                    .encode(to_width, to_height, &pixels([to_width, to_height]))
+                    .unwrap();
+                let of_grid = rows.grid().map(|[columns, rows]| (columns * rows) as usize);
+                assert_eq!(of_grid.is_some(), rules.axes);
+                assert!(of_grid.is_none_or(|n| n == rows.len()));
+                rows.len()
+            });
+            assert_eq!(
+                [counted, computed],
+                [blocks; 2],
+                "{}: {width} x {height}",
+                family.encoder
+            );
+        }
+    }
+}
+
+#[test]
+fn sizes_match_published_preprocessing() {
+    let text = std::fs::read_to_string(data_dir().join("encoders/sizes.txt")).unwrap();
+    let mut n = 0;
+    for line in text.lines() {
+        let numbers: Vec<usize> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+        let [width, height, unit, min, max, to_width, to_height] = numbers[..] else {
+            panic!("{line}");
+        };
+        let rules = ImageRules {
+            size: ImageSize::Multiple { unit, min, max },
+            resize: Filter::Bicubic,
+            patch: unit / 2,
+            block: 2,
+            window: 0,
+            axes: true,
+        };
+        let expected = (to_width > 0).then_some([to_width, to_height]);
+        assert_eq!(rules.target(width, height), expected, "{line}");
+        n += 1;
+    }
+    assert_eq!(n, 600);
 }
 
 /// Headers with a changed byte are loaded or refused, without a panic.

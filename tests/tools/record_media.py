@@ -7,6 +7,10 @@ DIRECTORY is `tests/data/encoders`. For each NAME it contains `NAME.header.gguf`
 of the language model. Weights are functions of a seed and of the names of tensors, as in `engine/src/gguf/seeded.rs`, and so are the pixels. Writes
 `NAME.rows`, the rows that replace the placeholder tokens, and `NAME.logits`, the tokens and their logits. All values are computed in 64 bits.
 
+    record_media.py DIRECTORY sizes
+
+Writes `sizes.txt`: sizes of images and the sizes that Qwen's preprocessing resizes them to.
+
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
 """
 
@@ -59,10 +63,14 @@ class Seeded(Gguf):
         return self.keys.get(f"{prefix}.{key}")
 
 
-def pixels(side):
+def pixels(width, height):
     """The colors of the image: noise, since smooth images hide swapped patches."""
-    numbers = np.arange(side * side * 3, dtype=np.uint64)
-    return (splitmix64(numbers) >> np.uint64(56)).astype(np.uint8).reshape(side, side, 3)
+    numbers = np.arange(width * height * 3, dtype=np.uint64)
+    return (splitmix64(numbers) >> np.uint64(56)).astype(np.uint8).reshape(height, width, 3)
+
+
+# Width and height of images for encoders that take images of any size.
+SIZE = (112, 80)
 
 
 VISION = {
@@ -176,7 +184,139 @@ def idefics3(vision, text):
     return model, names, lambda image, ids: {"pixel_values": image[None]}
 
 
-FAMILIES = {"gemma3": gemma3, "idefics3": idefics3}
+QWEN_VISION = {
+    "patch_embed.proj": "v.patch_embd|frames",
+    "blocks.{}.norm1": "v.blk.{}.ln1",
+    "blocks.{}.norm2": "v.blk.{}.ln2",
+    "blocks.{}.attn.qkv": "v.blk.{}.attn_q|qkv",
+    "blocks.{}.attn.proj": "v.blk.{}.attn_out",
+    "blocks.{}.mlp.fc1": "v.blk.{}.ffn_up",
+    "blocks.{}.mlp.fc2": "v.blk.{}.ffn_down",
+    "merger.ln_q": "v.post_ln",
+    "merger.mlp.{}": "mm.{}",
+}
+
+QWEN25_VISION = QWEN_VISION | {
+    "blocks.{}.mlp.gate_proj": "v.blk.{}.ffn_gate",
+    "blocks.{}.mlp.up_proj": "v.blk.{}.ffn_up",
+    "blocks.{}.mlp.down_proj": "v.blk.{}.ffn_down",
+}
+
+QWEN3_VISION = QWEN_VISION | {
+    "pos_embed": "v.position_embd",
+    "blocks.{}.mlp.linear_fc1": "v.blk.{}.ffn_up",
+    "blocks.{}.mlp.linear_fc2": "v.blk.{}.ffn_down",
+    "merger.norm": "v.post_ln",
+    "merger.linear_fc1": "mm.0",
+    "merger.linear_fc2": "mm.2",
+}
+
+QWEN = {"layers.{}.post_attention_layernorm": "blk.{}.ffn_norm"}
+
+QWEN3 = QWEN | {"layers.{}.self_attn.q_norm": "blk.{}.attn_q_norm", "layers.{}.self_attn.k_norm": "blk.{}.attn_k_norm"}
+
+
+def qwen_inputs(vision):
+    """Returns a function from a normalized image to the arguments of the model: rows of both frames of each patch, in blocks."""
+    patch, merge = vision.key("patch_size"), vision.key("spatial_merge_size") or 2
+
+    def inputs(image, ids):
+        _, channels, height, width = image.shape
+        rows, columns = height // patch, width // patch
+        split = image.expand(2, -1, -1, -1).reshape(2, channels, rows // merge, merge, patch, columns // merge, merge, patch)
+        patches = split.permute(2, 5, 3, 6, 1, 0, 4, 7).reshape(rows * columns, -1)
+        return {
+            "pixel_values": patches,
+            "image_grid_thw": torch.tensor([[1, rows, columns]]),
+            "mm_token_type_ids": (ids == PLACEHOLDER).long(),
+        }
+
+    return inputs
+
+
+def qwen_text(text):
+    sections = text.key("rope.dimension_sections")[:3]
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": list(sections)}
+    return text_config(text) | {"rope_parameters": rope}
+
+
+def qwen_vision(vision):
+    return {
+        "depth": vision.key("block_count"),
+        "num_heads": vision.key("attention.head_count"),
+        "patch_size": vision.key("patch_size"),
+        "spatial_merge_size": vision.key("spatial_merge_size") or 2,
+        "temporal_patch_size": 2,
+    }
+
+
+def qwen_model(kind, vision, settings, text_settings, names, text_names):
+    special = {"image_token_id": PLACEHOLDER, "video_token_id": 126, "vision_start_token_id": 125, "vision_end_token_id": 124}
+    config = getattr(transformers, f"{kind}Config")(text_config=text_settings, vision_config=settings, tie_word_embeddings=True, **special)
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")._from_config(config, attn_implementation="eager")
+    # The published classes have the epsilon in their code.
+    for module in model.model.visual.modules():
+        for name in ("eps", "variance_epsilon"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, vision.key("attention.layer_norm_epsilon"))
+    return model, within("model.visual", names) | within("model.language_model", TEXT | text_names), qwen_inputs(vision)
+
+
+def qwen2vl(vision, text):
+    settings = qwen_vision(vision) | {"embed_dim": vision.key("embedding_length"), "hidden_size": vision.key("projection_dim"), "mlp_ratio": 4}
+    return qwen_model("Qwen2VL", vision, settings, qwen_text(text), QWEN_VISION, QWEN)
+
+
+def qwen25vl(vision, text):
+    interval, depth = vision.key("n_wa_pattern"), vision.key("block_count")
+    settings = qwen_vision(vision) | {
+        "hidden_size": vision.key("embedding_length"),
+        "intermediate_size": vision.key("feed_forward_length"),
+        "out_hidden_size": vision.key("projection_dim"),
+        "window_size": vision.key("window_size"),
+        "fullatt_block_indexes": [il for il in range(depth) if (il + 1) % interval == 0],
+    }
+    return qwen_model("Qwen2_5_VL", vision, settings, qwen_text(text), QWEN25_VISION, QWEN)
+
+
+def qwen3_vision(vision):
+    return qwen_vision(vision) | {
+        "hidden_size": vision.key("embedding_length"),
+        "intermediate_size": vision.key("feed_forward_length"),
+        "out_hidden_size": vision.key("projection_dim"),
+        "num_position_embeddings": (vision.key("image_size") // vision.key("patch_size")) ** 2,
+    }
+
+
+def qwen3vl(vision, text):
+    deep = [il for il, is_deep in enumerate(vision.key("is_deepstack_layers")) if is_deep]
+    names = dict(QWEN3_VISION)
+    for i, il in enumerate(deep):
+        parts = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
+        names |= {f"deepstack_merger_list.{i}.{part}": f"v.deepstack.{il}.{tensor}" for part, tensor in parts.items()}
+    settings = qwen3_vision(vision) | {"deepstack_visual_indexes": deep}
+    return qwen_model("Qwen3VL", vision, settings, qwen_text(text), names, QWEN3)
+
+
+FAMILIES = {
+    "gemma3": gemma3,
+    "idefics3": idefics3,
+    "qwen2vl_merger": qwen2vl,
+    "qwen2.5vl_merger": qwen25vl,
+    "qwen3vl_merger": qwen3vl,
+}
+
+
+def combined(tensors, name, changes, suffix):
+    """The parameter that several tensors of the file form, or None."""
+    if "frames" in changes and suffix == "weight":
+        frames = [tensors[f"{name}.weight"], tensors[f"{name}.weight.1"]]
+        side = round((frames[0].shape[1] / 3) ** 0.5)
+        return np.stack([frame.reshape(-1, 3, side, side) for frame in frames], axis=2), [f"{name}.weight", f"{name}.weight.1"]
+    if "qkv" in changes:
+        parts = [f"{name.replace('attn_q', part)}.{suffix}" for part in ("attn_q", "attn_k", "attn_v")]
+        return np.concatenate([tensors[part] for part in parts]), parts
+    return None
 
 
 def load(model, names, tensors, head_dim):
@@ -185,16 +325,23 @@ def load(model, names, tensors, head_dim):
     for parameter, value in state.items():
         base, _, suffix = parameter.rpartition(".")
         base, suffix = (base, suffix) if suffix in ("weight", "bias") else (parameter, "")
-        name = names.get(re.sub(r"(?<=\.)\d+(?=\.|$)", "{}", base))
+        name = names.get(base) or names.get(re.sub(r"(?<=\.)\d+(?=\.|$)", "{}", base))
         if name is None:
             print(f"{parameter}: not in the file")
             continue
         name, *changes = name.split("|")
         numbers = re.findall(r"(?<=\.)\d+(?=\.|$)", base)
-        name = name.replace("{}", numbers[0] if numbers else "") + (f".{suffix}" if suffix else "")
+        name = name.replace("{}", numbers[0] if numbers else "")
+        several = combined(tensors, name, changes, suffix)
+        if several is not None:
+            array, parts = several
+            unused.difference_update(parts)
+            state[parameter] = torch.from_numpy(np.ascontiguousarray(array.reshape(value.shape)))
+            continue
+        name += f".{suffix}" if suffix else ""
         array = tensors[name]
         unused.discard(name)
-        for change in changes:
+        for change in (change for change in changes if change != "frames"):
             array = changed(array, change, head_dim, value.shape)
         state[parameter] = torch.from_numpy(np.ascontiguousarray(array.reshape(value.shape)))
     if unused:
@@ -209,19 +356,49 @@ def write(path, tokens, values):
     print(f"{path}: {values.shape[0]} rows, {values.shape[1]} values each")
 
 
+def first(found):
+    """The rows of the first image."""
+    while isinstance(found, (list, tuple)):
+        found = found[0]
+    return found.reshape(-1, found.shape[-1]).numpy()
+
+
+def record_sizes(path):
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
+    lines = []
+    for i in range(600):
+        random = [int(splitmix64(np.uint64(5 * i + j))) for j in range(5)]
+        # Half of the sizes are small.
+        most = 16384 if i % 2 else 300
+        width, height = (1 + n % most for n in random[:2])
+        patch = (14, 16)[random[2] % 2]
+        least, limit = (4, 8, 64)[random[3] % 3], (64, 1280, 4096)[random[4] % 3]
+        area = (2 * patch) ** 2
+        try:
+            target = smart_resize(height, width, 2 * patch, least * area, limit * area)[::-1]
+        except ValueError:
+            target = (0, 0)
+        lines.append(" ".join(map(str, (width, height, 2 * patch, least, limit, *target))))
+    path.write_text("\n".join(lines) + "\n")
+
+
 def record(directory, name):
     vision, text = (Seeded(directory / f"{name}{kind}.header.gguf") for kind in ("", "-text"))
     model, names, inputs = FAMILIES[name](vision, text)
     model = model.double().eval()
     load(model, names, vision.tensors | text.tensors, text_config(text)["head_dim"])
-    image = torch.from_numpy(pixels(vision.key("image_size"))).permute(2, 0, 1)[None].double() / 255
+    fixed = name in ("gemma3", "idefics3")
+    image = pixels(*([vision.key("image_size")] * 2 if fixed else SIZE))
+    image = torch.from_numpy(image).permute(2, 0, 1)[None].double() / 255
     mean, std = (torch.tensor(vision.key(key)).double().view(3, 1, 1) for key in ("image_mean", "image_std"))
     image = (image - mean) / std
     with torch.no_grad():
-        found = model.model.get_image_features(pixel_values=inputs(image, torch.tensor([]))["pixel_values"]).pooler_output
-        while isinstance(found, (list, tuple)):
-            found = found[0]
-        rows = found.reshape(-1, found.shape[-1]).numpy()
+        given = inputs(image, torch.tensor([]))
+        given = {key: given[key] for key in ("pixel_values", "image_grid_thw") if key in given}
+        features = model.model.get_image_features(**given)
+        parts = [features.pooler_output, *(getattr(features, "deepstack_features", None) or [])]
+        rows = np.concatenate([first(part) for part in parts], axis=1)
         # Distinct tokens, without the placeholder.
         text_ids = [(i * 37 + 11) % PLACEHOLDER for i in range(BEFORE + AFTER)]
         tokens = text_ids[:BEFORE] + [PLACEHOLDER] * len(rows) + text_ids[BEFORE:]
@@ -240,5 +417,8 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     torch.manual_seed(0)
-    for family in sys.argv[2:] or FAMILIES:
-        record(Path(sys.argv[1]), family)
+    for family in sys.argv[2:] or [*FAMILIES, "sizes"]:
+        if family == "sizes":
+            record_sizes(Path(sys.argv[1]) / "sizes.txt")
+        else:
+            record(Path(sys.argv[1]), family)

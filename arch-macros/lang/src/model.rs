@@ -15,7 +15,7 @@ use crate::ops::OpSpec;
 use crate::sym::{Dim, Shape};
 
 pub use loading::Presence;
-pub use media::{Image, Media, MediaUse, TextPart};
+pub use media::{Image, ImageSize, Media, MediaUse, TextPart};
 pub use text::HparamText;
 
 /// A checked declaration of an architecture.

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use arch_lang::model::{MediaUse, TextPart};
+use arch_lang::model::{ImageSize, MediaUse, TextPart};
 use arch_lang::{EncoderDirectory, compile_file};
 
 fn library() -> EncoderDirectory {
@@ -93,8 +93,15 @@ fn language_models_declare_their_use_of_media() {
         let text = std::fs::read_to_string(archs.0.join(format!("{name}.rs"))).unwrap();
         compile_file(name, &text, &archs).unwrap().unwrap().media_use
     };
-    let found = ["llama", "gemma3", "gpt2"].map(used);
-    assert_eq!(found, [MediaUse::Causal, MediaUse::Whole, MediaUse::None]);
+    let found = ["llama", "qwen35", "gemma3", "gpt2", "qwen3"].map(used);
+    let expected = [
+        MediaUse::Causal,
+        MediaUse::Causal,
+        MediaUse::Whole,
+        MediaUse::None,
+        MediaUse::None,
+    ];
+    assert_eq!(found, expected);
 }
 
 #[test]
@@ -116,7 +123,42 @@ fn mistakes_have_one_message_at_their_tokens() {
         (
             "fixed(image_size)",
             "square(image_size)",
-            "square: expected `fixed(…)`, found `square`",
+            "square: expected `fixed(…)` or `multiple(…, rows = …)`, found `square`",
+        ),
+        (
+            "fixed(image_size)",
+            "multiple(14 * merge, rows = 4)",
+            "4: expected a range, such as `4..1024`",
+        ),
+        (
+            "fixed(image_size)",
+            "multiple(14 * merge, tokens = 4..9)",
+            "tokens: expected `rows = …`, found `tokens`",
+        ),
+        (
+            "blocks(merge);",
+            "blocks(merge) over windows(4);",
+            "over: expected `of windows(…)`, found `over`",
+        ),
+        (
+            "blocks(merge);",
+            "blocks(merge); positions: grid;",
+            "grid: expected `sequence` or `axes`, found `grid`",
+        ),
+        (
+            "x += up(x)",
+            "x = beside(x, up(x))",
+            "up(x): `beside` expects `y` of shape [n_out, rows], found [n_embd, T]",
+        ),
+        (
+            "x += up(x)",
+            "x += up(rope_grid(x, 10000.0))",
+            "x: `rope_grid` expects `x` of shape [d, n, T], found [n_embd, T]; see `heads`",
+        ),
+        (
+            "x += up(x)",
+            "x += up(deepstack(x))",
+            "deepstack: `deepstack` is for language models, not for encoders",
         ),
         (
             "\"<start>\", image",
@@ -156,6 +198,38 @@ fn mistakes_have_one_message_at_their_tokens() {
             "{instead}: {found:?}"
         );
     }
+}
+
+#[test]
+fn declaration_describes_images_of_any_size() {
+    let size = "multiple(14 * merge, rows = 4..1024)";
+    let text = BASE.replacen("fixed(image_size)", size, 1);
+    let text = text.replacen("image_size: usize = \"image_size\";", "", 1);
+    let text = text.replacen("image_size: 112, ", "", 1);
+    let text = text.replacen("blocks(merge);", "blocks(merge) of windows(4); positions: axes;", 1);
+    let arch = compile_file("my.rs", &text, &library()).unwrap().unwrap();
+    let image = arch.media.unwrap().image;
+    let ImageSize::Multiple { unit, min, max } = image.size else {
+        panic!("{:?}", image.size);
+    };
+    let texts = [unit, min, max, image.window.unwrap()].map(|scalar| scalar.text);
+    assert_eq!(texts, ["14 * merge", "4", "1024", "4"]);
+    assert!(image.axes);
+}
+
+#[test]
+fn operations_on_grids_are_only_available_in_encoders() {
+    let text = std::fs::read_to_string(library().0.join("gpt2.rs")).unwrap();
+    let text = text.replacen(
+        "token_embd[tokens]",
+        "beside(token_embd[tokens], token_embd[tokens])",
+        1,
+    );
+    let faults = compile_file("gpt2.rs", &text, &arch_lang::Directory(library().0)).unwrap_err();
+    assert!(
+        faults.iter().any(|fault| common::shown(fault).contains("beside")),
+        "{faults:?}"
+    );
 }
 
 #[test]

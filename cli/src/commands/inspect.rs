@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use engine::builder::ImageSize;
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Array, Gguf, Metadata, Value};
 use engine::model::{ENCODER_ARCH, LoadParams, projector_type};
@@ -354,12 +355,22 @@ fn print_image(out: &mut dyn Write, header: &Gguf, file: &Path) -> Outcome {
     let (Some(rules), [width, n_rows]) = (plan.image, plan.result_shape) else {
         return Ok(());
     };
-    let (side, rows) = (rules.side, format::plural(n_rows, "row"));
-    Ok(writeln!(
-        out,
-        "image         {side} x {side} pixels, {} patches, {rows} of {width} values",
-        rules.n_patches()
-    )?)
+    let largest = rules.largest().n_patches().max(1);
+    let rows = |n_patches: usize| n_patches * n_rows / largest;
+    let text = match rules.size {
+        ImageSize::Fixed(side) => format!(
+            "{side} x {side} pixels, {largest} patches, {}",
+            format::plural(n_rows, "row")
+        ),
+        ImageSize::Multiple { unit, min, .. } => {
+            let min = rows(min * rules.block * rules.block);
+            format!(
+                "multiples of {unit} pixels, {min} to {} rows",
+                rows(rules.max_patches())
+            )
+        }
+    };
+    Ok(writeln!(out, "image         {text} of {width} values")?)
 }
 
 fn describe(declaration: &Declaration) -> String {

@@ -7,6 +7,7 @@ use kernels::GgmlType;
 
 use crate::graph::{BufferSlice, Flags, Graph, Layout, Name, ROPE_AXES, ShapeError, TensorId, Unary};
 
+use super::PatchGrid;
 use super::adaptation::Adaptation;
 use super::caches::{Cache, CacheView, MemorySpecs};
 use super::error::{BuildError, MAX_ROUNDS};
@@ -74,6 +75,8 @@ pub struct Builder<'a> {
     pub(super) n_states: usize,
     /// Number of loop iterations in the graph.
     n_rounds: usize,
+    /// Features that follow the values of each row of the result.
+    pub(super) features: Vec<TensorId>,
     /// Integer table whose rows were looked up but not yet used as expert ids.
     pub(super) int_rows: Option<Name>,
     last_name: Name,
@@ -155,6 +158,7 @@ impl<'a> Builder<'a> {
             int_rows: None,
             n_states: 0,
             n_rounds: 0,
+            features: Vec::new(),
             last_name: Name::default(),
             error: None,
             replacement: None,
@@ -247,9 +251,11 @@ impl<'a> Builder<'a> {
     }
 
     /// Looks up learned position embeddings: `[n_embd, T]`. The first `skipped` rows belong to no position. A
-    /// context rejects positions beyond the table.
+    /// context rejects positions beyond the table. The position of a patch is its place in reading order.
     pub fn embed_positions(&mut self, table: Embed, skipped: usize) -> TensorId {
-        let (mut rows, positions) = (self.leaf(table.0), self.positions());
+        let is_image = self.params.grid != PatchGrid::default();
+        let positions = if is_image { self.places() } else { self.positions() };
+        let mut rows = self.leaf(table.0);
         let (ne, nb) = (self.g.tensor(rows).ne, self.g.tensor(rows).nb);
         let n_rows = ne[1].saturating_sub(skipped);
         if skipped > 0 {
@@ -614,6 +620,7 @@ impl<'a> Builder<'a> {
     /// Sets the result of the graph, narrowed to the output tokens, and the evaluation order.
     pub fn output(&mut self, result: TensorId) -> TensorId {
         self.name(result, "result");
+        let result = self.with_features(result);
         let result = self.select_output_rows(result);
         self.close(result)
     }

@@ -23,6 +23,14 @@ pub struct Inputs {
     pub hidden: Option<TensorId>,
     /// Patches of an image, f32 `[width, T]`.
     pub patches: Option<TensorId>,
+    /// Place of each patch in reading order, i32 `[T]`.
+    pub places: Option<TensorId>,
+    /// Weights of resized tables.
+    pub resize: Vec<GridResize>,
+    /// Frequency divisors of rotations by row and column.
+    pub grid_factors: Vec<GridFactors>,
+    /// Features that media rows have for the layers of a language model, f32 `[n_embd, T]` each, and zero for tokens.
+    pub features: Vec<TensorId>,
     /// Media rows, f32 `[n_embd, T]` and zero for tokens, and factors of the embeddings, f32 `[1, T]`: 1 for tokens
     /// and 0 for media rows.
     pub media: Option<(TensorId, TensorId)>,
@@ -42,6 +50,26 @@ pub struct Inputs {
     pub joined: Vec<JoinedInputs>,
     /// Keys and values stored by earlier attention calls; part of the inputs to reuse its capacity.
     pub(super) stored: Vec<StoredKeys>,
+}
+
+/// Weights with which the rows of a square table are resized to the patches of an image.
+#[derive(Clone, Copy, Debug)]
+pub struct GridResize {
+    /// Side of the table.
+    pub side: usize,
+    /// Weight of each column of the table for each column of patches, f32 `[side, columns]`.
+    pub across: TensorId,
+    /// Weight of each row of the table for each row of patches, f32 `[side, rows]`.
+    pub down: TensorId,
+}
+
+/// Frequency divisors of a rotation by the row and the column of a patch.
+#[derive(Clone, Copy, Debug)]
+pub struct GridFactors {
+    /// Base frequency (theta).
+    pub base: f32,
+    /// Divisors of the pairs: those rotated by the row, then those rotated by the column, f32 `[n_pairs]`.
+    pub factors: TensorId,
 }
 
 /// Inputs that describe the encoder output.
@@ -106,6 +134,10 @@ impl Inputs {
         self.out_ids = None;
         self.hidden = None;
         self.patches = None;
+        self.places = None;
+        self.resize.clear();
+        self.grid_factors.clear();
+        self.features.clear();
         self.media = None;
         self.frames = None;
         self.encoded = EncodedInputs::default();

@@ -2,7 +2,7 @@
 
 use crate::graph::{ROPE_AXES, RopeKind};
 
-use super::BatchMedia;
+use super::{BatchMedia, PatchGrid};
 
 /// Parameters of a graph.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,6 +38,8 @@ pub struct BuildParams {
     pub output: GraphOutput,
     /// Media rows among the tokens.
     pub media: BatchMedia,
+    /// Patches of the image that an encoder reads; empty for other models.
+    pub grid: PatchGrid,
 }
 
 /// Selects one of the graphs of an architecture.

@@ -231,7 +231,10 @@ impl Draft {
         match t.group {
             None => vec![name],
             Some(group) => (self.layers_of(group).iter())
-                .map(|il| format!("{group}.{il}.{name}"))
+                .map(|il| match name.strip_prefix('/') {
+                    Some(whole) => whole.replace("{}", &il.to_string()),
+                    None => format!("{group}.{il}.{name}"),
+                })
                 .collect(),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::model::Model;
 
 use super::adapt::Adapters;
+use super::axes::Lags;
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
 use super::encoded::Encoded;
 use super::hybrid::Memory;
@@ -39,6 +40,8 @@ pub(super) struct Admission {
     /// Admitted tokens in batch order.
     tokens: Vec<BatchToken>,
     rejections: Vec<Rejection>,
+    /// Positions along the axes before the batch.
+    lags: Lags,
 }
 
 impl Admission {
@@ -83,6 +86,7 @@ impl Admission {
     ) -> Result<(), DecodeError> {
         self.clear();
         validator.check_size(batch, memory)?;
+        self.lags = *memory.kv.lags();
         let mut next = std::array::from_fn(|seq| memory.next_pos(seq));
         self.check_each(batch, |index, t| {
             validator.check_token(index, t)?;
@@ -100,6 +104,7 @@ impl Admission {
     pub fn admit_encode(&mut self, batch: &[BatchToken], validator: Validator<'_>) -> Result<(), DecodeError> {
         self.clear();
         validator.check_encode_size(batch)?;
+        self.lags = Lags::default();
         let mut next = [0; MAX_SEQUENCES];
         self.check_each(batch, |index, t| {
             validator.check_token(index, t)?;
@@ -175,6 +180,7 @@ impl Admission {
         self.tokens.clear();
         let admitted = batch.iter().zip(&self.admitted).filter(|(_, a)| **a);
         self.tokens.extend(admitted.map(|(t, _)| *t));
+        self.lags.assign(&mut self.tokens);
         if self.tokens.is_empty() && !self.rejections.is_empty() {
             return Err(self.rejections.remove(0).error);
         }
@@ -250,7 +256,7 @@ impl Validator<'_> {
         let Some(media) = media.filter(|media| (row.row as usize) < media.len()) else {
             return Err(DecodeError::NoMedia { index });
         };
-        let (found, expected) = (media.width(), self.model.base().n_embd());
+        let (found, expected) = (media.width(), self.model.media_width());
         if found != expected {
             return Err(DecodeError::MediaWidth { index, found, expected });
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::vocab::Token;
 
+use super::axes::AxisPosition;
 use super::media::{MediaRow, MediaRows};
 
 /// Maximum number of sequences in a context, one bit each in a [`SeqSet`].
@@ -104,6 +105,8 @@ pub struct BatchToken {
     pub output: bool,
     /// Media row that replaces the embedding of the token.
     pub media: Option<MediaRow>,
+    /// Position along the axes of M-RoPE; assigned when the token is decoded.
+    pub axes: AxisPosition,
 }
 
 /// Tokens to decode together. Reuse a batch to save allocations.
@@ -135,6 +138,7 @@ impl Batch {
             seqs,
             output,
             media: None,
+            axes: AxisPosition::default(),
         });
     }
 
@@ -150,6 +154,7 @@ impl Batch {
                     medium,
                     row: row as u32,
                     left: (rows.end - 1 - row) as u32,
+                    grid: media.grid(),
                 });
             }
         }

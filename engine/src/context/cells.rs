@@ -2,6 +2,7 @@
 
 use crate::graph::{NO_ROW, PAGE, Window};
 
+use super::axes::Lags;
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
 use super::pages::{PageTables, Pages, filled};
 
@@ -22,6 +23,7 @@ pub(super) struct Queries<'a> {
 pub(super) struct CellUndo {
     cell: usize,
     pos: i32,
+    lag: i32,
     seqs: SeqSet,
 }
 
@@ -44,6 +46,8 @@ pub(super) struct Cells {
     n_seqs: usize,
     pages: Pages,
     pos: Vec<i32>,
+    /// Distance of the following token's positions along the axes of M-RoPE to its position in the sequence.
+    lag: Vec<i32>,
     seqs: Vec<SeqSet>,
     /// Position shift since the keys were last rotated.
     shift: Vec<i32>,
@@ -62,6 +66,7 @@ impl Cells {
             n_seqs,
             pages: Pages::default(),
             pos: Vec::new(),
+            lag: Vec::new(),
             seqs: Vec::new(),
             shift: Vec::new(),
             shifted: false,
@@ -73,6 +78,7 @@ impl Cells {
     /// Allocates all cells; returns false if out of memory.
     pub fn allocate(&mut self) -> bool {
         filled(&mut self.pos, self.n_cells, EMPTY)
+            && filled(&mut self.lag, self.n_cells, 0)
             && filled(&mut self.seqs, self.n_cells, SeqSet::default())
             && filled(&mut self.shift, self.n_cells, 0)
             && self.pages.allocate(self.n_cells, self.n_seqs)
@@ -80,7 +86,7 @@ impl Cells {
 
     /// Returns the number of bytes that [`Cells::allocate`] requests.
     pub fn n_bytes(&self) -> usize {
-        let per_cell = size_of::<i32>() + size_of::<SeqSet>() + size_of::<i32>();
+        let per_cell = 3 * size_of::<i32>() + size_of::<SeqSet>();
         let pages = Pages::n_bytes(self.n_cells, self.n_seqs);
         self.n_cells.saturating_mul(per_cell).saturating_add(pages)
     }
@@ -100,6 +106,10 @@ impl Cells {
 
     pub fn positions(&self) -> &[i32] {
         &self.pos
+    }
+
+    pub fn lags(&self) -> &[i32] {
+        &self.lag
     }
 
     pub fn seqs(&self) -> &[SeqSet] {
@@ -147,9 +157,11 @@ impl Cells {
             undo.push(CellUndo {
                 cell,
                 pos: self.pos[cell],
+                lag: self.lag[cell],
                 seqs: self.seqs[cell],
             });
             self.put(cell, t.pos, t.seqs);
+            self.lag[cell] = t.axes.lag;
             *slot = cell as i64;
         }
         true
@@ -221,6 +233,7 @@ impl Cells {
             (EMPTY, SeqSet::default())
         };
         self.set(undo.cell, pos, seqs);
+        self.lag[undo.cell] = undo.lag;
     }
 
     /// Returns true if a cell at `pos` is hidden from all current and future queries of `seqs`. `q_min[s]` is
@@ -243,6 +256,11 @@ impl Cells {
     pub fn put(&mut self, cell: usize, pos: i32, seqs: SeqSet) {
         self.set(cell, pos, seqs);
         self.shift[cell] = 0;
+    }
+
+    /// Sets the distance of the following token's positions along the axes.
+    pub fn set_lag(&mut self, cell: usize, lag: i32) {
+        self.lag[cell] = lag;
     }
 
     /// Makes every sequence continue in the page of its last position, as if its cells had been placed one by
@@ -358,10 +376,17 @@ impl Cells {
             .count()
     }
 
-    /// Raises `next_pos[s]` to the position after the last cell of each sequence `s`.
-    pub fn raise_next(&self, next_pos: &mut [i32; MAX_SEQUENCES]) {
-        for (&pos, seqs) in self.pos.iter().zip(&self.seqs).take(self.top) {
-            seqs.iter().for_each(|s| next_pos[s] = next_pos[s].max(pos + 1));
+    /// Raises `next_pos[s]` to the position after the last cell of each sequence `s`, and sets its distance along the
+    /// axes.
+    pub fn raise_next(&self, next_pos: &mut [i32; MAX_SEQUENCES], lags: &mut Lags) {
+        for cell in 0..self.top {
+            let (next, seqs) = (self.pos[cell] + 1, self.seqs[cell]);
+            for s in seqs.iter() {
+                if next_pos[s] < next {
+                    next_pos[s] = next;
+                    lags.0[s] = self.lag[cell];
+                }
+            }
         }
     }
 
@@ -424,6 +449,7 @@ pub(super) fn lowest_queries(tokens: &[BatchToken], next_pos: &[i32; MAX_SEQUENC
 
 #[cfg(test)]
 mod tests {
+    use super::super::AxisPosition;
     use super::*;
 
     fn cells(n: usize, window: Window) -> Cells {
@@ -439,6 +465,7 @@ mod tests {
             seqs: SeqSet::of((0..8).filter(|s| seqs >> s & 1 == 1)),
             output: false,
             media: None,
+            axes: AxisPosition::default(),
         }
     }
 

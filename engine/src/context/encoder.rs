@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use crate::backend::PendingRead;
-use crate::builder::{Adaptation, CacheView, ImageRules};
+use crate::builder::{Adaptation, BuildParams, CacheView, ImageRules, ImageSize, PatchGrid};
 use crate::gguf::{Array, Value};
 use crate::model::Model;
 
@@ -13,54 +13,18 @@ use super::adapt::Adapters;
 use super::batch::BatchToken;
 use super::encoded::Encoded;
 use super::graphs::GraphSource;
-use super::inputs::Ubatch;
+use super::image_sizes::ImageSizes;
+use super::inputs::{ImageInput, Ubatch};
 use super::media::MediaRows;
+use super::media_error::MediaError;
 use super::outputs::Outputs;
-use super::patches::{ChannelScale, patch_columns, patch_places};
+use super::patches::{ChannelScale, Patch, in_reading_order, patch_columns, patches};
 use super::runner::GraphRunner;
 use super::settings::Settings;
-use super::{ContextError, ContextParams, DecodeError, SeqSet};
+use super::{AxisPosition, ContextParams, DecodeError, SeqSet};
 
 /// Metadata keys with the mean and the deviation of each color channel.
 const COLOR_KEYS: [&str; 2] = ["clip.vision.image_mean", "clip.vision.image_std"];
-
-/// An error that can occur when creating or using an encoder of media.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
-pub enum MediaError {
-    /// The model is not an encoder of images.
-    #[error("{model} is not an encoder of images")]
-    NotAnEncoder { model: String },
-    /// A color key has an invalid value.
-    #[error("{model}: key `{key}`: expected three finite numbers{}, found {found}", if *.nonzero { " other than 0" } else { "" })]
-    Color {
-        model: String,
-        key: &'static str,
-        nonzero: bool,
-        found: String,
-    },
-    /// The image was not resized to the size that the encoder takes.
-    #[error("the encoder takes images of {expected} x {expected} pixels, found {width} x {height}")]
-    Size {
-        width: usize,
-        height: usize,
-        expected: usize,
-    },
-    /// The number of color values does not match the size.
-    #[error("expected {expected} color values for {width} x {height} pixels, found {found}")]
-    Pixels {
-        width: usize,
-        height: usize,
-        expected: usize,
-        found: usize,
-    },
-    /// The graph cannot be reserved.
-    #[error(transparent)]
-    Context(#[from] ContextError),
-    /// The graph cannot be computed.
-    #[error(transparent)]
-    Compute(#[from] DecodeError),
-}
 
 /// Encoder of images with its graph and compute buffers.
 pub struct MediaEncoder {
@@ -68,13 +32,14 @@ pub struct MediaEncoder {
     settings: Settings,
     runner: GraphRunner,
     rules: ImageRules,
+    sizes: ImageSizes,
     colors: [ChannelScale; 3],
-    /// Width and number of the rows of an image.
-    shape: [usize; 2],
+    /// Number of values in a row.
+    width: usize,
 }
 
 impl MediaEncoder {
-    /// Creates an encoder and reserves the memory for an image. Of the parameters, only those of threads, precision,
+    /// Creates an encoder, and reserves memory if all images have one size. Of the parameters, only those of threads, precision,
     /// and profile apply.
     ///
     /// # Errors
@@ -85,7 +50,7 @@ impl MediaEncoder {
             return Err(MediaError::NotAnEncoder { model });
         };
         let colors = colors(&model)?;
-        let n = rules.n_patches();
+        let n = rules.max_patches();
         let params = ContextParams {
             n_ctx: n,
             n_batch: n,
@@ -105,10 +70,14 @@ impl MediaEncoder {
             view: &view,
             adaptation: Adaptation::NONE,
         };
-        runner.reserve(source, &[settings.build_params(&model)])?;
-        runner.reserve_inputs(n, 1, n);
+        // Images of other sizes reserve memory when they are encoded, since most are far below the maximum.
+        if matches!(rules.size, ImageSize::Fixed(_)) {
+            runner.reserve(source, &[settings.build_params(&model)])?;
+            runner.reserve_inputs(n, 1, n);
+        }
         Ok(MediaEncoder {
-            shape: model.result_shape(),
+            width: model.result_shape()[0],
+            sizes: ImageSizes::new(&model, rules),
             model,
             settings,
             runner,
@@ -127,14 +96,14 @@ impl MediaEncoder {
         self.rules
     }
 
-    /// Returns the number of rows of an image.
-    pub fn n_rows(&self) -> usize {
-        self.shape[1]
+    /// Returns the sizes of images and the numbers of their rows.
+    pub fn sizes(&self) -> &ImageSizes {
+        &self.sizes
     }
 
     /// Returns the number of values in a row.
     pub fn width(&self) -> usize {
-        self.shape[0]
+        self.width
     }
 
     /// Returns the size of the compute buffers in bytes.
@@ -158,20 +127,13 @@ impl MediaEncoder {
     }
 
     /// Computes the rows of an image: 8-bit red, green, and blue values by pixel, in reading order. The image has the
-    /// size that [`MediaEncoder::rules`] requires.
+    /// size that [`ImageSizes::target`] returns.
     ///
     /// # Errors
     /// [`MediaError`] if the size is wrong or a device fails.
     pub fn encode(&mut self, width: usize, height: usize, rgb: &[u8]) -> Result<Arc<MediaRows>, MediaError> {
-        let expected = self.rules.side;
-        if [width, height] != [expected; 2] {
-            return Err(MediaError::Size {
-                width,
-                height,
-                expected,
-            });
-        }
-        let n_values = 3 * expected * expected;
+        let grid = self.sizes.grid(width, height)?;
+        let n_values = 3 * width * height;
         if rgb.len() != n_values {
             return Err(MediaError::Pixels {
                 width,
@@ -180,30 +142,38 @@ impl MediaEncoder {
                 found: rgb.len(),
             });
         }
-        let rows = self.compute(rgb)?;
-        let id = self.id_of(width, height, rgb);
-        Ok(Arc::new(MediaRows::new(id, self.width(), rows)))
+        let rows = self.compute(grid, rgb)?;
+        let rows = in_reading_order(&self.rules, grid, self.width(), rows);
+        let rows = MediaRows::new(self.id_of(width, height, rgb), self.width(), rows);
+        if !self.rules.axes {
+            return Ok(Arc::new(rows));
+        }
+        let n_blocks = [grid.columns, grid.rows].map(|n| (n / self.rules.block) as u32);
+        Ok(Arc::new(rows.with_grid(n_blocks)))
     }
 
-    fn compute(&mut self, rgb: &[u8]) -> Result<Vec<f32>, DecodeError> {
+    fn compute(&mut self, grid: PatchGrid, rgb: &[u8]) -> Result<Vec<f32>, DecodeError> {
         let mut buffers = self.model.buffers().iter();
         buffers.try_for_each(|buffer| buffer.check())?;
-        let patches = patch_columns(&self.rules, &self.colors, rgb);
-        let token = |pos: i32| BatchToken {
-            token: 0,
-            pos,
-            seqs: SeqSet::one(0),
-            output: true,
-            media: None,
+        let patches = patches(&self.rules, grid);
+        let colors = patch_columns(self.rules.patch, grid, &patches, &self.colors, rgb);
+        let tokens: Vec<BatchToken> = patches.iter().map(token).collect();
+        let n_rows = self.sizes.rows_of(patches.len());
+        let place = |patch: &Patch| (patch.row * grid.columns + patch.column) as i32;
+        let places: Vec<i32> = patches.iter().map(place).collect();
+        let params = BuildParams {
+            n_tokens: grid.n_patches(),
+            n_outputs: grid.n_patches(),
+            grid,
+            ..self.settings.build_params(&self.model)
         };
-        let tokens: Vec<BatchToken> = patch_places(&self.rules).map(|place| token(place as i32)).collect();
         let view = CacheView::default();
         let source = GraphSource {
             model: &self.model,
             view: &view,
             adaptation: Adaptation::NONE,
         };
-        let graph = self.runner.prepare(source, self.settings.build_params(&self.model))?;
+        let graph = self.runner.prepare(source, params)?;
         let ubatch = Ubatch {
             tokens: &tokens,
             memory: None,
@@ -213,15 +183,34 @@ impl MediaEncoder {
             hidden: &[],
             media: &[],
             frames: &[],
-            patches: &patches,
+            image: ImageInput {
+                patches: &colors,
+                places: &places,
+                grid,
+            },
         };
         let mut computed = graph.run(ubatch, self.settings.params.n_threads_batch)?;
-        let mut rows = vec![0.0; self.shape[0] * self.shape[1]];
+        let mut rows = vec![0.0; self.width * n_rows];
         let pending: Option<Box<dyn PendingRead>> = computed.read_result(&mut rows)?;
         if let Some(read) = pending {
             read.wait(bytemuck::cast_slice_mut(&mut rows))?;
         }
         Ok(rows)
+    }
+}
+
+/// Returns a patch as a token of the encoder.
+fn token(patch: &Patch) -> BatchToken {
+    BatchToken {
+        token: 0,
+        pos: patch.pos as i32,
+        seqs: SeqSet::one(0),
+        output: true,
+        media: None,
+        axes: AxisPosition {
+            at: [patch.row as i32, patch.column as i32, 0],
+            lag: 0,
+        },
     }
 }
 

@@ -104,7 +104,7 @@ pub enum DecodeError {
         index: usize,
     },
     /// A media row has the wrong width.
-    #[error("the media row at index {index} has {found} values, but the model's embeddings have {expected}")]
+    #[error("the media row at index {index} has {found} values, but the model takes rows of {expected}")]
     MediaWidth {
         /// Index of the row in the batch.
         index: usize,

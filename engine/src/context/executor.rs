@@ -13,7 +13,7 @@ use super::batch::BatchToken;
 use super::encoded::Encoded;
 use super::graphs::GraphSource;
 use super::hybrid::{Memory, PlaceError, Transaction};
-use super::inputs::Ubatch;
+use super::inputs::{ImageInput, Ubatch};
 use super::outputs::Outputs;
 use super::runner::GraphRunner;
 use super::settings::Settings;
@@ -108,7 +108,7 @@ impl Executor {
             encoded: &self.encoded,
             hidden: step.given(),
             media: step.media(),
-            patches: &[],
+            image: ImageInput::default(),
             frames: &[],
         };
         let computed = graph.run(ubatch, self.settings.n_threads(n_tokens))?;
@@ -142,7 +142,7 @@ impl Executor {
             encoded: &self.encoded,
             hidden: &[],
             media: &[],
-            patches: &[],
+            image: ImageInput::default(),
             frames,
         };
         let mut computed = graph.run(ubatch, self.settings.params.n_threads_batch)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::builder::{EncodedInputs, Inputs, JoinedInputs, PoolInputs, TableInputs};
+use crate::builder::{EncodedInputs, Inputs, JoinedInputs, PatchGrid, PoolInputs, TableInputs};
 use crate::graph::{Graph, NO_ROW, PAGE, ROPE_AXES, TensorId};
 use crate::sched::{SchedError, Scheduler};
 
@@ -27,10 +27,20 @@ pub(super) struct Ubatch<'a> {
     pub hidden: &'a [f32],
     /// Media that rows among the tokens belong to.
     pub media: &'a [Arc<MediaRows>],
-    /// Patches of an image, if the graph is that of an encoder.
-    pub patches: &'a [f32],
+    /// Image, if the graph is that of an encoder.
+    pub image: ImageInput<'a>,
     /// Rows given to the encoder; empty for zeros.
     pub frames: &'a [f32],
+}
+
+/// Image that an encoder reads; empty for other graphs.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ImageInput<'a> {
+    /// Normalized colors of each patch.
+    pub patches: &'a [f32],
+    /// Place of each patch in reading order.
+    pub places: &'a [i32],
+    pub grid: PatchGrid,
 }
 
 /// Reusable staging buffers for input values.
@@ -77,7 +87,7 @@ impl InputWriter<'_> {
         self.write_adapter_scales(inputs, ubatch.tokens, ubatch.adapters)?;
         self.write_encoded(&inputs.encoded, ubatch.encoded)?;
         self.set(inputs.hidden, ubatch.hidden)?;
-        self.set(inputs.patches, ubatch.patches)?;
+        self.write_image(inputs, ubatch.image)?;
         self.write_media(inputs, ubatch)?;
         self.write_frames(inputs, ubatch.frames)?;
         let Some(memory) = ubatch.memory else {
@@ -96,13 +106,29 @@ impl InputWriter<'_> {
         // The graph replaces the embeddings of media rows, so any token serves.
         let id = |t: &BatchToken| if t.media.is_some() { 0 } else { t.token as i32 };
         self.set_i32s(inputs.tokens, tokens.iter().map(id))?;
-        self.set_i32s(inputs.positions, positions.clone())?;
-        self.set_i32s(inputs.axes, along_axes(positions))?;
+        self.set_i32s(inputs.positions, positions)?;
+        let along = |axis: usize| tokens.iter().map(move |t| t.axes.at.get(axis).copied().unwrap_or(0));
+        self.set_i32s(inputs.axes, (0..ROPE_AXES).flat_map(along))?;
         let Some(id) = inputs.table_of_token else { return Ok(()) };
         let Staging { i32s, seqs, .. } = &mut *self.staging;
         i32s.clear();
         i32s.extend(tokens.iter().map(|t| seqs.table_of(t)));
         self.sched.set_input(self.graph, id, bytemuck::cast_slice(i32s))
+    }
+
+    fn write_image(&mut self, inputs: &Inputs, image: ImageInput<'_>) -> Result {
+        self.set(inputs.patches, image.patches)?;
+        self.set(inputs.places, image.places)?;
+        for resize in &inputs.resize {
+            for (id, n) in [(resize.across, image.grid.columns), (resize.down, image.grid.rows)] {
+                self.set(Some(id), &linear_weights(resize.side, n))?;
+            }
+        }
+        for of_base in &inputs.grid_factors {
+            let n_pairs = self.graph.tensor(of_base.factors).ne[0];
+            self.set(Some(of_base.factors), &grid_factors(of_base.base, n_pairs))?;
+        }
+        Ok(())
     }
 
     fn write_outputs(&mut self, inputs: &Inputs, tokens: &[BatchToken], outputs: &Outputs) -> Result {
@@ -124,10 +150,24 @@ impl InputWriter<'_> {
         let Some((rows, is_token)) = inputs.media else {
             return Ok(());
         };
-        let width = self.graph.tensor(rows).ne[0];
+        // The features of the layers follow the values that replace the embedding.
+        for (part, id) in std::iter::once(rows).chain(inputs.features.iter().copied()).enumerate() {
+            self.write_rows(id, part, ubatch)?;
+        }
+        let f32s = &mut self.staging.f32s;
+        f32s.clear();
+        let factor = |t: &BatchToken| if t.media.is_some() { 0.0 } else { 1.0 };
+        f32s.extend(ubatch.tokens.iter().map(factor));
+        self.sched.set_input(self.graph, is_token, bytemuck::cast_slice(f32s))
+    }
+
+    /// Writes a part of the rows of media, and zeros for tokens.
+    fn write_rows(&mut self, id: TensorId, part: usize, ubatch: Ubatch<'_>) -> Result {
+        let width = self.graph.tensor(id).ne[0];
         let row_of = |t: &BatchToken| {
             let row = t.media?;
-            ubatch.media.get(row.medium as usize)?.row(row.row as usize)
+            let row = ubatch.media.get(row.medium as usize)?.row(row.row as usize)?;
+            row.get(part * width..(part + 1) * width)
         };
         let f32s = &mut self.staging.f32s;
         f32s.clear();
@@ -137,11 +177,7 @@ impl InputWriter<'_> {
                 None => f32s.extend(std::iter::repeat_n(0.0, width)),
             }
         }
-        self.sched.set_input(self.graph, rows, bytemuck::cast_slice(f32s))?;
-        f32s.clear();
-        let factor = |t: &BatchToken| if t.media.is_some() { 0.0 } else { 1.0 };
-        f32s.extend(ubatch.tokens.iter().map(factor));
-        self.sched.set_input(self.graph, is_token, bytemuck::cast_slice(f32s))
+        self.sched.set_input(self.graph, id, bytemuck::cast_slice(f32s))
     }
 
     fn write_frames(&mut self, inputs: &Inputs, frames: &[f32]) -> Result {
@@ -248,4 +284,61 @@ impl InputWriter<'_> {
 pub(super) fn along_axes(positions: impl Iterator<Item = i32> + Clone) -> impl Iterator<Item = i32> {
     let last = ROPE_AXES - 1;
     (0..ROPE_AXES).flat_map(move |axis| positions.clone().map(move |p| if axis == last { 0 } else { p }))
+}
+
+/// Returns the weight of each row of a table of `side` rows for each of `n` places, whose first and last are those of
+/// the table.
+fn linear_weights(side: usize, n: usize) -> Vec<f32> {
+    let mut weights = vec![0.0; side * n];
+    // The places are computed in f32, as in the published model.
+    let step = side.saturating_sub(1) as f32 / n.saturating_sub(1).max(1) as f32;
+    for (i, weights) in weights.chunks_exact_mut(side.max(1)).enumerate() {
+        let place = i as f32 * step;
+        let low = (place as usize).min(side.saturating_sub(1));
+        let high = (low + 1).min(side - 1);
+        let share = place - low as f32;
+        weights[low] += 1.0 - share;
+        weights[high] += share;
+    }
+    weights
+}
+
+/// Returns the frequency divisors of rotations by row, then by column.
+fn grid_factors(base: f32, n_pairs: usize) -> Vec<f32> {
+    let n = n_pairs / 2;
+    let of_axis = (0..n).map(|i| f64::from(base).powf(i as f64 / n as f64) as f32);
+    of_axis
+        .clone()
+        .chain(of_axis)
+        .chain(std::iter::repeat_n(1.0, n_pairs - 2 * n))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linear_weights_align_corners() {
+        assert_eq!(
+            linear_weights(3, 5),
+            [
+                1.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 1.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 1.0
+            ]
+        );
+        assert_eq!(linear_weights(2, 1), [1.0, 0.0]);
+        assert_eq!(linear_weights(1, 2), [1.0, 1.0]);
+        for (side, n) in [(48, 7), (16, 29), (5, 5)] {
+            for weights in linear_weights(side, n).chunks(side) {
+                assert!((weights.iter().sum::<f32>() - 1.0).abs() < 1e-6);
+            }
+        }
+    }
+
+    #[test]
+    fn grid_factors_repeat_for_each_axis() {
+        let found = grid_factors(10000.0, 4);
+        assert_eq!(found, [1.0, 100.0, 1.0, 100.0]);
+        assert_eq!(grid_factors(10000.0, 1), [1.0]);
+    }
 }

@@ -15,6 +15,7 @@ pub struct MediaRows {
     /// `[width, n]`
     rows: Vec<f32>,
     tokens: Vec<Token>,
+    grid: Option<[u32; 2]>,
 }
 
 impl MediaRows {
@@ -29,7 +30,23 @@ impl MediaRows {
             width,
             rows,
             tokens,
+            grid: None,
         }
+    }
+
+    /// Gives each row a position along the axes of M-RoPE: its place in a grid of this many columns and rows, in
+    /// reading order. A grid that does not consist of the rows is ignored.
+    pub fn with_grid(self, [columns, rows]: [u32; 2]) -> MediaRows {
+        let is_whole = u64::from(columns) * u64::from(rows) == self.len() as u64;
+        MediaRows {
+            grid: is_whole.then_some([columns, rows]),
+            ..self
+        }
+    }
+
+    /// Returns the columns and rows of the grid in which the rows have positions, if any.
+    pub fn grid(&self) -> Option<[u32; 2]> {
+        self.grid
     }
 
     /// Returns the digest of the content and of the encoder.
@@ -87,6 +104,8 @@ pub struct MediaRow {
     pub row: u32,
     /// Number of rows of the medium after this one.
     pub left: u32,
+    /// Columns and rows of the grid in which the rows of the medium have positions, if any.
+    pub grid: Option<[u32; 2]>,
 }
 
 impl MediaRow {

@@ -9,6 +9,7 @@ use crate::backend::{BackendError, Buffer, BufferType, Device};
 use crate::builder::{CELL_STEP, CacheView, KeyPosition, KvSpec, MemorySpecs};
 use crate::graph::{BufferId, BufferSlice, PAGE, Window};
 
+use super::axes::Lags;
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
 use super::cells::{CellUndo, Cells, EMPTY, Queries, lowest_queries};
 use super::{ContextError, ContextParams, MemoryError};
@@ -21,8 +22,12 @@ pub struct KvMemory {
     view: CacheView,
     /// Next position of each sequence, by sequence id.
     next_pos: [i32; MAX_SEQUENCES],
+    /// Positions along the axes, by sequence.
+    lags: Lags,
     /// Next position of each sequence before the current decode.
     before: [i32; MAX_SEQUENCES],
+    /// Positions along the axes before the current decode.
+    lags_before: Lags,
     journal: Vec<(usize, CellUndo)>,
     undo: Vec<CellUndo>,
     /// Cell of each token of the current ubatch, by pool.
@@ -55,6 +60,15 @@ impl Span {
         };
         Span { from, to }
     }
+}
+
+/// Contents of a cell in a saved state.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SavedCell {
+    pub pos: i32,
+    pub seqs: SeqSet,
+    /// Distance of the following token's positions along the axes to its position in the sequence.
+    pub lag: i32,
 }
 
 /// Cells available for restoring a state, in ascending order.
@@ -90,7 +104,9 @@ impl KvMemory {
             specs: kept.kv,
             view,
             next_pos: [0; MAX_SEQUENCES],
+            lags: Lags::default(),
             before: [0; MAX_SEQUENCES],
+            lags_before: Lags::default(),
             journal: Vec::with_capacity(n_pools * params.n_batch),
             undo: Vec::with_capacity(params.n_ubatch),
             n_seq_max: params.n_seq_max,
@@ -208,9 +224,15 @@ impl KvMemory {
         self.next_pos.get(seq).copied().unwrap_or(0)
     }
 
+    /// Returns the positions along the axes, by sequence.
+    pub(super) fn lags(&self) -> &Lags {
+        &self.lags
+    }
+
     /// Starts a decode. Until it is committed, cells needed to restore the previous state are preserved.
     pub(super) fn begin(&mut self) {
         self.before = self.next_pos;
+        self.lags_before = self.lags;
     }
 
     /// Assigns cells to a ubatch in every pool. Returns false without changes if a pool is full.
@@ -232,6 +254,7 @@ impl KvMemory {
             }
         }
         for t in tokens {
+            self.lags.set(t.seqs, t.axes.lag);
             for s in t.seqs.iter() {
                 self.next_pos[s] = self.next_pos[s].max(t.pos + 1);
             }
@@ -253,6 +276,7 @@ impl KvMemory {
     pub(super) fn rollback(&mut self) {
         self.undo_to(0);
         self.next_pos = self.before;
+        self.lags = self.lags_before;
     }
 
     /// Removes positions of a sequence.
@@ -376,10 +400,11 @@ impl KvMemory {
     }
 
     /// Sets the contents of cells whose rows have been written.
-    pub(super) fn occupy(&mut self, pool: usize, cells: impl Iterator<Item = ((i32, SeqSet), Option<usize>)>) {
-        for ((pos, seqs), cell) in cells {
+    pub(super) fn occupy(&mut self, pool: usize, cells: impl Iterator<Item = (SavedCell, Option<usize>)>) {
+        for (saved, cell) in cells {
             if let Some(cell) = cell {
-                self.pools[pool].put(cell, pos, seqs);
+                self.pools[pool].put(cell, saved.pos, saved.seqs);
+                self.pools[pool].set_lag(cell, saved.lag);
             }
         }
         self.pools[pool].resume();
@@ -436,8 +461,9 @@ impl KvMemory {
 
     fn recount(&mut self) {
         self.next_pos = [0; MAX_SEQUENCES];
+        self.lags = Lags::default();
         for pool in &self.pools {
-            pool.raise_next(&mut self.next_pos);
+            pool.raise_next(&mut self.next_pos, &mut self.lags);
         }
     }
 }
@@ -491,6 +517,7 @@ pub(super) fn check_type(ty: GgmlType, head_dim: usize) -> Result<(), ContextErr
 
 #[cfg(test)]
 mod tests {
+    use super::super::AxisPosition;
     use super::*;
 
     /// Decodes random batches of several sequences, consecutive and interleaved. `window_cells` cells always
@@ -523,6 +550,7 @@ mod tests {
                             seqs,
                             output: false,
                             media: None,
+                            axes: AxisPosition::default(),
                         });
                         next_pos[seq] += 1;
                     }

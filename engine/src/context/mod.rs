@@ -6,7 +6,7 @@
 //! - state: `hybrid` (over `memory`, `recurrent`, and `cross`), `encoded`
 //! - results: `step` (over `outputs`, `pooled`, `hidden`)
 //! - validation: `settings`, `admission`
-//! - media: `media`, and `encoder` (over `patches`), which computes the rows of an image without a context
+//! - media: `media`, `axes`, and `encoder` (over `patches`, `image_sizes`), which computes the rows of an image without a context
 //! - operations on these parts: `shift`, `state`, `adapt`
 //!
 //! A decode is a value, so that the compiler checks the order of its phases. `Results::admit` returns a
@@ -17,6 +17,7 @@
 
 mod adapt;
 mod admission;
+mod axes;
 mod batch;
 mod cells;
 #[allow(clippy::module_inception)]
@@ -29,8 +30,10 @@ mod executor;
 mod graphs;
 mod hidden;
 mod hybrid;
+mod image_sizes;
 mod inputs;
 mod media;
+mod media_error;
 mod memory;
 mod outputs;
 mod pages;
@@ -50,11 +53,14 @@ mod step;
 
 pub use adapt::ScaledAdapter;
 pub use admission::Rejection;
+pub use axes::AxisPosition;
 pub use batch::{Batch, BatchToken, MAX_SEQUENCES, SeqSet};
 pub use context::{Context, Sizes};
-pub use encoder::{MediaEncoder, MediaError};
+pub use encoder::MediaEncoder;
 pub use error::{ContextError, DecodeError, MemoryError, SetAdaptersError};
+pub use image_sizes::ImageSizes;
 pub use media::{MEDIA_TOKENS, MediaRow, MediaRows};
+pub use media_error::MediaError;
 pub use memory::KvMemory;
 pub use params::ContextParams;
 pub use perf::Perf;

@@ -440,6 +440,7 @@ mod tests {
             seqs: SeqSet::of((0..8).filter(|s| seqs >> s & 1 == 1)),
             output: false,
             media: None,
+            axes: super::super::AxisPosition::default(),
         };
         list.iter().map(token).collect()
     }

@@ -25,6 +25,7 @@ use super::adapt::Adapters;
 use super::batch::{MAX_SEQUENCES, SeqSet};
 use super::cells::Cells;
 use super::hybrid::Memory;
+use super::memory::SavedCell;
 use super::settings::Settings;
 
 pub use error::StateError;
@@ -73,11 +74,15 @@ impl StateAccess<'_> {
         let (pools, states) = (self.memory.kv.pools(), &self.memory.states);
         let mut cells: Vec<Vec<usize>> = pools.iter().map(|p| part.cells_of(p)).collect();
         let mut runs: Vec<Vec<Run>> = (pools.iter().zip(&cells))
-            .map(|(p, cells)| runs_of(cells.iter().map(|&c| (p.positions()[c], p.seqs()[c])), part))
+            .map(|(p, cells)| runs_of(cells.iter().map(|&c| saved_cell(p, c)), part))
             .collect();
         if !states.is_unused() {
             let newest = states.newest_of(part.seqs());
-            let contents = newest.iter().map(|&c| (states.cells()[c].pos, states.continuing(c)));
+            let contents = newest.iter().map(|&c| SavedCell {
+                pos: states.cells()[c].pos,
+                seqs: states.continuing(c),
+                lag: 0,
+            });
             runs.push(runs_of(contents, part));
             cells.push(newest);
         }
@@ -152,7 +157,7 @@ impl StateAccess<'_> {
             if p < n_pools {
                 self.memory.kv.occupy(p, contents);
             } else {
-                contents.for_each(|((pos, seqs), cell)| self.memory.states.put(cell, pos, seqs));
+                contents.for_each(|(saved, cell)| self.memory.states.put(cell, saved.pos, saved.seqs));
             }
         }
         Ok(saved.tokens)
@@ -161,8 +166,10 @@ impl StateAccess<'_> {
     /// Returns the target cell of each saved cell, by pool; `None` for optional cells that do not fit.
     fn target_cells(&self, saved: &VerifiedState<'_>, part: Part) -> Result<Vec<Vec<Option<usize>>>, StateError> {
         let mut next_pos = [0; MAX_SEQUENCES];
-        for (pos, seqs) in saved.pools.iter().flat_map(|runs| cells(runs)) {
-            seqs.iter().for_each(|s| next_pos[s] = next_pos[s].max(pos + 1));
+        for cell in saved.pools.iter().flat_map(|runs| cells(runs)) {
+            cell.seqs
+                .iter()
+                .for_each(|s| next_pos[s] = next_pos[s].max(cell.pos + 1));
         }
         let pools = self.memory.kv.pools().iter().zip(&saved.pools);
         let mut target_cells = pools
@@ -335,21 +342,37 @@ fn slot_row_bytes(slot: &KvSlot, spec: &KvSpec) -> (usize, usize) {
 }
 
 /// Encodes cells as runs. A single sequence gets id 0.
-fn runs_of(cells: impl Iterator<Item = (i32, SeqSet)>, part: Part) -> Vec<Run> {
+fn runs_of(cells: impl Iterator<Item = SavedCell>, part: Part) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
-    for (pos, seqs) in cells {
+    for SavedCell { pos, seqs, lag } in cells {
         let seqs = part.one().map_or(seqs, |_| SeqSet::one(0));
         match runs.last_mut() {
-            Some(run) if run.seqs == seqs && i64::from(run.pos) + i64::from(run.len) == i64::from(pos) => run.len += 1,
-            _ => runs.push(Run { pos, len: 1, seqs }),
+            Some(run)
+                if (run.seqs, run.lag) == (seqs, lag) && i64::from(run.pos) + i64::from(run.len) == i64::from(pos) =>
+            {
+                run.len += 1;
+            }
+            _ => runs.push(Run { pos, lag, len: 1, seqs }),
         }
     }
     runs
 }
 
-/// Iterates over the position and sequences of each cell in the runs.
-fn cells(runs: &[Run]) -> impl Iterator<Item = (i32, SeqSet)> {
-    let each = |run: &Run| (run.pos..run.pos + run.len as i32).zip(std::iter::repeat(run.seqs));
+/// Returns the contents of a cell.
+fn saved_cell(pool: &Cells, cell: usize) -> SavedCell {
+    SavedCell {
+        pos: pool.positions()[cell],
+        seqs: pool.seqs()[cell],
+        lag: pool.lags()[cell],
+    }
+}
+
+/// Iterates over the contents of each cell in the runs.
+fn cells(runs: &[Run]) -> impl Iterator<Item = SavedCell> {
+    let each = |run: &Run| {
+        let (seqs, lag) = (run.seqs, run.lag);
+        (run.pos..run.pos + run.len as i32).map(move |pos| SavedCell { pos, seqs, lag })
+    };
     runs.iter().flat_map(each)
 }
 
@@ -361,8 +384,9 @@ fn assign_cells(
     next_pos: &[i32; MAX_SEQUENCES],
     free: super::memory::FreeCells,
 ) -> Result<Vec<Option<usize>>, StateError> {
-    let stored: Vec<(i32, SeqSet)> = cells(runs).collect();
-    let mut kept: Vec<bool> = stored.iter().map(|&(p, s)| !pool.is_hidden(p, s, next_pos)).collect();
+    let stored: Vec<SavedCell> = cells(runs).collect();
+    let is_kept = |cell: &SavedCell| !pool.is_hidden(cell.pos, cell.seqs, next_pos);
+    let mut kept: Vec<bool> = stored.iter().map(is_kept).collect();
     let needed = kept.iter().filter(|&&k| k).count();
     let (n_empty, n_free) = (free.empty.len(), free.empty.len() + free.hidden.len());
     if needed > n_free {
@@ -373,7 +397,7 @@ fn assign_cells(
         });
     }
     let mut optional: Vec<usize> = (0..stored.len()).filter(|&i| !kept[i]).collect();
-    optional.sort_by_key(|&i| std::cmp::Reverse(stored[i].0));
+    optional.sort_by_key(|&i| std::cmp::Reverse(stored[i].pos));
     optional.truncate(n_empty.saturating_sub(needed));
     optional.iter().for_each(|&i| kept[i] = true);
 

@@ -146,7 +146,7 @@ pub enum Window {
     None,
     /// Sliding window: keys with `q_pos - k_pos < n`.
     Sliding(usize),
-    /// Chunked attention: keys in the query's chunk of `n` positions, `k_pos >= q_pos / n * n`.
+    /// Chunked attention: keys in the query's chunk of `n` positions, `k_pos / n == q_pos / n`.
     Chunked(usize),
     /// Symmetric window: keys within `n / 2` positions on either side (encoders).
     Symmetric(usize),

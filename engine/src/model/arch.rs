@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::builder::{BatchMedia, BuildGraph, BuildParams, GraphOutput, GraphPart, HiddenRows, Pooling, Results};
+use crate::builder::{
+    BatchMedia, BuildGraph, BuildParams, GraphOutput, GraphPart, HiddenRows, PatchGrid, Pooling, Results,
+};
 use crate::graph::RopeKind;
 
 use super::media::IMAGE_KEYS;
@@ -132,9 +134,10 @@ impl Architecture {
         }
     }
 
-    /// Returns build parameters for a graph of one token in one sequence, or of one image.
+    /// Returns build parameters for a graph of one token in one sequence, or of the largest square image.
     pub(super) fn build_params(&self, base: &Base, graph: &dyn BuildGraph) -> BuildParams {
-        let n_tokens = graph.image().map_or(1, |rules| rules.n_patches());
+        let grid = graph.image().map_or_else(PatchGrid::default, |rules| rules.largest());
+        let n_tokens = graph.image().map_or(1, |_| grid.n_patches());
         BuildParams {
             n_tokens,
             n_outputs: n_tokens,
@@ -152,6 +155,7 @@ impl Architecture {
             causal: !self.bidirectional && base.causal,
             output: GraphOutput::Result,
             media: BatchMedia::None,
+            grid,
         }
     }
 

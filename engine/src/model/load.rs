@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{BackendError, Buffer, Device};
 use crate::builder::{
-    BuildError, BuildGraph, BuildParams, BuildTables, Builder, Built, GraphOutput, GraphPart, ImageRules, Inputs,
-    KvSpec, MemorySpecs, WeightLeaf,
+    BatchMedia, BuildError, BuildGraph, BuildParams, BuildTables, Builder, Built, GraphOutput, GraphPart, ImageRules,
+    Inputs, KvSpec, MemorySpecs, WeightLeaf,
 };
 use crate::gguf::{FileKind, Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, BufferSlice, Graph, Layout, Name, Op, TensorId, dense_bytes};
@@ -21,8 +21,8 @@ use super::params::LoadParams;
 use super::placement::{Placement, PlacementNeeds, PlacementSummary, RowPart};
 use super::upload::{check_types, check_values, upload};
 use super::{
-    Architecture, Base, ENCODER_ARCH, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable,
-    projector_type,
+    Architecture, Base, ENCODER_ARCH, Fingerprint, HparamReader, MediaUse, ModelError, Registered, TableRow,
+    TensorTable, projector_type,
 };
 
 /// Loaded model, shareable by any number of [contexts](crate::context::Context).
@@ -40,6 +40,7 @@ pub struct Model {
     memory: MemorySpecs,
     max_positions: Option<usize>,
     result_shape: [usize; 2],
+    n_features: usize,
     max_encoded: Option<usize>,
     frame_width: Option<usize>,
     fingerprint: Fingerprint,
@@ -56,7 +57,7 @@ pub struct LoadPlan {
     pub base: Base,
     /// Tensor table.
     pub rows: Vec<TableRow>,
-    /// Width and number of the rows that a graph of one token, or of one image, returns.
+    /// Width and number of the rows that a graph of one token, or of the largest square image, returns.
     pub result_shape: [usize; 2],
     /// Preprocessing of images; `None` if the model is not an encoder of images.
     pub image: Option<ImageRules>,
@@ -161,6 +162,7 @@ impl Model {
             memory: needs.memory,
             max_positions: needs.max_positions,
             result_shape: needs.result,
+            n_features: needs.n_features,
             max_encoded: needs.max_encoded,
             frame_width: needs.frame_width,
             fingerprint,
@@ -272,11 +274,15 @@ impl Model {
     pub fn image_rules(&self) -> Option<ImageRules> {
         self.graph.image()
     }
-    /// Returns the width and number of the rows that a graph of one token, or of one image, returns.
+    /// Returns the number of values in a media row that the model takes: an embedding, and features for some layers.
+    pub fn media_width(&self) -> usize {
+        self.base.n_embd().saturating_mul(1 + self.n_features)
+    }
+    /// Returns the width and number of the rows that a graph of one token, or of the largest square image, returns.
     pub fn result_shape(&self) -> [usize; 2] {
         self.result_shape
     }
-    /// Returns build parameters for a graph of one token in one sequence, or of one image.
+    /// Returns build parameters for a graph of one token in one sequence, or of the largest square image.
     pub(crate) fn build_params(&self) -> BuildParams {
         self.arch.build_params(&self.base, self.graph.as_ref())
     }
@@ -663,6 +669,10 @@ fn total_needs(
         ..params
     };
     all.use_also(&needs(arch, graph, leafs, encoder)?);
+    if arch.media_use != MediaUse::None {
+        let media = BatchMedia::Some;
+        all.use_also(&needs(arch, graph, leafs, BuildParams { media, ..params })?);
+    }
     // The KV cache of an MTP layer belongs to a separate context.
     if has_mtp {
         let part = GraphPart::Mtp;
@@ -696,6 +706,7 @@ fn needs(
         divisible: tables.leafs.iter().map(Option::is_none).collect(),
         read_by_rows: read_by_rows(&g, &tables.leafs),
         result: [result[0], result[1]],
+        n_features: inputs.features.len(),
     })
 }
 

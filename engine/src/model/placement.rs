@@ -203,6 +203,8 @@ pub struct PlacementNeeds {
     pub read_by_rows: Vec<bool>,
     /// Width and number of the rows that the graph returns.
     pub result: [usize; 2],
+    /// Number of layers for which media rows have features.
+    pub n_features: usize,
 }
 
 impl PlacementNeeds {
@@ -211,6 +213,7 @@ impl PlacementNeeds {
         self.max_positions = self.max_positions.into_iter().chain(other.max_positions).min();
         self.max_encoded = self.max_encoded.or(other.max_encoded);
         self.frame_width = self.frame_width.or(other.frame_width);
+        self.n_features = self.n_features.max(other.n_features);
         let and = |all: &mut [bool], also: &[bool]| all.iter_mut().zip(also).for_each(|(a, b)| *a &= b);
         and(&mut self.divisible, &other.divisible);
         and(&mut self.read_by_rows, &other.read_by_rows);

@@ -555,7 +555,7 @@ impl<'a> TensorTable<'a> {
         let n = shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
         let is_list = consumer == Consumer::Elementwise && info.ne[1..] == [1; 3] && n == Some(info.ne[0]);
         // The kernels of a convolution over patches are the rows of a matrix.
-        let unfolded = matches!((consumer, ne), (Consumer::MulMat, &[n_in, n_out]) if n_out > 1 && info.ne[3] == n_out && info.ne[..3].iter().try_fold(1usize, |n, &dim| n.checked_mul(dim)) == Some(n_in));
+        let unfolded = matches!((consumer, ne), (Consumer::MulMat | Consumer::Elementwise, &[n_in, n_out]) if n_out > 1 && info.ne[3] == n_out && info.ne[..3].iter().try_fold(1usize, |n, &dim| n.checked_mul(dim)) == Some(n_in));
         if info.ne != shape && !stacked && !is_list && !unfolded {
             self.wrong_shape(info, ne);
         }
@@ -603,9 +603,14 @@ impl<'a> TensorTable<'a> {
     }
 
     fn full_name(&self, name: &str, suffix: &str) -> String {
+        let name = match name.strip_prefix('/') {
+            // The whole name, with `{}` in place of the layer number.
+            Some(whole) => whole.replace("{}", &self.layer.unwrap_or(0).to_string()),
+            None => format!("{}{name}", self.prefix),
+        };
         match suffix {
-            "" => format!("{}{name}", self.prefix),
-            _ => format!("{}{name}.{suffix}", self.prefix),
+            "" => name,
+            _ => format!("{name}.{suffix}"),
         }
     }
 

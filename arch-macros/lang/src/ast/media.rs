@@ -14,15 +14,32 @@ pub struct MediaSyntax {
     pub text: Option<TextSyntax>,
 }
 
-/// `image { size: fixed(image_size); resize: bilinear; patches: patch_size in blocks(merge); }`
+/// `image { size: fixed(image_size); resize: bilinear; patches: patch_size in blocks(merge) of windows(side); positions:
+/// axes; }`
 pub struct ImageSyntax {
     /// Span of the keyword `image`.
     pub span: Span,
-    /// Side of the square that images are resized to.
-    pub size: Option<Expr>,
+    /// Size that images are resized to.
+    pub size: Option<SizeSyntax>,
     /// Filter of the resizing.
     pub resize: Option<Ident>,
     pub patches: Option<PatchesSyntax>,
+    /// Positions of the rows in the language model: `sequence` or `axes`.
+    pub positions: Option<Ident>,
+}
+
+/// Size that images are resized to.
+pub enum SizeSyntax {
+    /// `fixed(side)`: squares.
+    Fixed(Expr),
+    /// `multiple(unit, rows = min..max)`
+    Multiple {
+        /// Divisor of both sides in pixels.
+        unit: Expr,
+        /// Limits of the area in squares of a unit.
+        min: Expr,
+        max: Expr,
+    },
 }
 
 /// `patch_size in blocks(merge)`
@@ -31,6 +48,8 @@ pub struct PatchesSyntax {
     pub side: Expr,
     /// Side of a block in patches. The patches of a block follow each other.
     pub block: Option<Expr>,
+    /// Side of a window in blocks. The blocks of a window follow each other.
+    pub window: Option<Expr>,
 }
 
 /// `text { "<start>", image, "<end>" }`

@@ -4,9 +4,9 @@ use proc_macro2::{Ident, Span};
 use syn::Expr;
 
 use super::{Checker, Place};
-use crate::ast::media::{ImageSyntax, MediaSyntax, PatchesSyntax, TextPiece, TextSyntax};
+use crate::ast::media::{ImageSyntax, MediaSyntax, PatchesSyntax, SizeSyntax, TextPiece, TextSyntax};
 use crate::builtins::Ty;
-use crate::model::{Arg, Image, Media, MediaUse, TextPart, Value, ValueKind};
+use crate::model::{Arg, Image, ImageSize, Media, MediaUse, TextPart, Value, ValueKind};
 use crate::ops::OpSpec;
 use crate::sym::{Dim, Multiple, Shape};
 
@@ -15,6 +15,9 @@ pub(super) const OF_TEXT: [&str; 6] = ["n_vocab", "n_ctx_train", "n_labels", "n_
 
 /// Values of `resize:`, each with the engine's variant.
 const FILTERS: [(&str, &str); 3] = [("bilinear", "Bilinear"), ("bicubic", "Bicubic"), ("lanczos", "Lanczos")];
+
+/// Values of `positions:`: whether rows have positions along the axes of M-RoPE.
+const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
 
 /// Values of `of:`, each with the GGUF prefix of the layers.
 const MEDIA: [(&str, &str); 1] = [("image", "v.blk")];
@@ -75,15 +78,24 @@ impl Checker<'_> {
     }
 
     fn image(&mut self, image: &ImageSyntax) -> Option<Image> {
-        let side = match &image.size {
-            Some(side) => self.scalar_of(side, Ty::Int),
+        let size = match &image.size {
+            Some(size) => self.image_size(size),
             None => self.lacks(image, "size: fixed(image_size);"),
         };
         let resize = match &image.resize {
             Some(word) => self.choice(word, &FILTERS),
             None => self.lacks(image, "resize: bilinear;"),
         };
-        let Some(PatchesSyntax { side: patch, block }) = &image.patches else {
+        let axes = match &image.positions {
+            Some(word) => self.choice(word, &POSITIONS),
+            None => Some(false),
+        };
+        let Some(PatchesSyntax {
+            side: patch,
+            block,
+            window,
+        }) = &image.patches
+        else {
             return self.lacks(image, "patches: patch_size;");
         };
         self.media.patch = Some(patch.clone());
@@ -92,16 +104,37 @@ impl Checker<'_> {
             Some(block) => Some(self.scalar_of(block, Ty::Int)?),
             None => None,
         };
+        let window = match window {
+            Some(window) => Some(self.scalar_of(window, Ty::Int)?),
+            None => None,
+        };
         if let Some(block) = &block {
             // The loader rejects sizes that are not a multiple of a block.
             let n_patches = block.dim.mul(&block.dim);
             self.multiples.extend(Multiple::new(&Dim::n_tokens(), &n_patches));
         }
         Some(Image {
-            side: side?,
+            size: size?,
             resize: resize?,
             patch: patch?,
             block,
+            window,
+            axes: axes?,
+        })
+    }
+
+    fn image_size(&mut self, size: &SizeSyntax) -> Option<ImageSize> {
+        Some(match size {
+            SizeSyntax::Fixed(side) => ImageSize::Fixed(self.scalar_of(side, Ty::Int)?),
+            SizeSyntax::Multiple { unit, min, max } => {
+                let numbers = [unit, min, max].map(|number| self.scalar_of(number, Ty::Int));
+                let [unit, min, max] = numbers;
+                ImageSize::Multiple {
+                    unit: unit?,
+                    min: min?,
+                    max: max?,
+                }
+            }
         })
     }
 
@@ -169,8 +202,11 @@ impl Checker<'_> {
         let argument = op.params.iter().position(|p| p.name == "media");
         let is_whole = argument.is_some_and(|i| !matches!(given[i], Arg::Default));
         let used = match op.name {
-            "with_media" => MediaUse::Causal,
+            "with_media" | "deepstack" => MediaUse::Causal,
             _ if is_whole => MediaUse::Whole,
+            "rope_grid" | "resized" | "beside" if !self.media.is_encoder => {
+                return self.error(name, format!("`{}` is only available in `encoder!`", op.name));
+            }
             _ => return Some(()),
         };
         if self.media.is_encoder {

@@ -5,7 +5,7 @@ use quote::quote;
 
 use super::scalar::{Scope, emit};
 use super::shared;
-use crate::model::{Media, MediaUse, TextPart};
+use crate::model::{ImageSize, Media, MediaUse, Scalar, TextPart};
 use crate::paths::runtime;
 
 /// Generates the field `media` of an architecture.
@@ -27,24 +27,39 @@ pub fn media_use(used: MediaUse) -> TokenStream {
     quote!(#ty::#variant)
 }
 
+fn size(size: &ImageSize) -> TokenStream {
+    let ty = runtime("ImageSize");
+    match size {
+        ImageSize::Fixed(side) => {
+            let side = emit(side, Scope::Build);
+            quote!(#ty::Fixed(#side))
+        }
+        ImageSize::Multiple { unit, min, max } => {
+            let [unit, min, max] = [unit, min, max].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#ty::Multiple { unit: #unit, min: #min, max: #max })
+        }
+    }
+}
+
 /// Generates the method of `BuildGraph` that returns the preprocessing of images.
 pub fn rules(media: &Media) -> TokenStream {
     let image = &media.image;
     let (rules, filter, m) = (runtime("ImageRules"), runtime("Filter"), shared("m"));
-    let (side, patch) = (emit(&image.side, Scope::Build), emit(&image.patch, Scope::Build));
-    let block = image
-        .block
-        .as_ref()
-        .map_or_else(|| quote!(1), |block| emit(block, Scope::Build));
+    let number = |scalar: &Scalar| emit(scalar, Scope::Build);
+    let (size, patch, axes) = (size(&image.size), number(&image.patch), image.axes);
+    let block = image.block.as_ref().map_or_else(|| quote!(1), number);
+    let window = image.window.as_ref().map_or_else(|| quote!(0), number);
     let resize = shared(image.resize);
     quote! {
         fn image(&self) -> ::core::option::Option<#rules> {
             let #m = self;
             ::core::option::Option::Some(#rules {
-                side: #side,
+                size: #size,
                 resize: #filter::#resize,
                 patch: #patch,
                 block: #block,
+                window: #window,
+                axes: #axes,
             })
         }
     }

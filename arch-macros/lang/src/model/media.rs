@@ -13,14 +13,31 @@ pub struct Media {
 /// Preprocessing of an image.
 #[derive(Debug)]
 pub struct Image {
-    /// Side of the square that images are resized to.
-    pub side: Scalar,
+    pub size: ImageSize,
     /// Engine's variant of the resizing filter.
     pub resize: &'static str,
     /// Side of a patch in pixels.
     pub patch: Scalar,
     /// Side of a block in patches; `None` means 1.
     pub block: Option<Scalar>,
+    /// Side of a window in blocks; `None` without windows.
+    pub window: Option<Scalar>,
+    /// Rows have positions along the axes of M-RoPE.
+    pub axes: bool,
+}
+
+/// Size that images are resized to.
+#[derive(Debug)]
+pub enum ImageSize {
+    /// Squares of this side in pixels.
+    Fixed(Scalar),
+    /// Multiples of a unit in pixels.
+    Multiple {
+        unit: Scalar,
+        /// Limits of the area in squares of a unit.
+        min: Scalar,
+        max: Scalar,
+    },
 }
 
 /// A piece of the prompt of a medium.

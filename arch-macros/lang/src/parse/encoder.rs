@@ -5,9 +5,13 @@
 //! part      = "of" ":" "image" ";"
 //!           | "image" "{" { fact } "}"
 //!           | "text" "{" piece { "," piece } "}" ;                      (* the prompt around a medium *)
-//! fact      = "size" ":" "fixed" "(" EXPR ")" ";"                     (* squares of this side *)
+//! fact      = "size" ":" size ";"
 //!           | "resize" ":" filter ";"
-//!           | "patches" ":" EXPR [ "in" "blocks" "(" EXPR ")" ] ";" ;   (* side of a patch; side of a block in patches *)
+//!           | "patches" ":" EXPR [ "in" "blocks" "(" EXPR ")" [ "of" "windows" "(" EXPR ")" ] ] ";"
+//!                                                  (* sides of a patch, of a block in patches, of a window in blocks *)
+//!           | "positions" ":" ( "sequence" | "axes" ) ";" ;            (* of the rows; default: sequence *)
+//! size      = "fixed" "(" EXPR ")"                                     (* squares of this side *)
+//!           | "multiple" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")" ;   (* divisor of the sides; number of rows *)
 //! filter    = "bilinear" | "bicubic" | "lanczos" ;
 //! piece     = STRING | "image" ;
 //! ```
@@ -15,10 +19,10 @@
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, Ident, LitStr, Token, braced, parenthesized};
+use syn::{Expr, ExprRange, Ident, LitStr, Token, braced, parenthesized};
 
 use crate::ast::Decl;
-use crate::ast::media::{ImageSyntax, MediaSyntax, PatchesSyntax, TextPiece, TextSyntax};
+use crate::ast::media::{ImageSyntax, MediaSyntax, PatchesSyntax, SizeSyntax, TextPiece, TextSyntax};
 use crate::diag::{Errors, did_you_mean};
 
 use super::{end_of, items, line, section};
@@ -29,7 +33,7 @@ const PARTS: [&str; 9] = [
 ];
 
 /// Facts of the section `image`.
-const FACTS: [&str; 3] = ["size", "resize", "patches"];
+const FACTS: [&str; 4] = ["size", "resize", "patches", "positions"];
 
 /// Parses the contents of one `encoder!`. Errors are added to `errors`.
 pub fn encoder(input: TokenStream, errors: &mut Errors) -> Decl {
@@ -95,6 +99,7 @@ fn image(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result
         size: None,
         resize: None,
         patches: None,
+        positions: None,
     };
     items(&content, errors, |input, _| fact(input, &mut image));
     Ok(image)
@@ -107,6 +112,7 @@ fn fact(input: ParseStream<'_>, image: &mut ImageSyntax) -> syn::Result<()> {
         "size" => image.size.is_some(),
         "resize" => image.resize.is_some(),
         "patches" => image.patches.is_some(),
+        "positions" => image.positions.is_some(),
         _ => {
             let hint = did_you_mean(&text, FACTS);
             let message = format!("expected `{}`, found `{text}`{hint}", FACTS.join("`, `"));
@@ -117,21 +123,71 @@ fn fact(input: ParseStream<'_>, image: &mut ImageSyntax) -> syn::Result<()> {
         return Err(syn::Error::new(word.span(), format!("`{text}` is given twice")));
     }
     match text.as_str() {
-        "size" => image.size = Some(line(input, |input| argument_of(input, "fixed"))?),
+        "size" => image.size = Some(line(input, size)?),
         "resize" => image.resize = Some(line(input, |input| input.parse())?),
+        "positions" => image.positions = Some(line(input, |input| input.parse())?),
         _ => image.patches = Some(line(input, patches)?),
     }
     Ok(())
 }
 
+fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
+    let word: Ident = input.fork().parse()?;
+    if word == "fixed" {
+        return argument_of(input, "fixed").map(SizeSyntax::Fixed);
+    }
+    if word != "multiple" {
+        let message = format!("expected `fixed(…)` or `multiple(…, rows = …)`, found `{word}`");
+        return Err(syn::Error::new(word.span(), message));
+    }
+    input.parse::<Ident>()?;
+    let content;
+    parenthesized!(content in input);
+    let unit = content.parse()?;
+    content.parse::<Token![,]>()?;
+    let rows: Ident = content.parse()?;
+    if rows != "rows" {
+        return Err(syn::Error::new(
+            rows.span(),
+            format!("expected `rows = …`, found `{rows}`"),
+        ));
+    }
+    content.parse::<Token![=]>()?;
+    let range: Expr = content.parse()?;
+    end_of(&content, ")")?;
+    let Expr::Range(ExprRange {
+        start: Some(min),
+        end: Some(max),
+        ..
+    }) = range
+    else {
+        return Err(syn::Error::new_spanned(range, "expected a range, such as `4..1024`"));
+    };
+    Ok(SizeSyntax::Multiple {
+        unit,
+        min: *min,
+        max: *max,
+    })
+}
+
 fn patches(input: ParseStream<'_>) -> syn::Result<PatchesSyntax> {
     let side = input.parse()?;
-    let mut block = None;
+    let (mut block, mut window) = (None, None);
     if input.peek(Token![in]) {
         input.parse::<Token![in]>()?;
         block = Some(argument_of(input, "blocks")?);
+        if input.peek(Ident) {
+            let word: Ident = input.parse()?;
+            if word != "of" {
+                return Err(syn::Error::new(
+                    word.span(),
+                    format!("expected `of windows(…)`, found `{word}`"),
+                ));
+            }
+            window = Some(argument_of(input, "windows")?);
+        }
     }
-    Ok(PatchesSyntax { side, block })
+    Ok(PatchesSyntax { side, block, window })
 }
 
 /// Parses `name(expression)`.

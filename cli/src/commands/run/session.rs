@@ -156,7 +156,7 @@ fn projector(args: &RunArgs, params: &mut ContextParams, model: &Model) -> Outco
             "--image needs a projector: pass it with --mmproj, or put it next to the model as mmproj*.gguf",
         ));
     };
-    params.media_rows = projector.encoder().n_rows();
+    params.media_rows = projector.encoder().sizes().max_rows();
     Ok(Some(projector))
 }
 

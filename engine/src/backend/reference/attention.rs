@@ -86,7 +86,7 @@ fn is_visible(o: &Operands, p: &Attention, [h_kv, i, j]: [usize; 3]) -> bool {
         _ if !single => true,
         Window::None | Window::Compressed(_) => true,
         Window::Sliding(n) => q_pos - k_pos < size(n),
-        Window::Chunked(n) => k_pos >= q_pos / size(n) * size(n),
+        Window::Chunked(n) => k_pos / size(n) == q_pos / size(n),
         Window::Symmetric(n) => (q_pos - k_pos).abs() <= size(n / 2),
     };
     let selected = o.selection.as_ref().zip(entry).is_none_or(|(s, entry)| {

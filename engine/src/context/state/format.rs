@@ -5,7 +5,7 @@
 //! | prefix | magic (8 bytes), version u32, scope u32 (0: context, 1: sequence), total length u64 |
 //! | fields | architecture (length u64, UTF-8); one u64 for every [`Field`] that must match the context |
 //! | tokens | count u64; ids u32, for media rows from [`MEDIA_TOKENS`] on |
-//! | cells | per pool: number of runs u64; runs of cells at consecutive positions: first position u32, number of cells u32, sequences 4 × u64 (one bit each) |
+//! | cells | per pool: number of runs u64; runs of cells at consecutive positions: first position u32, number of cells u32, distance of positions along the axes i32, sequences 4 × u64 (one bit each) |
 //! | rows | per slot: the keys of its pool's cells in run order, then the values |
 //! | checksum | [`Digest`] of all preceding bytes, u64 |
 
@@ -24,13 +24,13 @@ use super::StateError;
 /// Magic number at the start of every state.
 const MAGIC: [u8; 8] = *b"kv-state";
 /// Format version.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Size of the prefix in bytes.
 pub(super) const PREFIX: usize = 24;
 /// Size of the checksum in bytes.
 const CHECKSUM: usize = 8;
 /// Size of an encoded run in bytes.
-const RUN: usize = 8 + size_of::<SeqSet>();
+const RUN: usize = 12 + size_of::<SeqSet>();
 
 /// Scope of a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,11 +114,13 @@ pub(super) struct Identity {
     pub fields: Vec<Field>,
 }
 
-/// Cells at consecutive positions with equal sequence sets.
+/// Cells at consecutive positions with equal sequence sets and distances.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     pub pos: i32,
     pub len: u32,
+    /// Distance of the following tokens' positions along the axes of M-RoPE to their positions in the sequence.
+    pub lag: i32,
     pub seqs: SeqSet,
 }
 
@@ -150,6 +152,7 @@ pub(super) fn head(scope: Scope, identity: &Identity, tokens: &[Token], pools: &
         for run in runs {
             out.extend_from_slice(&run.pos.to_le_bytes());
             out.extend_from_slice(&run.len.to_le_bytes());
+            out.extend_from_slice(&run.lag.to_le_bytes());
             run.seqs
                 .words()
                 .iter()
@@ -390,6 +393,7 @@ impl<'a> Cursor<'a> {
         let mut runs = Vec::with_capacity(n);
         for _ in 0..n {
             let (pos, len) = (self.u32("a position")?, self.u32("a run length")?);
+            let lag = self.u32("a distance")? as i32;
             let seqs = self.seqs()?;
             // The position after the last cell must be valid, too.
             let end = u64::from(pos) + u64::from(len);
@@ -404,7 +408,7 @@ impl<'a> Cursor<'a> {
                 return Err(crate::context::MemoryError::Sequence { seq, n_seq_max }.into());
             }
             let pos = pos as i32;
-            runs.push(Run { pos, len, seqs });
+            runs.push(Run { pos, len, lag, seqs });
         }
         Ok(runs)
     }
@@ -483,6 +487,7 @@ mod tests {
         let run = |pos, len, seqs: &[usize]| Run {
             pos,
             len,
+            lag: pos + 1,
             seqs: SeqSet::of(seqs.iter().copied()),
         };
         vec![vec![run(0, 3, &[0]), run(5, 1, &[1, 2])], vec![run(2, 2, &[0])]]

@@ -242,7 +242,10 @@ impl<'a> Operands<'a> {
         let (from, to) = match self.p.window {
             Window::None | Window::Compressed(_) => (0, i64::MAX),
             Window::Sliding(n) => (pos.saturating_sub(size(n)).saturating_add(1), i64::MAX),
-            Window::Chunked(n) => (pos / size(n) * size(n), i64::MAX),
+            Window::Chunked(n) => {
+                let first = pos / size(n) * size(n);
+                (first, first.saturating_add(size(n) - 1))
+            }
             Window::Symmetric(n) => (pos.saturating_sub(size(n / 2)), pos.saturating_add(size(n / 2))),
         };
         let to = if self.p.causal { to.min(pos) } else { to };

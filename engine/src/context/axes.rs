@@ -1,0 +1,111 @@
+//! Positions along the axes of M-RoPE. They differ from the positions in the sequence after an image: the rows of an
+//! image share a position in time, and the text after them continues at the largest position along any axis.
+
+use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
+
+/// Position of a token along the axes of M-RoPE.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct AxisPosition {
+    /// Positions along time, height, and width.
+    pub at: [i32; 3],
+    /// Distance of the next token's positions along the axes to its position in the sequence.
+    pub lag: i32,
+}
+
+/// Distance of the next token's positions along the axes to its position in the sequence, by sequence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lags(pub [i32; MAX_SEQUENCES]);
+
+impl Default for Lags {
+    fn default() -> Lags {
+        Lags([0; MAX_SEQUENCES])
+    }
+}
+
+impl Lags {
+    /// Sets the positions of consecutive tokens along the axes.
+    pub fn assign(mut self, tokens: &mut [BatchToken]) {
+        for token in tokens {
+            token.axes = self.position(token);
+            self.set(token.seqs, token.axes.lag);
+        }
+    }
+
+    /// Sets the distance of sequences.
+    pub fn set(&mut self, seqs: SeqSet, lag: i32) {
+        seqs.iter().for_each(|seq| self.0[seq] = lag);
+    }
+
+    /// Returns the position of the next token along the axes. A saved state may contain any distance, so the arithmetic
+    /// saturates.
+    fn position(&self, token: &BatchToken) -> AxisPosition {
+        let lag = token.seqs.first().map_or(0, |seq| self.0[seq]);
+        let next = token.pos.saturating_sub(lag);
+        let Some((row, [columns, rows])) = token.media.and_then(|row| Some((row.row, row.grid?))) else {
+            return AxisPosition { at: [next; 3], lag };
+        };
+        // After each row of an image, the next token would be placed after the whole image.
+        let extent = columns.max(rows) as i32;
+        let start = if row == 0 { next } else { next.saturating_sub(extent) };
+        let along = |offset: u32| start.saturating_add(offset as i32);
+        let columns = columns.max(1);
+        AxisPosition {
+            at: [start, along(row / columns), along(row % columns)],
+            lag: token.pos.saturating_add(1).saturating_sub(start.saturating_add(extent)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{Batch, MediaRows};
+    use super::*;
+
+    /// The expected positions are those of `get_rope_index` in transformers for two tokens, an image of 2 rows and 3
+    /// columns, and two tokens.
+    #[test]
+    fn text_continues_after_largest_position_of_image() {
+        let image = Arc::new(MediaRows::new(1, 1, vec![0.0; 6]).with_grid([3, 2]));
+        let mut batch = Batch::new();
+        batch.push_prompt(&[1, 2], 0, 0);
+        batch.push_media(&image, 0..6, 2, SeqSet::one(0));
+        batch.push_prompt(&[3, 4], 8, 0);
+        let expected = [
+            [0, 0, 0],
+            [1, 1, 1],
+            [2, 2, 2],
+            [2, 2, 3],
+            [2, 2, 4],
+            [2, 3, 2],
+            [2, 3, 3],
+            [2, 3, 4],
+            [5, 5, 5],
+            [6, 6, 6],
+        ];
+        for cut in 0..batch.len() {
+            let mut tokens = batch.tokens().to_vec();
+            let (first, rest) = tokens.split_at_mut(cut);
+            Lags::default().assign(first);
+            let mut lags = Lags::default();
+            lags.set(SeqSet::one(0), first.last().map_or(0, |token| token.axes.lag));
+            lags.assign(rest);
+            let found: Vec<_> = tokens.iter().map(|token| token.axes.at).collect();
+            assert_eq!(found, expected, "cut at {cut}");
+            assert_eq!(tokens.last().unwrap().axes.lag, 3);
+        }
+    }
+
+    #[test]
+    fn positions_saturate() {
+        let image = Arc::new(MediaRows::new(1, 1, vec![0.0; 2]).with_grid([2, 1]));
+        let mut batch = Batch::new();
+        batch.push_media(&image, 1..2, 0, SeqSet::one(0));
+        let mut lags = Lags::default();
+        lags.set(SeqSet::one(0), i32::MAX);
+        let mut tokens = batch.tokens().to_vec();
+        lags.assign(&mut tokens);
+        assert_eq!(tokens[0].axes.at[0], i32::MIN);
+    }
+}

@@ -1,0 +1,76 @@
+//! [`ImageSizes`]: sizes that images are resized to, and the numbers of their rows.
+
+use crate::builder::{ImageRules, PatchGrid};
+use crate::model::Model;
+
+use super::media_error::MediaError;
+
+/// Sizes of images and the numbers of their rows, from the file's header alone.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageSizes {
+    rules: ImageRules,
+    /// Number of rows of the largest image with equal sides.
+    largest_rows: usize,
+    /// Number of learned positions.
+    max_positions: Option<usize>,
+}
+
+impl ImageSizes {
+    pub(super) fn new(model: &Model, rules: ImageRules) -> ImageSizes {
+        ImageSizes {
+            rules,
+            largest_rows: model.result_shape()[1],
+            max_positions: model.max_positions(),
+        }
+    }
+
+    /// Returns the maximum number of rows of an image.
+    pub fn max_rows(&self) -> usize {
+        self.rows_of(self.rules.max_patches())
+    }
+
+    /// Returns the number of rows of an image that is given in this size, before resizing.
+    ///
+    /// # Errors
+    /// [`MediaError::Ratio`] if the sides differ too much, [`MediaError::Positions`] if the image has too many patches.
+    pub fn n_rows(&self, width: usize, height: usize) -> Result<usize, MediaError> {
+        let target = self.target(width, height)?;
+        Ok(self.rows_of(self.grid(target[0], target[1])?.n_patches()))
+    }
+
+    /// Returns the width and height that an image must be resized to.
+    ///
+    /// # Errors
+    /// [`MediaError::Ratio`] if the sides differ too much.
+    pub fn target(&self, width: usize, height: usize) -> Result<[usize; 2], MediaError> {
+        let target = self.rules.target(width, height);
+        target.ok_or(MediaError::Ratio { width, height })
+    }
+
+    /// Returns the number of rows for a number of patches. The number of patches per row does not depend on the image.
+    pub(super) fn rows_of(&self, n_patches: usize) -> usize {
+        let largest = self.rules.largest().n_patches().max(1);
+        n_patches * self.largest_rows / largest
+    }
+
+    /// Returns the patches of a resized image.
+    pub(super) fn grid(&self, width: usize, height: usize) -> Result<PatchGrid, MediaError> {
+        let Some(grid) = self.rules.grid_of(width, height) else {
+            return Err(MediaError::Size {
+                width,
+                height,
+                expected: self.target(width, height)?,
+            });
+        };
+        let n_patches = grid.n_patches();
+        match self.max_positions {
+            Some(max) if n_patches > max => Err(MediaError::Positions {
+                width,
+                height,
+                n_patches,
+                max,
+            }),
+            _ => Ok(grid),
+        }
+    }
+}
