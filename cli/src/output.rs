@@ -5,54 +5,89 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use tempfile::TempPath;
 
 use crate::failure::{Failure, Outcome};
 
 /// File that gets its name once it is complete. An error or an interrupt leaves nothing under the name.
 pub struct OutputFile {
-    file: NamedTempFile,
+    file: File,
+    partial: Partial,
     path: PathBuf,
+}
+
+/// Name of a file that is not complete.
+enum Partial {
+    /// Deleted on an error or an interrupt.
+    Temporary(TempPath),
+    /// Kept, so that another run can complete the file.
+    Kept(PathBuf),
 }
 
 impl OutputFile {
     /// Creates a temporary file beside `path`.
     pub fn create(path: &Path) -> Outcome<OutputFile> {
-        let directory = match path.parent() {
-            Some(directory) if !directory.as_os_str().is_empty() => directory,
-            _ => Path::new("."),
-        };
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
         let file = tempfile::Builder::new()
-            .prefix(&format!(".{name}."))
-            .suffix(".partial")
+            .prefix(&prefix(path))
+            .suffix(SUFFIX)
             // The mode of a new file, less the bits of the umask. Without this, only the owner may read the file.
             .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory)
+            .tempfile_in(directory(path))
             .map_err(|e| failed(path, &e))?;
+        let (file, partial) = file.into_parts();
         Ok(OutputFile {
             file,
+            partial: Partial::Temporary(partial),
+            path: path.to_owned(),
+        })
+    }
+
+    /// Opens the incomplete file of an earlier run with the same key, or creates one that is kept after an error or
+    /// an interrupt.
+    pub fn resume(path: &Path, key: &str) -> Outcome<OutputFile> {
+        let partial = directory(path).join(format!("{}{key}{SUFFIX}", prefix(path)));
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        Ok(OutputFile {
+            file: options.open(&partial).map_err(|e| failed(&partial, &e))?,
+            partial: Partial::Kept(partial),
             path: path.to_owned(),
         })
     }
 
     /// Returns the file, for writing.
     pub fn file(&mut self) -> &mut File {
-        self.file.as_file_mut()
+        &mut self.file
     }
 
     /// Gives the file its name, in place of an existing file. The mode is that of `like`, or of a new file.
     pub fn finish(self, like: Option<&Path>) -> Outcome {
-        let file = self.file.as_file();
+        let file = &self.file;
         if let Some(metadata) = like.and_then(|path| path.metadata().ok()) {
             file.set_permissions(metadata.permissions())
                 .map_err(|e| failed(&self.path, &e))?;
         }
         file.sync_all().map_err(|e| failed(&self.path, &e))?;
-        self.file
-            .persist(&self.path)
-            .map_err(|e| failed(&self.path, &e.error))?;
-        Ok(())
+        match self.partial {
+            Partial::Temporary(partial) => partial.persist(&self.path).map_err(|e| e.error),
+            Partial::Kept(partial) => std::fs::rename(partial, &self.path),
+        }
+        .map_err(|e| failed(&self.path, &e))
+    }
+}
+
+/// Ends the names of incomplete files.
+const SUFFIX: &str = ".partial";
+
+/// Returns the start of the names of incomplete files.
+fn prefix(path: &Path) -> String {
+    format!(".{}.", path.file_name().unwrap_or_default().to_string_lossy())
+}
+
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
     }
 }
 

@@ -37,6 +37,12 @@ pub fn is_hidden() -> bool {
 }
 
 impl Bar {
+    /// Sets the bar to step `n` of `n_steps`.
+    pub fn set_of(&self, n: usize, n_steps: usize) {
+        self.0.set_length(n_steps as u64);
+        self.0.set_position(n as u64);
+    }
+
     /// Sets the bar to step `n`.
     pub fn set(&self, n: usize) {
         self.0.set_position(n as u64);

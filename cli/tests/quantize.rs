@@ -118,3 +118,190 @@ fn quantize_weights_errors_by_an_importance_matrix() {
     result.fails_saying(&["text.txt", "not a valid importance matrix"]);
     assert!(!std::path::Path::new(&refused).exists());
 }
+
+/// Returns the path of a file in the home directory.
+fn path_of(home: &Home, name: &str) -> String {
+    home.path(name).into_os_string().into_string().unwrap()
+}
+
+#[test]
+fn quantize_target_chooses_types_within_the_budget_and_reproduces_them() {
+    let home = Home::new();
+    let model = home.model_with_text("gpt2", None);
+    let path = |name: &str| path_of(&home, name);
+    let (text, recipe) = (path("text.txt"), path("recipe.json"));
+    std::fs::write(&text, "The ships sail on the wide sea. ".repeat(80)).unwrap();
+    let measured = ["-f", &text, "--chunks", "2", "--save-recipe", &recipe];
+    let output = path("small.gguf");
+    let result = quantize(
+        &home,
+        &model,
+        &output,
+        &[&["--target-bpw", "6"][..], &measured].concat(),
+    );
+    let expected = "expected KL divergence: ";
+    assert!(result.succeeds().contains(expected), "{}", result.out);
+    let file = GgufFile::open(&output).unwrap();
+    let bytes: usize = file.tensors().iter().map(|tensor| tensor.bytes).sum();
+    let n_weights: usize = file.tensors().iter().map(|tensor| tensor.n_elements()).sum();
+    assert!(bytes * 8 <= 6 * n_weights, "{bytes} bytes of {n_weights} weights");
+    // The next larger type of the smallest matrix would exceed the budget.
+    assert!(bytes * 8 > 5 * n_weights, "{bytes} bytes of {n_weights} weights");
+    let digest = file
+        .require::<&str>("quantize.recipe.source_sha256")
+        .unwrap()
+        .to_owned();
+    let hash = ended(home.llama(&["gguf", "hash", &model]));
+    assert!(hash.succeeds().contains(&digest), "{digest} {}", hash.out);
+
+    let again = path("small-again.gguf");
+    quantize(&home, &model, &again, &[&["--target-bpw", "6"][..], &measured].concat()).succeeds();
+    let reused = path("small-reused.gguf");
+    quantize(&home, &model, &reused, &["--recipe", &recipe]).succeeds();
+    let [first, second, third] = [&output, &again, &reused].map(|path| std::fs::read(path).unwrap());
+    assert!(first == second && first == third);
+    let of_file = path("small-of-file.gguf");
+    quantize(&home, &model, &of_file, &["--recipe", &output]).succeeds();
+    let copied = GgufFile::open(&of_file).unwrap();
+    let types = |file: &GgufFile| file.tensors().iter().map(|tensor| tensor.ty).collect::<Vec<_>>();
+    assert_eq!(types(&copied), types(&file));
+
+    let size = first.len() + 40_000;
+    let sized = path("small-sized.gguf");
+    let target = size.to_string();
+    quantize(&home, &model, &sized, &["--recipe", &recipe, "--target-size", &target]).succeeds();
+    let len = std::fs::metadata(&sized).unwrap().len() as usize;
+    assert!(len <= size && len > first.len(), "{len} of {size}");
+}
+
+#[test]
+fn quantize_target_explains_refusals() {
+    let home = Home::new();
+    let model = home.model_with_text("gpt2", None);
+    let path = |name: &str| path_of(&home, name);
+    let (output, text, recipe) = (path("small.gguf"), path("text.txt"), path("recipe.json"));
+    let run = |args: &[&str]| quantize(&home, &model, &output, args);
+    run(&["--target-bpw", "6"]).fails_saying(&["needs a text to measure with (-f)"]);
+    std::fs::write(&text, "The ships sail.").unwrap();
+    run(&["--target-bpw", "6", "-f", &text]).fails_saying(&["fewer than one chunk"]);
+    std::fs::write(&text, "The ships sail on the wide sea. ".repeat(80)).unwrap();
+    let args = [
+        "--target-bpw",
+        "1.5",
+        "-f",
+        &text,
+        "--chunks",
+        "1",
+        "--measured-layers",
+        "1",
+    ];
+    run(&args).fails_saying(&["the smallest types need", "bits per weight"]);
+    std::fs::write(&recipe, "{}").unwrap();
+    run(&["--recipe", &recipe]).fails_saying(&["recipe.json", "not a valid recipe"]);
+    run(&["--recipe", &model, "--target-bpw", "6"]).fails_saying(&["no costs"]);
+    let other = home.model("mamba-dense", None);
+    run(&["--recipe", &other]).fails_saying(&["belongs to another model"]);
+    assert_eq!(run(&["q4_0", "--target-bpw", "6"]).status, 2);
+    assert_eq!(run(&[]).status, 2);
+    assert_eq!(written(&home), [""; 0]);
+}
+
+#[test]
+fn quantize_measure_prints_the_divergence_from_the_source() {
+    let home = Home::new();
+    let model = home.model_with_text("gpt2", None);
+    let (output, text) = (path_of(&home, "small.gguf"), path_of(&home, "text.txt"));
+    std::fs::write(&text, "The ships sail on the wide sea. ".repeat(80)).unwrap();
+    let result = quantize(&home, &model, &output, &["q8_0", "--measure", &text, "--json"]);
+    let report: serde_json::Value = serde_json::from_str(result.succeeds()).unwrap();
+    let args = ["perplexity", &output, "--against", &model, "-f", &text, "--json"];
+    let expected = ended(home.llama(&args));
+    let mut expected: serde_json::Value = serde_json::from_str(expected.succeeds()).unwrap();
+    for key in ["n_ctx", "chunks"] {
+        expected.as_object_mut().unwrap().remove(key);
+    }
+    assert_eq!(report["measured"], expected);
+    assert!(report["measured"]["kld"]["value"].as_f64().unwrap() > 0.0);
+    let result = quantize(&home, &model, &output, &["q8_0", "--measure", &text]);
+    assert!(result.succeeds().contains("KL divergence: mean 0.0"), "{}", result.out);
+}
+
+#[test]
+fn quantize_keeps_the_files_of_a_split_source() {
+    let home = Home::new();
+    let model = home.model("qwen3-dense", None);
+    let (parts, output) = (path_of(&home, "parts"), path_of(&home, "small.gguf"));
+    ended(home.llama(&["gguf", "split", &model, &parts, "--max-tensors", "9"])).succeeds();
+    let first = std::fs::read_dir(home.path(""))
+        .unwrap()
+        .map(|file| file.unwrap().path().into_os_string().into_string().unwrap())
+        .find(|name| name.contains("parts-00001-of"))
+        .unwrap();
+    quantize(&home, &first, &output, &["q8_0", "--keep-split", "--resume"]).succeeds();
+    let small = first.replace("parts-", "small-");
+    let set = engine::gguf::GgufSet::open(&small).unwrap();
+    assert!(set.shards().len() > 1);
+    quantize(&home, &model, &output, &["q8_0"]).succeeds();
+    let diff = ended(home.llama(&["gguf", "diff", &small, &output]));
+    diff.succeeds();
+    let whole = engine::gguf::GgufSet::open(&output).unwrap();
+    for (_, tensor) in set.tensors() {
+        assert_eq!(whole.tensor_data(&tensor.name), set.tensor_data(&tensor.name));
+    }
+    let partial = std::fs::read_dir(home.path("")).unwrap();
+    assert!(
+        !partial
+            .flatten()
+            .any(|file| file.file_name().to_string_lossy().contains(".partial"))
+    );
+}
+
+#[test]
+fn quantize_resume_continues_after_whole_tensors() {
+    let home = Home::new();
+    let model = home.model("qwen3-dense", None);
+    let (whole, output) = (path_of(&home, "small-whole.gguf"), path_of(&home, "small.gguf"));
+    quantize(&home, &model, &whole, &["q8_0"]).succeeds();
+    let mut expected = std::fs::read(&whole).unwrap();
+    // A directory of this name keeps the complete file from getting its name.
+    std::fs::create_dir(&output).unwrap();
+    quantize(&home, &model, &output, &["q8_0", "--resume"]).fails_saying(&["cannot write"]);
+    std::fs::remove_dir(&output).unwrap();
+    let names = std::fs::read_dir(home.path("")).unwrap();
+    let partial = names
+        .flatten()
+        .find(|file| file.file_name().to_string_lossy().ends_with(".partial"));
+    let partial = partial.unwrap().path();
+    assert!(std::fs::read(&partial).unwrap() == expected);
+    // The first tensor is not written again, so that its new bytes remain. The last tensor is.
+    let file = GgufFile::open(&whole).unwrap();
+    let start = file.tensor_offset(&file.tensors()[0]);
+    expected[start] ^= 1;
+    std::fs::write(&partial, &expected[..expected.len() - 5]).unwrap();
+    quantize(&home, &model, &output, &["q8_0", "--resume"]).succeeds();
+    assert!(std::fs::read(&output).unwrap() == expected);
+    assert!(!partial.exists());
+    // Other types are another file.
+    quantize(&home, &model, &output, &["q4_0", "--resume"]).succeeds();
+    assert_eq!(
+        GgufFile::open(&output)
+            .unwrap()
+            .require::<u32>("general.file_type")
+            .unwrap(),
+        2
+    );
+}
+
+#[test]
+fn quantize_prunes_layers_of_a_model_that_still_runs() {
+    let home = Home::new();
+    let model = home.model("qwen3-dense", None);
+    let output = path_of(&home, "small.gguf");
+    quantize(&home, &model, &output, &["q8_0", "--prune-layers", "0"]).succeeds();
+    let [old, new] = [&model, &output].map(|path| GgufFile::open(path).unwrap());
+    let layers = |file: &GgufFile| file.require::<u32>("qwen3.block_count").unwrap();
+    assert_eq!(layers(&new) + 1, layers(&old));
+    let logits = path_of(&home, "logits");
+    ended(home.llama(&["logits", &output, "--tokens", "1,2,3", "-o", &logits])).succeeds();
+    quantize(&home, &model, &output, &["q8_0", "--prune-layers", "99"]).fails_saying(&["there is no layer 99"]);
+}

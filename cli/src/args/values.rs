@@ -98,10 +98,11 @@ pub fn positive(text: &str) -> Result<usize, String> {
     n.ok_or_else(|| "expected a positive integer".to_owned())
 }
 
-/// Parses a size in bytes with an optional unit: `65536`, `64KiB`, `500MB`, `2G`. Units without `i` are decimal.
+/// Parses a size in bytes with an optional unit: `65536`, `64KiB`, `500MB`, `4.5G`. Units without `i` are decimal.
 pub fn byte_size(text: &str) -> Result<usize, String> {
     let error = || "expected a positive size, such as 64KiB, 500MB or 2GiB".to_owned();
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let end = end.unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let unit = unit.trim_start().to_ascii_lowercase();
     let factor: usize = match unit.strip_suffix('b').unwrap_or(&unit) {
@@ -116,9 +117,15 @@ pub fn byte_size(text: &str) -> Result<usize, String> {
         "ti" => 1 << 40,
         _ => return Err(error()),
     };
-    let number: usize = number.parse().map_err(|_| error())?;
-    let n = number.checked_mul(factor).filter(|&n| n > 0);
-    n.ok_or_else(error)
+    let n = if number.contains('.') {
+        let number: f64 = number.parse().map_err(|_| error())?;
+        Some((number * factor as f64).round())
+            .filter(|n| *n < usize::MAX as f64)
+            .map(|n| n as usize)
+    } else {
+        number.parse().ok().and_then(|number: usize| number.checked_mul(factor))
+    };
+    n.filter(|&n| n > 0).ok_or_else(error)
 }
 
 /// Upper bound on thread counts; guards against typos.
@@ -189,11 +196,13 @@ mod tests {
             ("64 kib", 65536),
             ("500MB", 500_000_000),
             ("2G", 2_000_000_000),
+            ("1.5G", 1_500_000_000),
+            ("4.5 KiB", 4608),
             ("7B", 7),
         ] {
             assert_eq!(byte_size(text), Ok(n), "{text}");
         }
-        for text in ["", "0", "-1", "1.5G", "GiB", "2X", "99999999999TiB"] {
+        for text in ["", "0", "-1", "1.5.G", ".", "0.0001K", "GiB", "2X", "99999999999TiB"] {
             assert!(byte_size(text).is_err(), "{text}");
         }
     }

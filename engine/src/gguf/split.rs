@@ -192,7 +192,19 @@ impl GgufSet {
     /// Iterates over all tensors in file order, each with the index of its file in [`GgufSet::shards`].
     pub fn tensors(&self) -> impl Iterator<Item = (usize, &TensorInfo)> {
         let shards = self.shards.iter().enumerate();
-        shards.flat_map(|(s, shard)| shard.tensors().iter().map(move |t| (s, t)))
+        let all = shards.flat_map(|(s, shard)| shard.tensors().iter().map(move |t| (s, t)));
+        all.filter(|(s, t)| self.index.get(t.name.as_str()).is_some_and(|(shard, _)| shard == s))
+    }
+
+    /// Returns a set in which the tensors of `file` replace those of equal names. Metadata does not change.
+    pub fn with_replaced(&self, file: GgufFile) -> GgufSet {
+        let mut set = self.clone();
+        let shard = set.shards.len();
+        for (i, tensor) in file.tensors().iter().enumerate() {
+            set.index.insert(tensor.name.as_str().into(), (shard, i));
+        }
+        set.shards.push(file);
+        set
     }
 
     /// Returns the tensor with this name and the index of its file in [`GgufSet::shards`].

@@ -156,6 +156,18 @@ impl<'a> GgufWriter<'a> {
         Ok(out)
     }
 
+    /// Returns the offsets in the file at which the header and each tensor end, including padding.
+    pub fn ends(&self) -> Result<Vec<u64>, GgufError> {
+        let alignment = read_alignment(&self.metadata)?;
+        let mut end = self.header()?.len() as u64;
+        let mut ends = vec![end];
+        for tensor in &self.tensors {
+            end += tensor.bytes.next_multiple_of(alignment) as u64;
+            ends.push(end);
+        }
+        Ok(ends)
+    }
+
     /// Writes the complete file and returns its length in bytes. Every tensor is padded to the alignment,
     /// including the last.
     pub fn write(self, out: &mut dyn Write) -> Result<u64, GgufError> {
@@ -163,11 +175,21 @@ impl<'a> GgufWriter<'a> {
             action: "write the file",
             error,
         };
-        let alignment = read_alignment(&self.metadata)?;
         let header = self.header()?;
         out.write_all(&header).map_err(io)?;
-        let mut written = header.len() as u64;
-        for t in self.tensors {
+        Ok(header.len() as u64 + self.write_rest(0, out)?)
+    }
+
+    /// Writes the tensors after the first `n_done`, for a file whose header and first tensors are complete. Returns
+    /// the number of bytes written.
+    pub fn write_rest(self, n_done: usize, out: &mut dyn Write) -> Result<u64, GgufError> {
+        let io = |error| GgufError::Io {
+            action: "write the file",
+            error,
+        };
+        let alignment = read_alignment(&self.metadata)?;
+        let mut written = 0;
+        for t in self.tensors.into_iter().skip(n_done) {
             let (name, expected) = (t.name, t.bytes);
             match t.data {
                 Data::Bytes(bytes) => out.write_all(&bytes).map_err(io)?,

@@ -29,6 +29,17 @@ impl ImportanceMatrix {
         legacy::parse(&std::fs::read(path)?)
     }
 
+    /// Reads a file in memory, in either format; `path` appears in messages only.
+    ///
+    /// # Errors
+    /// If the file is damaged or of another kind.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<ImportanceMatrix, ImportanceError> {
+        if bytes.starts_with(b"GGUF") {
+            return ImportanceMatrix::from_file(&GgufFile::from_bytes(path, bytes)?);
+        }
+        legacy::parse(bytes)
+    }
+
     /// Reads a GGUF file.
     ///
     /// # Errors

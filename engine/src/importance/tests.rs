@@ -1,5 +1,6 @@
 use super::*;
 use crate::gguf::GgufFile;
+use crate::random::SplitMix64;
 
 fn entry(squares: &[f64], counts: &[u64]) -> Entry {
     Entry {
@@ -53,6 +54,48 @@ fn files_are_read_as_written_and_merged() {
     let mut other = ImportanceMatrix::default();
     other.entries.insert(a.to_owned(), entry(&[1.0], &[1]));
     assert!(merged.merge(&other).is_err());
+}
+
+/// Changes some bytes, the last ones more often, and cuts off the end of every other copy.
+fn damaged(bytes: &[u8], rng: &mut SplitMix64) -> Vec<u8> {
+    let mut copy = bytes.to_vec();
+    for _ in 0..1 + rng.below(4) {
+        let at = rng.below(copy.len());
+        copy[at] = match rng.below(3) {
+            0 => 0xff,
+            1 => copy[at] ^ (1 << rng.below(8)),
+            _ => rng.below(256) as u8,
+        };
+    }
+    if rng.below(2) == 0 {
+        copy.truncate(rng.below(copy.len()));
+    }
+    copy
+}
+
+#[test]
+fn damaged_files_yield_positive_weights_or_an_error() {
+    let (mut current, mut rng) = (Vec::new(), SplitMix64(3));
+    matrix().write(&mut current).unwrap();
+    let mut legacy = [1i32, 3].map(i32::to_le_bytes).concat();
+    legacy.extend(b"abc");
+    legacy.extend([4i32, 2].map(i32::to_le_bytes).concat());
+    legacy.extend([8.0f32, 2.0].map(f32::to_le_bytes).concat());
+    let (mut n_read, mut n_refused) = (0, 0);
+    for i in 0..4000 {
+        let bytes = damaged(if i % 2 == 0 { &current } else { &legacy }, &mut rng);
+        let Ok(read) = ImportanceMatrix::parse("imatrix.gguf".as_ref(), &bytes) else {
+            n_refused += 1;
+            continue;
+        };
+        n_read += 1;
+        for (name, entry) in &read.entries {
+            let weights = read.weights(name, entry.squares.len(), 1).unwrap();
+            assert!(weights.is_none_or(|weights| weights.values.iter().all(|weight| *weight >= 0.0)));
+        }
+        read.clone().merge(&read).unwrap();
+    }
+    assert!(n_read > 100 && n_refused > 1000, "{n_read} {n_refused}");
 }
 
 #[test]

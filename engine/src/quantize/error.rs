@@ -2,8 +2,11 @@
 
 use kernels::GgmlType;
 
+use crate::context::ContextError;
 use crate::gguf::GgufError;
 use crate::importance::ImportanceError;
+use crate::measure::MeasureError;
+use crate::model::ModelError;
 
 /// Reason why a file cannot be quantized.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +50,55 @@ pub enum QuantizeError {
     /// The importance matrix has no tensor of the model.
     #[error("the importance matrix has none of the model's tensors; it belongs to another model")]
     ForeignImportance,
+    /// Rows fit none of the types.
+    #[error("tensor {tensor} has rows of {n_in} elements, which are not whole blocks of any of the types")]
+    NoType {
+        /// Name of the tensor.
+        tensor: String,
+        /// Length of a row.
+        n_in: usize,
+    },
+    /// The budget is less than the size in the smallest types.
+    #[error("the smallest types need {} bytes ({:.2} bits per weight), but the target is {}", .smallest, .bits, .target)]
+    SmallBudget {
+        /// Size of all tensors in the smallest types.
+        smallest: usize,
+        /// Bits per weight in the smallest types.
+        bits: f64,
+        /// Size that was requested for all tensors.
+        target: usize,
+    },
+    /// A layer that should be left out does not exist.
+    #[error("there is no layer {layer} to prune; the model has {n_layers} layers, numbered from 0")]
+    NoLayer {
+        /// Number of the layer.
+        layer: usize,
+        /// Number of layers of the model.
+        n_layers: usize,
+    },
+    /// All layers should be left out.
+    #[error("all layers would be pruned")]
+    AllPruned,
+    /// A recipe has other tensors than the model.
+    #[error("the recipe has {tensor} as {ty}, which does not fit the model; the recipe belongs to another model")]
+    ForeignRecipe {
+        /// Name of the tensor.
+        tensor: String,
+        /// Type in the recipe.
+        ty: GgmlType,
+    },
+    /// A recipe is damaged.
+    #[error("not a valid recipe: {0}")]
+    InvalidRecipe(String),
+    /// The model cannot be loaded.
+    #[error(transparent)]
+    Model(#[from] Box<ModelError>),
+    /// The model cannot be run.
+    #[error(transparent)]
+    Context(#[from] ContextError),
+    /// The divergence cannot be measured.
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
     /// The caller stopped the operation.
     #[error("stopped")]
     Stopped,

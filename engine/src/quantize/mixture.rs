@@ -103,6 +103,11 @@ impl Mixture {
             .map(Mixture)
     }
 
+    /// Returns the first mixture whose base is this type.
+    pub fn of_type(ty: GgmlType) -> Option<Mixture> {
+        MIXTURES.iter().find(|row| row.base == ty).map(Mixture)
+    }
+
     /// Yields the names of all mixtures.
     pub fn names() -> impl Iterator<Item = &'static str> {
         MIXTURES.iter().map(|row| row.name)

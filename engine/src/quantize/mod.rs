@@ -1,18 +1,31 @@
-//! Quantization of model files: the types of a [`Mixture`] for all tensors of a file, and a writer that decodes
-//! and encodes one tensor at a time.
+//! Quantization of model files: the types of a [`Mixture`] or [`Recipe`] for all tensors of a file, and a writer
+//! that decodes and encodes one tensor at a time.
+//!
+//! A recipe has the least divergence within a budget of bytes. [`measure_errors`] and [`measure_sensitivities`]
+//! measure the divergence that each matrix causes in each type.
 
+mod costs;
 mod error;
 mod facts;
 mod grid_mixture;
+mod knapsack;
 mod mixture;
 mod plan;
+mod prune;
+mod recipe;
 mod role;
+mod role_mixture;
+mod sensitivity;
 mod write;
 
+pub use costs::{MatrixCosts, TypeCost, candidate_types, measure_errors};
 pub use error::QuantizeError;
 pub use mixture::Mixture;
 pub use plan::{Options, PlannedTensor, QuantizePlan};
-pub use write::write;
+pub use prune::PrunedLayers;
+pub use recipe::{Recipe, RecipeOrigin};
+pub use sensitivity::{Calibration, measure_sensitivities};
+pub use write::QuantizedFile;
 
 #[cfg(test)]
 mod tests;

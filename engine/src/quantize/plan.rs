@@ -1,6 +1,6 @@
 //! Plans: the type of each tensor of an output file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kernels::GgmlType;
@@ -9,7 +9,9 @@ use regex_lite::Regex;
 use super::error::QuantizeError;
 use super::facts::Facts;
 use super::mixture::{Mixture, fitting};
+use super::prune::{self, PrunedLayers};
 use super::role::{self, Role};
+use super::role_mixture;
 use crate::gguf::{Array, GgufSet, TensorInfo, Value};
 use crate::importance::ImportanceMatrix;
 
@@ -18,6 +20,8 @@ use crate::importance::ImportanceMatrix;
 pub struct Options {
     /// Types of all tensors without a rule of their own.
     pub mixture: Mixture,
+    /// Chooses types by the place of a matrix in its layer, in place of the types of llama.cpp.
+    pub by_role: bool,
     /// Stores all matrices in the base type of the mixture.
     pub pure: bool,
     /// Keeps the type of the output projection.
@@ -28,17 +32,41 @@ pub struct Options {
     pub embedding: Option<GgmlType>,
     /// Types of the tensors whose name matches. The first match counts.
     pub rules: Vec<(Regex, GgmlType)>,
+    /// Types of individual tensors, in place of those of the mixture.
+    pub types: BTreeMap<String, GgmlType>,
+    /// Layers that are left out.
+    pub pruned: PrunedLayers,
     /// Accepts source tensors that are quantized already.
     pub allow_requantize: bool,
     /// Importance of the columns of matrices, which weights rounding errors.
     pub importance: Option<Arc<ImportanceMatrix>>,
 }
 
+impl Options {
+    /// Checks that the layers to leave out exist, and that others remain.
+    fn check_pruned(&self, source: &GgufSet) -> Result<(), QuantizeError> {
+        let layers = source.tensors().filter_map(|(_, info)| prune::split(&info.name));
+        let layers: BTreeSet<usize> = layers.map(|(layer, _)| layer).collect();
+        match self.pruned.iter().find(|layer| !layers.contains(layer)) {
+            Some(layer) => Err(QuantizeError::NoLayer {
+                layer,
+                n_layers: layers.len(),
+            }),
+            None if !layers.is_empty() && self.pruned.iter().count() == layers.len() => Err(QuantizeError::AllPruned),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Type of a tensor in the output file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedTensor {
-    /// Name of the tensor.
+    /// Name of the tensor in the output file.
     pub name: String,
+    /// Name of the tensor in the source.
+    pub source: String,
+    /// Index of the file of the source that has the tensor.
+    pub shard: usize,
     /// Dimensions, fastest-varying first.
     pub shape: Vec<usize>,
     /// Type in the source file.
@@ -47,6 +75,8 @@ pub struct PlannedTensor {
     pub to: GgmlType,
     /// Type that the rules chose, if rows are not whole blocks of it.
     pub wanted: Option<GgmlType>,
+    /// Whether the type is that of the mixture or of [`Options::types`], because no other option determines it.
+    pub is_free: bool,
     /// Size in the output file.
     pub bytes: usize,
     /// Tensor whose importance weights the errors of this one: itself, or one with the same input.
@@ -81,6 +111,8 @@ pub struct QuantizePlan {
     pub tensors: Vec<PlannedTensor>,
     /// Importance of the columns of matrices.
     pub importance: Option<Arc<ImportanceMatrix>>,
+    /// Layers that are left out.
+    pub pruned: PrunedLayers,
 }
 
 impl QuantizePlan {
@@ -91,8 +123,13 @@ impl QuantizePlan {
     pub fn new(source: &GgufSet, options: &Options) -> Result<QuantizePlan, QuantizeError> {
         let model = Model::new(source, options.importance.is_some());
         let mut tensors = Vec::with_capacity(source.n_tensors());
-        for (_, info) in source.tensors() {
-            let wanted = wanted(info, options, &model);
+        options.check_pruned(source)?;
+        for (shard, info) in source.tensors() {
+            let Some(name) = options.pruned.name(&info.name) else {
+                continue;
+            };
+            let choice = wanted(info, options, &model);
+            let wanted = choice.ty();
             let to = if wanted == info.ty {
                 wanted
             } else {
@@ -122,14 +159,18 @@ impl QuantizePlan {
             tensors.push(PlannedTensor {
                 weighted_by,
                 n_filled,
-                name: info.name.clone(),
+                name,
+                source: info.name.clone(),
+                shard,
                 shape: info.shape().to_vec(),
                 from: info.ty,
                 to,
+                is_free: matches!(choice, Choice::Free(_)),
                 wanted: (wanted != to).then_some(wanted),
                 bytes: to.row_bytes(info.ne[0]).unwrap_or(0) * rows,
             });
         }
+        check_types(&tensors, options)?;
         let has_weights = tensors.iter().any(|tensor| tensor.weighted_by.is_some());
         if options.importance.is_some() && !has_weights && tensors.iter().any(PlannedTensor::is_encoded) {
             return Err(QuantizeError::ForeignImportance);
@@ -138,6 +179,7 @@ impl QuantizePlan {
             mixture: options.mixture,
             tensors,
             importance: options.importance.clone(),
+            pruned: options.pruned.clone(),
         })
     }
 
@@ -153,15 +195,48 @@ impl QuantizePlan {
     }
 }
 
+/// Checks that the tensors of a recipe are those of the model.
+fn check_types(tensors: &[PlannedTensor], options: &Options) -> Result<(), QuantizeError> {
+    let is_known = |name: &str, ty: GgmlType| {
+        let tensor = tensors.iter().find(|tensor| tensor.source == name);
+        let is_made = |tensor: &PlannedTensor| tensor.to == ty && (tensor.from == ty || kernels::can_encode(ty));
+        tensor.is_some_and(|tensor| !tensor.is_free || is_made(tensor))
+    };
+    match options.types.iter().find(|(name, ty)| !is_known(name, **ty)) {
+        None => Ok(()),
+        Some((tensor, ty)) => Err(QuantizeError::ForeignRecipe {
+            tensor: tensor.clone(),
+            ty: *ty,
+        }),
+    }
+}
+
+/// Type of a tensor.
+enum Choice {
+    /// Type of the mixture or of a recipe.
+    Free(GgmlType),
+    /// Type that cannot change, or that an option determines.
+    Fixed(GgmlType),
+}
+
+impl Choice {
+    fn ty(&self) -> GgmlType {
+        match self {
+            Choice::Free(ty) | Choice::Fixed(ty) => *ty,
+        }
+    }
+}
+
 /// Returns the type that the options choose, regardless of the length of rows.
-fn wanted(info: &TensorInfo, options: &Options, model: &Model) -> GgmlType {
+fn wanted(info: &TensorInfo, options: &Options, model: &Model) -> Choice {
+    let (_, kind) = role::split(&info.name);
     let role = role::role(&info.name);
     let is_output = role == Role::Output;
     if role::is_kept(&info.name, info.n_dims) || is_output && options.keep_output {
-        return info.ty;
+        return Choice::Fixed(info.ty);
     }
     if let Some((_, ty)) = options.rules.iter().find(|(pattern, _)| pattern.is_match(&info.name)) {
-        return *ty;
+        return Choice::Fixed(*ty);
     }
     let serves_as_output = is_output || role == Role::Embedding && model.is_tied;
     let chosen = match role {
@@ -169,13 +244,24 @@ fn wanted(info: &TensorInfo, options: &Options, model: &Model) -> GgmlType {
         Role::Output => options.output,
         _ => None,
     };
-    chosen.unwrap_or_else(|| {
+    if let Some(ty) = chosen {
+        return Choice::Fixed(ty);
+    }
+    let of_tensor = options.types.get(&info.name).copied();
+    Choice::Free(of_tensor.unwrap_or_else(|| {
         if options.pure {
             options.mixture.base()
         } else {
-            options.mixture.type_of(&model.facts(info, role))
+            let facts = model.facts(info, role);
+            let of_peer = options.mixture.type_of(&facts);
+            let base = options.mixture.base();
+            if options.by_role && base.is_quantized() {
+                role_mixture::type_of(role_mixture::place(kind), base, of_peer, &facts)
+            } else {
+                of_peer
+            }
         }
-    })
+    }))
 }
 
 /// Returns the tensor whose importance weights the errors of a tensor, and the number of matrices without data.

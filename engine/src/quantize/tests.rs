@@ -1,12 +1,17 @@
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use kernels::GgmlType::{self, *};
 use regex_lite::Regex;
 
+use super::role_mixture::place;
 use super::*;
-use crate::gguf::{GgufFile, GgufSet, GgufWriter};
+use crate::gguf::{Gguf, GgufFile, GgufSet, GgufWriter};
 use crate::importance::{Entry, ImportanceMatrix};
+
+#[path = "../../../tests/src/root.rs"]
+mod root;
 
 /// Returns a model with 16 layers whose matrices have rows of `n_in` elements.
 fn model(n_in: usize, change: impl Fn(&str, &mut [f32])) -> GgufSet {
@@ -54,11 +59,14 @@ fn set(writer: GgufWriter<'_>) -> GgufSet {
 fn options(mixture: &str) -> Options {
     Options {
         mixture: Mixture::find(mixture).unwrap(),
+        by_role: false,
         pure: false,
         keep_output: false,
         output: None,
         embedding: None,
         rules: Vec::new(),
+        types: BTreeMap::new(),
+        pruned: PrunedLayers::default(),
         allow_requantize: false,
         importance: None,
     }
@@ -72,7 +80,7 @@ fn type_of(plan: &QuantizePlan, name: &str) -> GgmlType {
 fn quantized(source: &GgufSet, options: &Options) -> Result<GgufSet, QuantizeError> {
     let plan = QuantizePlan::new(source, options)?;
     let mut bytes = Vec::new();
-    write(source, &plan, &[], &mut bytes, &|_| true)?;
+    QuantizedFile::new(source, &plan, &[]).write(None, &mut bytes, &|_| true)?;
     let file = GgufFile::from_bytes("quantized.gguf", &bytes)?;
     Ok(GgufSet::from_file(file)?)
 }
@@ -326,9 +334,128 @@ fn quantized_sources_are_refused_unless_allowed() {
 fn write_stops_on_request_and_reports_failed_writes() {
     let source = model(256, |_, _| ());
     let plan = QuantizePlan::new(&source, &options("q4_0")).unwrap();
-    let error = write(&source, &plan, &[], &mut io::sink(), &|done| done < 5000).unwrap_err();
+    let file = QuantizedFile::new(&source, &plan, &[]);
+    let error = file.write(None, &mut io::sink(), &|done| done < 5000).unwrap_err();
     assert!(matches!(error, QuantizeError::Stopped));
     let mut full = [0u8; 4096];
-    let error = write(&source, &plan, &[], &mut &mut full[..], &|_| true).unwrap_err();
+    let error = file.write(None, &mut &mut full[..], &|_| true).unwrap_err();
     assert!(matches!(error, QuantizeError::Gguf(_)), "{error}");
+}
+
+#[test]
+fn written_rest_completes_a_file_from_any_tensor() {
+    let source = model(256, |_, _| ());
+    let plan = QuantizePlan::new(&source, &options("q4_0")).unwrap();
+    let file = QuantizedFile::new(&source, &plan, &[]);
+    let mut whole = Vec::new();
+    file.write(None, &mut whole, &|_| true).unwrap();
+    let (header, ends) = file.layout().unwrap();
+    assert_eq!(ends.len(), plan.tensors.len() + 1);
+    assert_eq!(
+        (ends[0], ends.last()),
+        (header.len() as u64, Some(&(whole.len() as u64)))
+    );
+    assert!(whole.starts_with(&header));
+    for n_done in [0, 1, 50, plan.tensors.len()] {
+        let mut resumed = whole[..ends[n_done] as usize].to_vec();
+        file.write(Some(n_done), &mut resumed, &|_| true).unwrap();
+        assert_eq!(resumed, whole, "{n_done}");
+    }
+}
+
+#[test]
+fn types_of_tensors_replace_those_of_the_mixture_and_must_fit() {
+    let source = model(256, |_, _| ());
+    let mut options = options("q4_k_m");
+    let name = "blk.3.ffn_up.weight";
+    options.types = [(name.to_owned(), IQ3_S), ("output_norm.weight".to_owned(), F32)].into();
+    let plan = QuantizePlan::new(&source, &options).unwrap();
+    assert_eq!(type_of(&plan, name), IQ3_S);
+    assert_eq!(type_of(&plan, "blk.4.ffn_up.weight"), Q4_K);
+    options.rules = vec![(Regex::new("ffn_up").unwrap(), Q8_0)];
+    assert_eq!(type_of(&QuantizePlan::new(&source, &options).unwrap(), name), Q8_0);
+    for (name, ty) in [("blk.3.other.weight", Q4_K), ("blk.3.attn_q.weight", I32)] {
+        options.types = [(name.to_owned(), ty)].into();
+        let error = QuantizePlan::new(&source, &options).unwrap_err();
+        assert!(error.to_string().contains("belongs to another model"), "{error}");
+    }
+}
+
+#[test]
+fn pruned_layers_are_left_out_and_the_others_renumbered() {
+    let source = model(256, |_, _| ());
+    let mut options = options("q4_0");
+    options.pruned = PrunedLayers::new([0, 7]);
+    let pruned = quantized(&source, &options).unwrap();
+    assert_eq!(pruned.metadata().require::<u32>("llama.block_count").unwrap(), 14);
+    options.pruned = PrunedLayers::default();
+    let whole = quantized(&source, &options).unwrap();
+    let data = |file: &GgufSet, layer: usize| {
+        file.tensor_data(&format!("blk.{layer}.ffn_up.weight"))
+            .map(<[u8]>::to_vec)
+    };
+    assert_eq!(
+        (data(&pruned, 0), data(&pruned, 13)),
+        (data(&whole, 1), data(&whole, 15))
+    );
+    assert_eq!(data(&pruned, 14), None);
+    options.pruned = PrunedLayers::new([16]);
+    let error = QuantizePlan::new(&source, &options).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "there is no layer 16 to prune; the model has 16 layers, numbered from 0"
+    );
+    options.pruned = PrunedLayers::new(0..16);
+    assert!(matches!(
+        QuantizePlan::new(&source, &options),
+        Err(QuantizeError::AllPruned)
+    ));
+}
+
+#[test]
+fn places_change_types_only_of_models_with_experts_or_mixers() {
+    let source = model(256, |_, _| ());
+    let types = |options: &Options| -> BTreeMap<String, GgmlType> {
+        let plan = QuantizePlan::new(&source, options).unwrap();
+        plan.tensors
+            .into_iter()
+            .map(|tensor| (tensor.name, tensor.to))
+            .collect()
+    };
+    for mixture in Mixture::names() {
+        let mut options = options(mixture);
+        let of_peer = types(&options);
+        options.by_role = true;
+        for (name, ty) in types(&options) {
+            // Without a number of experts in the metadata, the model is dense.
+            assert!(name.contains("_exps") || ty == of_peer[&name], "{mixture} {name}");
+        }
+    }
+    let mut source = model(256, |_, _| ());
+    source.metadata_mut().insert("llama.expert_count", 2u32);
+    let mut options = options("q4_k_m");
+    options.by_role = true;
+    let plan = QuantizePlan::new(&source, &options).unwrap();
+    assert_eq!(type_of(&plan, "blk.5.ffn_down_exps.weight"), Q4_K);
+    assert_eq!(type_of(&plan, "blk.0.ffn_down_exps.weight"), Q5_K);
+    assert_eq!(type_of(&plan, "blk.5.attn_k.weight"), Q5_K);
+    assert_eq!(type_of(&plan, "blk.0.attn_v.weight"), Q6_K);
+}
+
+#[test]
+fn every_matrix_of_every_architecture_has_a_place() {
+    let mut n_files = 0;
+    for entry in std::fs::read_dir(root::root().join("tests/data/archs")).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.to_string_lossy().ends_with(".header.gguf") {
+            continue;
+        }
+        n_files += 1;
+        for info in Gguf::open_header(&path).unwrap().tensors() {
+            let (_, kind) = role::split(&info.name);
+            let has_place = role::is_kept(&info.name, info.n_dims) || place(kind).is_some();
+            assert!(has_place, "{}: {}", path.display(), info.name);
+        }
+    }
+    assert!(n_files > 140, "{n_files}");
 }

@@ -11,6 +11,7 @@ use super::plan::{PlannedTensor, QuantizePlan};
 use crate::finite;
 use crate::gguf::{GgufSet, GgufWriter, Metadata, Value};
 use crate::importance::{ImportanceError, ImportanceMatrix};
+use crate::measure::MeasureError;
 
 /// Elements decoded at a time.
 const BATCH: usize = 1 << 23;
@@ -21,54 +22,116 @@ const TASK: usize = 1 << 16;
 /// Version of the formats, in the metadata of every quantized file.
 const VERSION: u32 = 2;
 
-/// Writes a file with the planned types. `overrides` replace metadata. `progress` is called with the number of
-/// elements done; it returns false to stop. Returns the size of the file.
-///
-/// # Errors
-/// If a weight is not finite, writing fails, or `progress` stops the operation.
-pub fn write(
-    source: &GgufSet,
-    plan: &QuantizePlan,
-    overrides: &[(String, Value)],
-    out: &mut dyn Write,
-    progress: &dyn Fn(usize) -> bool,
-) -> Result<u64, QuantizeError> {
-    let failure = RefCell::new(None);
-    let done = RefCell::new(0);
-    let mut writer = GgufWriter::with_metadata(metadata(source, plan, overrides));
-    for tensor in &plan.tensors {
-        let data = source.tensor_data(&tensor.name).unwrap_or_default();
-        let (failure, done, importance) = (&failure, &done, plan.importance.as_deref());
-        writer.add_tensor_with(tensor.name.as_str(), tensor.to, &tensor.shape, move |out| {
-            let mut step = |n: usize| {
-                *done.borrow_mut() += n;
-                progress(*done.borrow())
-            };
-            convert(tensor, data, importance, out, &mut step).map_err(|error| match error {
-                Error::Io(error) => error,
-                Error::Quantize(error) => {
-                    *failure.borrow_mut() = Some(error);
-                    io::Error::other("stopped")
-                }
-            })
-        })?;
-    }
-    writer
-        .write(out)
-        .map_err(|error| failure.take().unwrap_or_else(|| error.into()))
+/// Key of the number of tensors in all parts of a model.
+const TENSORS_COUNT: &str = "split.tensors.count";
+
+/// File with the planned types, or one of its parts.
+#[derive(Clone)]
+pub struct QuantizedFile<'a> {
+    source: &'a GgufSet,
+    plan: &'a QuantizePlan,
+    overrides: &'a [(String, Value)],
+    /// Part of the source whose tensors the file has; `None` for all.
+    part: Option<usize>,
 }
 
-/// Returns the metadata of the output file.
-fn metadata(source: &GgufSet, plan: &QuantizePlan, overrides: &[(String, Value)]) -> Metadata {
-    // The output is one file, even if the source is split.
-    let kept = source.metadata().iter().filter(|(key, _)| !key.starts_with("split."));
-    let mut metadata: Metadata = kept.map(|(key, value)| (key, value.clone())).collect();
-    metadata.insert("general.file_type", plan.mixture.file_type());
-    metadata.insert("general.quantization_version", VERSION);
-    for (key, value) in overrides {
-        metadata.insert(key.as_str(), value.clone());
+impl<'a> QuantizedFile<'a> {
+    /// Returns the file of all tensors. `overrides` replace metadata.
+    pub fn new(source: &'a GgufSet, plan: &'a QuantizePlan, overrides: &'a [(String, Value)]) -> QuantizedFile<'a> {
+        QuantizedFile {
+            source,
+            plan,
+            overrides,
+            part: None,
+        }
     }
-    metadata
+
+    /// Returns the file of the tensors of a part of the source, and with its metadata.
+    pub fn of_part(self, part: usize) -> QuantizedFile<'a> {
+        QuantizedFile {
+            part: Some(part),
+            ..self
+        }
+    }
+
+    /// Yields the tensors of the file.
+    pub fn tensors(&self) -> impl Iterator<Item = &'a PlannedTensor> {
+        let part = self.part;
+        let tensors = self.plan.tensors.iter();
+        tensors.filter(move |tensor| part.is_none_or(|part| tensor.shard == part))
+    }
+
+    /// Returns the header and the offsets at which the header and each tensor end.
+    ///
+    /// # Errors
+    /// If the metadata cannot be written.
+    pub fn layout(&self) -> Result<(Vec<u8>, Vec<u64>), QuantizeError> {
+        let mut writer = GgufWriter::with_metadata(self.metadata());
+        for tensor in self.tensors() {
+            writer.add_tensor_with(tensor.name.as_str(), tensor.to, &tensor.shape, |_| Ok(()))?;
+        }
+        Ok((writer.header()?, writer.ends()?))
+    }
+
+    /// Writes the file, or its rest if it has `n_done` tensors already. `progress` is called with the number of
+    /// elements done; it returns false to stop. Returns the number of bytes written.
+    ///
+    /// # Errors
+    /// If a weight is not finite, writing fails, or `progress` stops the operation.
+    pub fn write(
+        &self,
+        n_done: Option<usize>,
+        out: &mut dyn Write,
+        progress: &dyn Fn(usize) -> bool,
+    ) -> Result<u64, QuantizeError> {
+        let failure = RefCell::new(None);
+        let finished = self.tensors().take(n_done.unwrap_or(0));
+        let done = RefCell::new(finished.map(PlannedTensor::n_elements).sum::<usize>());
+        let mut writer = GgufWriter::with_metadata(self.metadata());
+        for tensor in self.tensors() {
+            let data = self.source.tensor_data(&tensor.source).unwrap_or_default();
+            let (failure, done, importance) = (&failure, &done, self.plan.importance.as_deref());
+            writer.add_tensor_with(tensor.name.as_str(), tensor.to, &tensor.shape, move |out| {
+                let mut step = |n: usize| {
+                    *done.borrow_mut() += n;
+                    progress(*done.borrow())
+                };
+                convert(tensor, data, importance, out, &mut step).map_err(|error| match error {
+                    Error::Io(error) => error,
+                    Error::Quantize(error) => {
+                        *failure.borrow_mut() = Some(error);
+                        io::Error::other("stopped")
+                    }
+                })
+            })?;
+        }
+        let written = match n_done {
+            None => writer.write(out),
+            Some(n) => writer.write_rest(n, out),
+        };
+        written.map_err(|error| failure.take().unwrap_or_else(|| error.into()))
+    }
+
+    fn metadata(&self) -> Metadata {
+        let is_kept = |key: &str| self.part.is_some() || !key.starts_with("split.");
+        let shard = &self.source.shards()[self.part.unwrap_or(0)];
+        let kept = shard.metadata().iter().filter(|(key, _)| is_kept(key));
+        let mut metadata: Metadata = kept.map(|(key, value)| (key, value.clone())).collect();
+        if metadata.contains(TENSORS_COUNT) {
+            let n_tensors = i32::try_from(self.plan.tensors.len()).unwrap_or(i32::MAX);
+            metadata.insert(TENSORS_COUNT, n_tensors);
+        }
+        if self.part.is_some_and(|part| part > 0) {
+            return metadata;
+        }
+        self.plan.pruned.change_metadata(&mut metadata);
+        metadata.insert("general.file_type", self.plan.mixture.file_type());
+        metadata.insert("general.quantization_version", VERSION);
+        for (key, value) in self.overrides {
+            metadata.insert(key.as_str(), value.clone());
+        }
+        metadata
+    }
 }
 
 enum Error {
@@ -92,7 +155,7 @@ fn convert(
         step(tensor.n_elements());
         return out.write_all(data).map_err(Error::Io);
     }
-    let weights = weights(tensor, importance).map_err(|error| Error::Quantize(error.into()))?;
+    let weights = column_weights(tensor, importance).map_err(|error| Error::Quantize(error.into()))?;
     let rows_per_batch = (BATCH / n_in).max(1);
     let rows_per_task = (TASK / n_in).max(1);
     let mut encoded = Vec::new();
@@ -117,8 +180,29 @@ fn convert(
     Ok(())
 }
 
+/// Returns the encoded rows of a tensor.
+///
+/// # Errors
+/// If a weight is not finite.
+pub(super) fn encode(
+    source: &GgufSet,
+    tensor: &PlannedTensor,
+    importance: Option<&ImportanceMatrix>,
+) -> Result<Vec<u8>, QuantizeError> {
+    let data = source.tensor_data(&tensor.source).unwrap_or_default();
+    let mut encoded = Vec::new();
+    match convert(tensor, data, importance, &mut encoded, &mut |_| true) {
+        Ok(()) => Ok(encoded),
+        Err(Error::Quantize(error)) => Err(error),
+        Err(Error::Io(error)) => Err(MeasureError::from(error).into()),
+    }
+}
+
 /// Returns the importance of the columns of all matrices of a tensor.
-fn weights(tensor: &PlannedTensor, importance: Option<&ImportanceMatrix>) -> Result<Option<Vec<f32>>, ImportanceError> {
+pub(super) fn column_weights(
+    tensor: &PlannedTensor,
+    importance: Option<&ImportanceMatrix>,
+) -> Result<Option<Vec<f32>>, ImportanceError> {
     match (&tensor.weighted_by, importance) {
         (Some(name), Some(importance)) => {
             let weights = importance.weights(name, tensor.shape[0], tensor.n_matrices())?;

@@ -59,7 +59,7 @@ fn digests(set: &GgufSet) -> Outcome<BTreeMap<&str, String>> {
     let tensors: Vec<(usize, &TensorInfo)> = set.tensors().collect();
     let digest = |&(shard, tensor): &(usize, &'_ TensorInfo)| {
         let bytes = set.shards()[shard].tensor_data(tensor);
-        hex(&Sha256::digest(bytes))
+        hexadecimal(&Sha256::digest(bytes))
     };
     let digests: Vec<String> = tensors.par_iter().map(digest).collect();
     for shard in set.shards() {
@@ -76,10 +76,16 @@ fn model_digest(set: &GgufSet, tensors: &BTreeMap<&str, String>) -> String {
         let Some((_, tensor)) = set.tensor(name) else { continue };
         hash.update(format!("{name}\0{} {:?} {digest}\n", tensor.ty, tensor.shape()));
     }
-    hex(&hash.finalize())
+    hexadecimal(&hash.finalize())
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Returns the SHA-256 digest of a model.
+pub fn model_sha256(set: &GgufSet) -> Outcome<String> {
+    Ok(model_digest(set, &digests(set)?))
+}
+
+/// Returns bytes as hexadecimal digits.
+pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");

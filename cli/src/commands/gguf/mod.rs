@@ -9,6 +9,8 @@ mod verify;
 
 use clap::{Args, Subcommand};
 
+pub use hash::{hexadecimal, model_sha256};
+
 use crate::commands::inspect;
 use crate::failure::Outcome;
 

@@ -4,20 +4,23 @@ mod args;
 mod report;
 mod tasks;
 
+use std::ffi::OsString;
 use std::io::BufWriter;
 use std::path::Path;
 use std::sync::Arc;
 
+use clap::Parser;
 use engine::context::{Context, ContextParams, DecodeError};
 use engine::measure::{
     BaseFormat, BaseReader, BaseRow, BaseWriter, Corpus, CorpusStep, LogProbs, MeasureError, ModelComparison,
-    Perplexity, Scored, check_model, decode_step, logits_at,
+    Perplexity, Scored, Summary, check_model, decode_step, logits_at,
 };
 use engine::model::Model;
 use engine::sample::Token;
 use rayon::prelude::*;
 
 pub use args::PerplexityArgs;
+pub use report::comparison_json;
 
 use crate::failure::{Failure, Outcome};
 use crate::loading::{no_context, warn_of_threads};
@@ -169,8 +172,38 @@ fn compare_with_file(args: &PerplexityArgs, base: &Path) -> Outcome {
     report::comparison(args, &corpus, &result)
 }
 
-/// Compares a model with another one, which is the base.
+/// Compares a model with another one, which is the base, and prints the result.
 fn compare_with_model(args: &PerplexityArgs, other: &Path) -> Outcome {
+    let (corpus, result) = compared_with_model(args, other)?;
+    report::comparison(args, &corpus, &result)
+}
+
+/// Compares a model with another one with the default options of `llama perplexity`.
+pub fn compared(model: &Path, base: &Path, text: &Path, n_threads: Option<usize>) -> Outcome<Summary> {
+    let option = |name: &str, path: &Path| {
+        let mut option = OsString::from(name);
+        option.push(path);
+        option
+    };
+    let mut line = vec![
+        OsString::from("perplexity"),
+        option("--model=", model),
+        option("--file=", text),
+        option("--against=", base),
+    ];
+    line.extend(n_threads.map(|n| OsString::from(format!("--threads={n}"))));
+    let args = Line::try_parse_from(line)?.args;
+    Ok(compared_with_model(&args, base)?.1.summary())
+}
+
+/// Command line of another command that measures.
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: PerplexityArgs,
+}
+
+fn compared_with_model(args: &PerplexityArgs, other: &Path) -> Outcome<(Corpus, ModelComparison)> {
     let params = args.context_params(args.ctx_size);
     let model = load(args, &args.model()?, &params)?;
     let base = load(args, &args.hub.file_of(other)?, &params)?;
@@ -193,7 +226,7 @@ fn compare_with_model(args: &PerplexityArgs, other: &Path) -> Outcome {
         add(&mut result, &rows, &base_rows);
         Ok(())
     })?;
-    report::comparison(args, &own, &result)
+    Ok((own, result))
 }
 
 fn check_vocab(base: usize, rows: &[Row<'_>]) -> Result<(), MeasureError> {

@@ -1,0 +1,179 @@
+//! Types that are chosen within a budget, and recipes.
+
+use std::path::Path;
+
+use engine::gguf::{FileKind, GgufSet, Value};
+use engine::model::LoadParams;
+use engine::quantize::{
+    Calibration, MatrixCosts, Options, QuantizeError, QuantizePlan, QuantizedFile, Recipe, RecipeOrigin,
+    candidate_types, measure_errors, measure_sensitivities,
+};
+use sha2::{Digest, Sha256};
+
+use super::args::{BudgetArgs, QuantizeArgs};
+use crate::commands::gguf::{hexadecimal, model_sha256};
+use crate::failure::{Failure, Outcome};
+use crate::output::{OutputFile, failed};
+use crate::{input, interrupt, progress};
+
+/// Tokens of a chunk of the calibration text.
+const N_CTX: usize = 128;
+
+/// Tokens that are decoded at once.
+const N_BATCH: usize = 512;
+
+/// Number of weights of a model that is measured in all layers.
+const SMALL: usize = 2_000_000_000;
+
+/// Number of layers that are measured in a larger model.
+const FEW_LAYERS: usize = 3;
+
+/// Returns the types of all tensors, if a target or a recipe determines them.
+pub fn recipe(
+    args: &QuantizeArgs,
+    source: &GgufSet,
+    options: &Options,
+    overrides: &[(String, Value)],
+    of_input: &dyn Fn(QuantizeError) -> Failure,
+) -> Outcome<Recipe> {
+    let budget = &args.budget;
+    if budget.recipe.is_none() && !budget.has_target() {
+        return Ok(Recipe::default());
+    }
+    // The types of this plan do not matter.
+    let plan = QuantizePlan::new(source, options).map_err(of_input)?;
+    let recipe = match &budget.recipe {
+        Some(path) => open(path, &plan)?,
+        None => measured(args, source, &plan, of_input)?,
+    };
+    if !budget.has_target() {
+        save(budget, &recipe)?;
+        return Ok(recipe);
+    }
+    let target = match (budget.target_size, budget.target_bpw) {
+        (Some(size), _) => {
+            let mut overrides = overrides.to_vec();
+            overrides.extend(recipe.metadata());
+            size.saturating_sub(overhead(source, &plan, &overrides).map_err(of_input)?)
+        }
+        (None, bits) => {
+            let n_weights: usize = plan.tensors.iter().map(|tensor| tensor.n_elements()).sum();
+            (bits.unwrap_or(0.0) * n_weights as f64 / 8.0) as usize
+        }
+    };
+    let recipe = Recipe::choose(recipe.origin, recipe.costs, &plan, target).map_err(of_input)?;
+    save(budget, &recipe)?;
+    Ok(recipe)
+}
+
+/// Returns the maximum number of bytes besides the data of tensors: metadata, tensor table, and padding.
+fn overhead(source: &GgufSet, plan: &QuantizePlan, overrides: &[(String, Value)]) -> Result<usize, QuantizeError> {
+    let (header, _) = QuantizedFile::new(source, plan, overrides).layout()?;
+    Ok(header.len() + plan.tensors.len() * source.first().header().alignment())
+}
+
+/// Reads a recipe, or the types of a GGUF file.
+fn open(path: &Path, plan: &QuantizePlan) -> Outcome<Recipe> {
+    let of_file = |error: QuantizeError| Failure::new(format_args!("{}: {error}", path.display()));
+    let bytes = input::bytes(path)?;
+    if bytes.starts_with(b"GGUF") {
+        let model = GgufSet::open(path)?;
+        let kind = FileKind::of(model.metadata(), model.n_tensors());
+        if kind != FileKind::Model {
+            return Err(Failure::new(format_args!("{}: the file is {kind}", path.display())));
+        }
+        return Ok(Recipe::of_model(&model));
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    let recipe = Recipe::from_json(&text).map_err(of_file)?;
+    recipe.check(plan).map_err(of_file)?;
+    Ok(recipe)
+}
+
+/// Measures the costs of all matrices.
+fn measured(
+    args: &QuantizeArgs,
+    source: &GgufSet,
+    plan: &QuantizePlan,
+    of_input: &dyn Fn(QuantizeError) -> Failure,
+) -> Outcome<Recipe> {
+    let budget = &args.budget;
+    let path = budget.file.as_deref();
+    let path =
+        path.ok_or_else(|| Failure::new("a target needs a text to measure with (-f), or a recipe (--recipe)"))?;
+    let text = input::read(path)?;
+    let origin = RecipeOrigin {
+        source_sha256: model_sha256(source)?,
+        imatrix_sha256: match &args.imatrix {
+            Some(path) => Some(hexadecimal(&Sha256::digest(input::bytes(path)?))),
+            None => None,
+        },
+        text_sha256: hexadecimal(&Sha256::digest(&text)),
+        tokens: 0,
+    };
+    let types = match &budget.candidate_types[..] {
+        [] => candidate_types(plan.importance.is_some()),
+        types => types.to_vec(),
+    };
+    let guard = interrupt::listen();
+    let n_free = plan.tensors.iter().filter(|tensor| tensor.is_free).count();
+    let mut costs = {
+        let bar = progress::timed("measuring errors", n_free);
+        let progress = |done| {
+            bar.set(done);
+            !guard.is_set()
+        };
+        measure_errors(source, plan, &types, &progress).map_err(of_input)?
+    };
+    let tokens = sensitivities(args, source, plan, &mut costs, &text).map_err(of_input)?;
+    Ok(Recipe {
+        origin: Some(RecipeOrigin { tokens, ..origin }),
+        costs,
+        ..Recipe::default()
+    })
+}
+
+/// Measures the sensitivities of all matrices. Returns the number of scored tokens.
+fn sensitivities(
+    args: &QuantizeArgs,
+    source: &GgufSet,
+    plan: &QuantizePlan,
+    costs: &mut [MatrixCosts],
+    text: &str,
+) -> Result<usize, QuantizeError> {
+    let n_weights: usize = plan.tensors.iter().map(|tensor| tensor.n_elements()).sum();
+    let n_layers = if n_weights > SMALL { FEW_LAYERS } else { usize::MAX };
+    let mut load = LoadParams::default();
+    // Matmuls with f32 activations are faster with the file's weight layout.
+    load.placement.repack = false;
+    let defaults = engine::context::ContextParams::default();
+    let calibration = Calibration {
+        archs: archs::ALL,
+        load,
+        text,
+        n_ctx: N_CTX,
+        n_chunks: args.budget.chunks,
+        n_batch: N_BATCH,
+        n_threads: args.threads.unwrap_or(defaults.n_threads),
+        n_layers: args.budget.measured_layers.unwrap_or(n_layers),
+    };
+    let guard = interrupt::listen();
+    let bar = progress::timed("measuring matrices", costs.len());
+    measure_sensitivities(source, plan, costs, &calibration, &|done, n| {
+        bar.set_of(done, n);
+        !guard.is_set()
+    })
+}
+
+fn save(args: &BudgetArgs, recipe: &Recipe) -> Outcome {
+    use std::io::Write;
+    let Some(path) = &args.save_recipe else {
+        return Ok(());
+    };
+    let mut output = OutputFile::create(path)?;
+    output
+        .file()
+        .write_all(recipe.to_json().as_bytes())
+        .map_err(|e| failed(path, &e))?;
+    output.finish(None)
+}

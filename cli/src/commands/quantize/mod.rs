@@ -1,0 +1,139 @@
+//! `llama quantize`: writes a model file with weights in smaller types.
+
+mod args;
+mod budget;
+mod report;
+mod write;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::gguf::{GgufSet, Value};
+use engine::importance::ImportanceMatrix;
+use engine::quantize::{Mixture, Options, PrunedLayers, QuantizeError, QuantizePlan};
+use kernels::GgmlType;
+use tracing::warn;
+
+pub use args::QuantizeArgs;
+
+use crate::commands::{imatrix, perplexity};
+use crate::failure::{Failure, Outcome};
+use crate::format;
+
+/// Writes the file and prints its properties.
+pub fn run(args: &QuantizeArgs) -> Outcome {
+    let source = GgufSet::open(&args.input)?;
+    let importance = args.imatrix.as_deref().map(imatrix::open).transpose()?.map(Arc::new);
+    // The types of a recipe replace those of the mixture.
+    let mixture = args.mixture.or(Mixture::of_type(GgmlType::Q4_K));
+    let mut options = Options {
+        mixture: mixture.ok_or_else(|| Failure::new("no TYPE given"))?,
+        by_role: args.role_mixture,
+        pure: args.pure,
+        keep_output: args.leave_output_tensor,
+        output: args.output_tensor_type,
+        embedding: args.token_embedding_type,
+        rules: args.tensor_type.clone(),
+        types: BTreeMap::new(),
+        pruned: PrunedLayers::new(args.prune_layers.iter().copied()),
+        allow_requantize: args.allow_requantize,
+        importance: importance.clone(),
+    };
+    let of_input = |error: QuantizeError| match error {
+        QuantizeError::Stopped => Failure::Interrupted,
+        QuantizeError::Gguf(error) => error.into(),
+        error => Failure::new(format_args!("{}: {error}", args.input.display())),
+    };
+    let mut overrides: Vec<_> = args.override_kv.iter().map(|pair| typed(&source, pair)).collect();
+    overrides.extend(
+        args.imatrix
+            .iter()
+            .zip(&importance)
+            .flat_map(|(path, matrix)| origin(path, matrix)),
+    );
+    let recipe = budget::recipe(args, &source, &options, &overrides, &of_input)?;
+    if let Some(most_used) = recipe.most_used() {
+        options.mixture = Mixture::of_type(most_used).unwrap_or(options.mixture);
+        options.types.clone_from(&recipe.types);
+        overrides.extend(recipe.metadata());
+    }
+    let plan = QuantizePlan::new(&source, &options).map_err(of_input)?;
+    for (pattern, _) in &args.tensor_type {
+        if !plan.tensors.iter().any(|tensor| pattern.is_match(&tensor.source)) {
+            warn!("--tensor-type {}: no tensor has such a name", pattern.as_str());
+        }
+    }
+    for tensor in plan.tensors.iter().filter(|_| !args.json && !args.dry_run) {
+        if let Some(wanted) = tensor.wanted {
+            let n = tensor.shape[0];
+            let (name, to) = (&tensor.name, tensor.to);
+            warn!("{name}: rows of {n} elements are not whole blocks of {wanted}; the type is {to}");
+        }
+    }
+    if !args.dry_run {
+        warn_of_importance(&plan);
+        write::write(args, &source, &plan, &overrides, &of_input)?;
+    }
+    let other = other_mixture(&source, &options).map_err(of_input)?;
+    let measured = args
+        .measure
+        .as_deref()
+        .map(|text| perplexity::compared(&write::first_path(args, &source), &args.input, text, args.threads))
+        .transpose()?;
+    report::print(args, &plan, &other, &recipe, measured.as_ref())
+}
+
+/// Returns the plan with the types of llama.cpp, or those by role in its place.
+fn other_mixture(source: &GgufSet, options: &Options) -> Result<QuantizePlan, QuantizeError> {
+    let options = Options {
+        by_role: !options.by_role,
+        ..options.clone()
+    };
+    QuantizePlan::new(source, &options)
+}
+
+/// Warns of matrices that the importance matrix has no data for.
+fn warn_of_importance(plan: &QuantizePlan) {
+    if plan.importance.is_none() {
+        return;
+    }
+    let encoded = || plan.tensors.iter().filter(|tensor| tensor.is_encoded());
+    let missing: Vec<_> = encoded().filter(|tensor| tensor.weighted_by.is_none()).collect();
+    if let Some(first) = missing.first() {
+        let tensors = format::plural(missing.len(), "tensor");
+        warn!("{tensors} have no importance, such as {}", first.name);
+    }
+    let n_filled: usize = encoded().map(|tensor| tensor.n_filled).sum();
+    if n_filled > 0 {
+        warn!("{n_filled} of the matrices have no data of their own, and use the importance of similar ones");
+    }
+}
+
+/// Returns metadata about the importance matrix, with the keys of llama.cpp.
+fn origin(path: &Path, matrix: &ImportanceMatrix) -> Vec<(String, Value)> {
+    let key = |name: &str| format!("quantize.imatrix.{name}");
+    let mut pairs = vec![
+        (key("file"), Value::from(path.display().to_string().as_str())),
+        (key("entries_count"), Value::from(matrix.entries.len() as u32)),
+        (key("chunks_count"), Value::from(matrix.n_chunks)),
+    ];
+    if let Some(dataset) = matrix.datasets.first() {
+        pairs.push((key("dataset"), Value::from(dataset.as_str())));
+    }
+    pairs
+}
+
+/// Gives an overriding number the type that the key has in the source, or the usual one.
+fn typed(source: &GgufSet, (key, value): &(String, Value)) -> (String, Value) {
+    let old = source.metadata().get(key);
+    let value = match (value, old) {
+        (Value::I64(v), Some(Value::I32(_))) => i32::try_from(*v).map_or_else(|_| value.clone(), Value::from),
+        (Value::I64(v), Some(Value::U64(_))) => u64::try_from(*v).map_or_else(|_| value.clone(), Value::from),
+        (Value::I64(_), Some(Value::I64(_))) => value.clone(),
+        (Value::I64(v), _) => u32::try_from(*v).map_or_else(|_| value.clone(), Value::from),
+        (Value::F64(v), old) if !matches!(old, Some(Value::F64(_))) => Value::from(*v as f32),
+        _ => value.clone(),
+    };
+    (key.clone(), value)
+}

@@ -1,0 +1,121 @@
+//! Printed properties of the file, as text and as JSON.
+
+use std::io::Write;
+
+use engine::measure::Summary;
+use engine::quantize::{PlannedTensor, QuantizePlan, Recipe};
+use kernels::GgmlType;
+use serde_json::json;
+
+use super::args::QuantizeArgs;
+use crate::commands::{perplexity, stdout};
+use crate::failure::Outcome;
+use crate::format;
+
+/// Prints the properties of the file.
+/// `other` has the types of the mixture that `--role-mixture` exchanges.
+pub fn print(
+    args: &QuantizeArgs,
+    plan: &QuantizePlan,
+    other: &QuantizePlan,
+    recipe: &Recipe,
+    measured: Option<&Summary>,
+) -> Outcome {
+    let mut out = stdout();
+    let is_chosen = recipe.costs.iter().any(|costs| !costs.types.is_empty());
+    if args.json {
+        let tensors: Vec<_> = plan
+            .tensors
+            .iter()
+            .zip(&other.tensors)
+            .map(|(tensor, other)| tensor_json(tensor, other, recipe))
+            .collect();
+        let report = json!({
+            "file": args.output.display().to_string(),
+            "type": plan.mixture.to_string(),
+            "tensor_bytes": plan.bytes(),
+            "bits_per_weight": plan.bits_per_weight(),
+            "expected_kld": is_chosen.then(|| recipe.divergence()),
+            "measured": measured.map(perplexity::comparison_json),
+            "tensors": tensors,
+        });
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+        return Ok(out.flush()?);
+    }
+    if args.dry_run || is_chosen {
+        for (tensor, other) in plan.tensors.iter().zip(&other.tensors) {
+            let shape = format::shape(&tensor.shape);
+            let bytes = format::bytes(tensor.bytes);
+            let (name, from, to) = (&tensor.name, tensor.from.to_string(), tensor.to.to_string());
+            let note = match (tensor.wanted, divergence(tensor, recipe)) {
+                (Some(wanted), _) => format!("  (not whole blocks of {wanted})"),
+                (None, Some(divergence)) => format!("  {:5.2} bits, KL {divergence:.6}", bits(tensor)),
+                (None, None) => String::new(),
+            };
+            let differs = other_note(args, tensor, other);
+            writeln!(
+                out,
+                "{name:<40} {shape:<18} {from:>6} -> {to:<7} {bytes:>10}{note}{differs}"
+            )?;
+        }
+    }
+    writeln!(
+        out,
+        "{}: {}, {}, {:.2} bits per weight",
+        args.output.display(),
+        format::plural(plan.tensors.len(), "tensor"),
+        format::bytes(plan.bytes()),
+        plan.bits_per_weight()
+    )?;
+    if is_chosen {
+        writeln!(out, "expected KL divergence: {:.6}", recipe.divergence())?;
+    }
+    if let Some(s) = measured {
+        writeln!(
+            out,
+            "KL divergence: mean {:.6} ± {:.6}, median {:.6}, 99.9% {:.6}; same top token {:.2} ± {:.2} %; perplexity {:.4} (source {:.4})",
+            s.kld.value,
+            s.kld.error,
+            s.klds.quantile(0.5),
+            s.klds.quantile(0.999),
+            100.0 * s.same_top.value,
+            100.0 * s.same_top.error,
+            s.perplexity.value,
+            s.base_perplexity.value
+        )?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Returns a note about the type in the other mixture.
+fn other_note(args: &QuantizeArgs, tensor: &PlannedTensor, other: &PlannedTensor) -> String {
+    if tensor.to == other.to {
+        return String::new();
+    }
+    let name = if args.role_mixture { "llama.cpp" } else { "by role" };
+    format!("  ({name}: {})", other.to)
+}
+
+/// Returns the expected divergence of a tensor whose type was chosen by its costs.
+fn divergence(tensor: &PlannedTensor, recipe: &Recipe) -> Option<f64> {
+    let costs = recipe.costs.iter().find(|costs| costs.name == tensor.name);
+    recipe.divergence_of(costs?)
+}
+
+fn bits(tensor: &PlannedTensor) -> f64 {
+    tensor.bytes as f64 * 8.0 / tensor.n_elements().max(1) as f64
+}
+
+fn tensor_json(tensor: &PlannedTensor, other: &PlannedTensor, recipe: &Recipe) -> serde_json::Value {
+    json!({
+        "name": tensor.name,
+        "shape": tensor.shape,
+        "from": tensor.from.name(),
+        "to": tensor.to.name(),
+        "wanted": tensor.wanted.map(GgmlType::name),
+        "to_in_other_mixture": other.to.name(),
+        "bytes": tensor.bytes,
+        "kld": divergence(tensor, recipe),
+    })
+}

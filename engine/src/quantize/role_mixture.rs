@@ -1,0 +1,192 @@
+//! Types by the place of a matrix in its layer, for models whose mixture in llama.cpp follows from substrings of names.
+//!
+//! Most weights of a model with experts are those of the experts, of which a token uses few. They get the base type,
+//! and the matrices that every token uses get better ones, which takes little space. The same holds for the small
+//! matrices of recurrent mixers and of latent attention, whose errors add up over tokens or reach all heads.
+//! Dense attention and dense FFNs keep the types of the mixture.
+
+use kernels::GgmlType::{self, *};
+
+use super::facts::{Facts, is_sensitive};
+use super::role::Role;
+
+/// Place of a matrix in its layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    /// Token embedding or output projection.
+    Vocabulary,
+    /// Attention with one input and one output matrix for each head.
+    Attention,
+    /// Low-rank matrices of attention, and the indexers and compressors of its keys.
+    Latent,
+    /// FFN that every token uses alone.
+    Dense,
+    /// Experts, of which a token uses few.
+    Experts,
+    /// Experts that every token uses.
+    SharedExperts,
+    /// Input projection of a recurrent or convolutional mixer.
+    MixerInput,
+    /// Output projection of a mixer.
+    MixerOutput,
+    /// Small matrix of a mixer, which determines its gates and decay.
+    MixerGate,
+    /// Connections between layers, and embeddings of layers.
+    Connection,
+    /// Classifier.
+    Head,
+}
+
+/// Kinds of matrices by place. A pattern that ends in `*` matches the start of a kind.
+const PLACES: &[(Place, &[&str])] = &[
+    (Place::Vocabulary, &["token_embd", "per_layer_token_embd", "output"]),
+    (
+        Place::Latent,
+        &[
+            "attn_q_a",
+            "attn_q_b",
+            "attn_kv",
+            "attn_kv_a_mqa",
+            "attn_kv_b",
+            "attn_k_b",
+            "attn_v_b",
+            "attn_output_a",
+            "attn_output_b",
+            "attn_compressor_*",
+            "indexer*",
+        ],
+    ),
+    (
+        Place::Attention,
+        &[
+            "attn_q",
+            "attn_k",
+            "attn_v",
+            "attn_qkv",
+            "attn_output",
+            "attn_o",
+            "attn_gate",
+            "cross_attn_*",
+            "vis_attn_*",
+        ],
+    ),
+    (
+        Place::SharedExperts,
+        &["ffn_up_shexp", "ffn_gate_shexp", "ffn_down_shexp", "ffn_routed_*"],
+    ),
+    (
+        Place::Experts,
+        &[
+            "ffn_up_exps",
+            "ffn_gate_exps",
+            "ffn_gate_up_exps",
+            "ffn_down_exps",
+            "ffn_up_chexps",
+            "ffn_gate_chexps",
+            "ffn_down_chexps",
+        ],
+    ),
+    (
+        Place::Dense,
+        &[
+            "ffn_up",
+            "ffn_gate",
+            "ffn_down",
+            "channel_mix_*",
+            "vis_up",
+            "vis_gate",
+            "vis_down",
+        ],
+    ),
+    (
+        Place::MixerInput,
+        &[
+            "ssm_in",
+            "shortconv.in_proj",
+            "time_mix_key",
+            "time_mix_value",
+            "time_mix_receptance",
+            "time_mix_gate",
+        ],
+    ),
+    (
+        Place::MixerOutput,
+        &["ssm_out", "shortconv.out_proj", "time_mix_output"],
+    ),
+    (Place::MixerGate, &["ssm_*", "time_mix_*"]),
+    (Place::Connection, &["hc_*", "output_hc_*", "ple_*", "inp_gate", "proj"]),
+    (Place::Head, &["cls*"]),
+];
+
+/// Returns the place of a kind of matrix; `None` for a kind that no architecture declares.
+pub(super) fn place(kind: &str) -> Option<Place> {
+    let matches = |pattern: &&str| match pattern.strip_suffix('*') {
+        Some(start) => kind.starts_with(start),
+        None => kind == *pattern,
+    };
+    let found = PLACES.iter().find(|(_, patterns)| patterns.iter().any(|p| matches(&p)));
+    found.map(|(place, _)| *place)
+}
+
+/// Returns the type of a matrix, given the type that llama.cpp chooses and the base type of the mixture.
+pub(super) fn type_of(place: Option<Place>, base: GgmlType, of_peer: GgmlType, facts: &Facts) -> GgmlType {
+    let has_experts = facts.n_expert > 0;
+    match place {
+        None | Some(Place::Vocabulary) => of_peer,
+        Some(Place::Experts) => {
+            // The errors of the first and last layers are the largest.
+            let (i, n) = facts.turn;
+            let is_outer = i < n / 8 || i >= n - n / 8;
+            if facts.role == Role::Down && is_outer && is_sensitive(facts.turn) {
+                better(base)
+            } else {
+                base
+            }
+        }
+        Some(Place::Attention | Place::Dense) if has_experts => larger(of_peer, better(base)),
+        Some(Place::Attention | Place::Dense) => of_peer,
+        Some(Place::SharedExperts | Place::MixerOutput) => larger(of_peer, better(base)),
+        Some(Place::MixerInput) => of_peer,
+        Some(Place::Latent | Place::MixerGate | Place::Connection | Place::Head) => {
+            larger(of_peer, better(better(better(base))))
+        }
+    }
+}
+
+/// Types for one, two, or more steps above a base type.
+const STEPS: [GgmlType; 6] = [Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0];
+
+/// Returns the first of [`STEPS`] with more bits than a type; the type itself above all of them.
+fn better(ty: GgmlType) -> GgmlType {
+    // Half a bit more is the next step: IQ4_XS has a quarter bit less than Q4_K.
+    let next = STEPS.iter().find(|step| bits(**step) > bits(ty) + 0.5);
+    next.copied().unwrap_or(larger(ty, Q8_0))
+}
+
+fn larger(a: GgmlType, b: GgmlType) -> GgmlType {
+    if bits(b) > bits(a) { b } else { a }
+}
+
+fn bits(ty: GgmlType) -> f64 {
+    ty.block_bytes() as f64 * 8.0 / ty.block_size() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn better_types_have_at_least_half_a_bit_more() {
+        for (ty, expected) in [
+            (Q2_K, Q3_K),
+            (IQ3_S, Q4_K),
+            (IQ4_XS, Q5_K),
+            (Q4_K, Q5_K),
+            (Q6_K, Q8_0),
+            (Q8_0, Q8_0),
+            (F16, F16),
+        ] {
+            assert_eq!(better(ty), expected, "{ty}");
+        }
+    }
+}
