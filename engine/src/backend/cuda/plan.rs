@@ -12,7 +12,7 @@ use super::gpu::Gpu;
 use super::input_errors::ErrorBuffer;
 use super::kernel::Kernel;
 use super::library::Library;
-use super::ops::{COLUMNS_ALIGNMENT, ColumnForm, Target, TensorArg, Unplanned};
+use super::ops::{COLUMNS_ALIGNMENT, ColumnForm, Grouping, Target, TensorArg, Unplanned};
 use super::work::Work;
 use crate::backend::{BackendError, MemoryMap, Plan};
 use crate::graph::{Graph, TensorId};
@@ -38,6 +38,8 @@ pub(super) struct CudaPlan {
     pub(super) scratch: Option<Scratch>,
     /// The columns converted last, while neither they nor their source have been overwritten.
     pub(super) columns: Option<Columns>,
+    /// The grouping in the scratch memory, while neither the memory nor the ids have been overwritten.
+    pub(super) grouping: Option<Grouping>,
     /// True if these columns are in the second column buffer.
     pub(super) in_second: bool,
     /// True if some kernel may find an index out of range.
@@ -67,6 +69,7 @@ impl CudaPlan {
         self.words.clear();
         self.scratch = None;
         self.columns = None;
+        self.grouping = None;
         self.in_second = false;
         self.may_fail = false;
         self.n_runs = 0;
@@ -197,6 +200,13 @@ impl Target for Planner<'_> {
         {
             self.plan.columns = None;
         }
+        if written
+            && let Some(Grouping { ids, .. }) = &self.plan.grouping
+            && address < ids.data + ids.extent()
+            && ids.data < end
+        {
+            self.plan.grouping = None;
+        }
         Ok(address)
     }
 
@@ -205,7 +215,17 @@ impl Target for Planner<'_> {
             bytes <= self.scratch.sizes.work,
             "reserve_scratch covers the workspace of every node"
         );
+        self.plan.grouping = None;
         Ok(self.scratch.memory.address())
+    }
+
+    fn grouping(&mut self, of: &Grouping, bytes: usize) -> Result<(u64, bool), Unplanned> {
+        if self.plan.grouping.as_ref() == Some(of) {
+            return Ok((self.scratch.memory.address(), false));
+        }
+        let address = self.scratch(bytes)?;
+        self.plan.grouping = Some(*of);
+        Ok((address, true))
     }
 
     fn precision(&self) -> Precision {

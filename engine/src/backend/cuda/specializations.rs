@@ -9,7 +9,7 @@ use super::code::Form;
 use super::context::LaunchShape;
 use super::gpu::Gpu;
 use super::kernel::Kernel;
-use super::ops::{self, ColumnForm, Target, TensorArg, Unplanned};
+use super::ops::{self, ColumnForm, Grouping, Target, TensorArg, Unplanned};
 use super::raw::Compiler;
 use crate::graph::{Graph, TensorId};
 
@@ -110,6 +110,13 @@ impl Kernels {
     }
 }
 
+impl Kernels {
+    /// Adds a kernel.
+    pub(super) fn add(&mut self, kernel: Kernel) {
+        self.found.push(Specialization(kernel));
+    }
+}
+
 impl Target for Kernels {
     fn address(&mut self, _: TensorId, _: bool) -> Result<u64, Unplanned> {
         Ok(ADDRESS)
@@ -117,6 +124,10 @@ impl Target for Kernels {
 
     fn scratch(&mut self, _: usize) -> Result<u64, Unplanned> {
         Ok(ADDRESS)
+    }
+
+    fn grouping(&mut self, _: &Grouping, _: usize) -> Result<(u64, bool), Unplanned> {
+        Ok((ADDRESS, true))
     }
 
     fn precision(&self) -> Precision {
@@ -136,7 +147,7 @@ impl Target for Kernels {
     }
 
     fn launch(&mut self, kernel: Kernel, _: LaunchShape, _: &[u8]) -> Result<(), Unplanned> {
-        self.found.push(Specialization(kernel));
+        self.add(kernel);
         Ok(())
     }
 }

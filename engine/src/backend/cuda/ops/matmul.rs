@@ -6,7 +6,7 @@ use super::super::kernel::{GROUP, Kernel, MUL_MAT};
 use super::arguments::TensorArg;
 use super::decoder::decoder;
 use super::skinny::{self, Products};
-use super::task::Task;
+use super::task::{Grouping, Task};
 use super::tensor::{self, Groups, Tiles};
 use super::unplanned::{Unplanned, size};
 use crate::graph::{Graph, Op, Tensor};
@@ -108,6 +108,30 @@ pub(super) fn mul_mat_id(task: &mut Task<'_>) -> Result<(), Unplanned> {
     skinny::plan(task, &Products::of_one(task.id))
 }
 
+/// Returns the addresses of tiles and of the order of columns. Matmuls with the same ids, such as those of a
+/// gated unit, share a grouping.
+fn group(task: &mut Task<'_>, grouping: &Grouping, n_pairs: usize) -> Result<(u64, u64), Unplanned> {
+    let of_tiles = 3 * size_of::<i32>() * grouping.n_tiles as usize;
+    let (tiles, is_new) = task.target.grouping(grouping, of_tiles + size_of::<i32>() * n_pairs)?;
+    let order = tiles + of_tiles as u64;
+    if is_new {
+        let fault = task.fault();
+        let params = GroupParams {
+            ids: grouping.ids,
+            fault: fault.record,
+            node: fault.node,
+            tiles,
+            order,
+            n_matrices: grouping.n_matrices,
+            tile: grouping.tile,
+            n_tiles: grouping.n_tiles,
+        };
+        let shared = size(size_of::<i32>() * grouping.n_matrices as usize)?;
+        task.launch_with(Kernel::new(&GROUP, "group"), [1, 1, 1], GROUP_THREADS, shared, &params)?;
+    }
+    Ok((tiles, order))
+}
+
 /// Groups columns by matrix on the device, then computes each group in tiles. Each matrix is read once per
 /// tile of columns.
 fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Unplanned> {
@@ -120,22 +144,14 @@ fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let tile = if on_tensor_cores { large.columns } else { TILE[1] };
     // One tile of each matrix may be partially filled.
     let n_tiles = n_pairs / tile as usize + n_matrices.min(n_pairs);
-    let tiles = task.target.scratch(size_of::<i32>() * (3 * n_tiles + n_pairs))?;
-    let order = tiles + (3 * size_of::<i32>() * n_tiles) as u64;
-    let fault = task.fault();
-    let groups = GroupParams {
+    size(n_pairs)?;
+    let grouping = Grouping {
         ids,
-        fault: fault.record,
-        node: fault.node,
-        tiles,
-        order,
         n_matrices: size(n_matrices)? as i32,
         tile: tile as i32,
         n_tiles: size(n_tiles)? as i32,
     };
-    size(n_pairs)?;
-    let shared = size(size_of::<i32>() * n_matrices)?;
-    task.launch_with(Kernel::new(&GROUP, "group"), [1, 1, 1], GROUP_THREADS, shared, &groups)?;
+    let (tiles, order) = group(task, &grouping, n_pairs)?;
     if on_tensor_cores {
         let groups = Groups {
             tiles,

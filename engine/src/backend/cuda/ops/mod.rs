@@ -31,7 +31,7 @@ pub(super) use self::matmul::{has_few_columns, pays_to_bring_weights};
 pub(super) use self::rows::{MAX_ADDED, Normed};
 pub(super) use self::skinny::{MAX_ADDS, Part, Products};
 use self::task::Task;
-pub(super) use self::task::{COLUMNS_ALIGNMENT, ColumnForm, Target};
+pub(super) use self::task::{COLUMNS_ALIGNMENT, ColumnForm, Grouping, Target};
 pub(super) use self::unplanned::Unplanned;
 use super::context::LaunchShape;
 use super::gpu::Gpu;
@@ -64,6 +64,10 @@ impl Target for DryRun {
     fn scratch(&mut self, bytes: usize) -> Result<u64, Unplanned> {
         self.need.scratch = bytes;
         Ok(0)
+    }
+
+    fn grouping(&mut self, _: &Grouping, bytes: usize) -> Result<(u64, bool), Unplanned> {
+        Ok((self.scratch(bytes)?, true))
     }
 
     fn precision(&self) -> Precision {

@@ -28,6 +28,15 @@ pub(in super::super) enum ColumnForm {
     Bfloats,
 }
 
+/// Columns grouped by the matrix that their ids select, in tiles of `tile` columns.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(in super::super) struct Grouping {
+    pub(in super::super) ids: TensorArg,
+    pub(super) n_matrices: i32,
+    pub(super) tile: i32,
+    pub(super) n_tiles: i32,
+}
+
 /// Receives launches and provides the addresses of operands.
 pub(in super::super) trait Target {
     /// Returns the address of a tensor's first byte after checking its bounds, and that it is writable if
@@ -36,6 +45,10 @@ pub(in super::super) trait Target {
 
     /// Returns the address of scratch memory for use by the node's kernels.
     fn scratch(&mut self, bytes: usize) -> Result<u64, Unplanned>;
+
+    /// Returns the address of the scratch memory with a grouping of columns, and true if the caller must
+    /// group the columns first.
+    fn grouping(&mut self, of: &Grouping, bytes: usize) -> Result<(u64, bool), Unplanned>;
 
     /// Returns the required precision of matmuls.
     fn precision(&self) -> Precision;
