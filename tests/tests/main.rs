@@ -13,6 +13,7 @@ mod conformance;
 mod cuda;
 mod cuda_captures;
 mod cuda_experts;
+mod cuda_few;
 mod cuda_forms;
 mod cuda_fusion;
 mod cuda_kernels;

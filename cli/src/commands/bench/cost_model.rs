@@ -11,7 +11,8 @@
 //!   own rate
 //! - shared memory: one clock per access of up to 128 bytes, and one per additional bank-conflict way,
 //!   including `ldmatrix` and async copies
-//! - matrix multiplication: the GPU's `mma.sync` rate, counting multiply and add separately
+//! - matrix multiplication: the GPU's `mma.sync` rates for floats and integers, counting multiply and add
+//!   separately
 //! - latency: the chain of dependent instructions of the slowest block, or of all blocks if more of them than
 //!   fit on the GPU at a time run one after the other. The emulated driver documents the clocks of each
 //!   instruction (`tests/cuda-driver/src/exec/latency.rs`).
@@ -42,6 +43,8 @@ struct GpuSpec {
     /// `mma.sync` rate for bf16 with f32 accumulation, in operations per second; a multiply-add counts as
     /// two. On Hopper it is two thirds of the `wgmma` rate.
     matrix: f64,
+    /// `mma.sync` rate for 8-bit integers.
+    integer_matrix: f64,
 }
 
 const GPUS: [GpuSpec; 3] = [
@@ -53,6 +56,7 @@ const GPUS: [GpuSpec; 3] = [
         threads: 1536,
         shared: 100 << 10,
         matrix: 165e12,
+        integer_matrix: 660e12,
     },
     GpuSpec {
         name: "H100",
@@ -62,6 +66,7 @@ const GPUS: [GpuSpec; 3] = [
         threads: 2048,
         shared: 228 << 10,
         matrix: 660e12,
+        integer_matrix: 1320e12,
     },
     GpuSpec {
         name: "H200",
@@ -71,6 +76,7 @@ const GPUS: [GpuSpec; 3] = [
         threads: 2048,
         shared: 228 << 10,
         matrix: 660e12,
+        integer_matrix: 1320e12,
     },
 ];
 
@@ -121,8 +127,9 @@ struct Counted {
     shared: u64,
     /// Clocks of the slowest block of each launch, and of all blocks, added over launches.
     latency: [u64; 2],
-    /// Matrix multiply-adds.
+    /// Matrix multiply-adds of floats and of 8-bit integers.
     matrix_operations: u64,
+    integer_operations: u64,
     loads: Traffic,
     stores: Traffic,
     /// Loads that copy to shared memory.
@@ -190,7 +197,7 @@ impl Counted {
             32.0 * (self.copies.sectors + self.stores.sectors) as f64 / CACHE_BYTES / busy,
             self.n_instructions() as f64 / ISSUES / busy,
             ((shared.waves + shared.moved) as f64 + copied) / busy,
-            2.0 * self.matrix_operations as f64 / gpu.matrix,
+            2.0 * (self.matrix_operations as f64 / gpu.matrix + self.integer_operations as f64 / gpu.integer_matrix),
         ];
         needs.into_iter().chain(kinds).fold(0.0, f64::max)
     }
@@ -425,6 +432,7 @@ mod tests {
             shared: 0,
             latency: [0; 2],
             matrix_operations: 0,
+            integer_operations: 0,
             loads: Traffic::default(),
             stores: Traffic::default(),
             copies: Traffic::default(),

@@ -12,11 +12,13 @@ use super::driver::CudaError;
 use super::fuse::{self, Steps};
 use super::input_errors::{ErrorWatch, WatchedStream};
 use super::kernel::Kernel;
+use super::library::KernelError;
 use super::ops::{self, Unplanned};
 use super::plan::{CudaPlan, Launch, Planner, Scratch, ScratchAreas};
 use super::state::DeviceState;
 use super::times::{self, Timer};
 use super::work::Work;
+use super::writes::{self, Writes};
 use crate::backend::{
     Backend, BackendError, Buffer, Device, GraphView, MemoryMap, PendingRead, Plan, check_range, rules,
 };
@@ -45,6 +47,7 @@ pub(super) struct CudaBackend {
     /// Event that streams of other devices wait for.
     point: Event,
     idle: Idle,
+    writes: Writes,
     timer: Timer,
 }
 
@@ -68,6 +71,7 @@ impl CudaBackend {
             point: Event::new(&ready.context).map_err(failed)?,
             stream,
             idle: Idle::default(),
+            writes: Writes::new(&ready.context).map_err(failed)?,
             timer: Timer::default(),
             device,
             ready,
@@ -77,6 +81,40 @@ impl CudaBackend {
 
     fn failed(&self, error: CudaError) -> BackendError {
         device_error(self.device.name(), &error)
+    }
+
+    /// Enqueues the writes so far.
+    fn flush(&mut self) -> Result<(), BackendError> {
+        let flushed = self.writes.flush(&self.stream);
+        flushed.map_err(|error| self.failed(error))
+    }
+
+    fn load(&self, kernels: &[Kernel]) -> Result<(), BackendError> {
+        self.ready
+            .library
+            .load(kernels)
+            .map_err(|error| self.not_loaded(&error))
+    }
+
+    fn not_loaded(&self, error: &KernelError) -> BackendError {
+        BackendError::Device {
+            device: self.device.name().to_owned(),
+            message: error.to_string(),
+        }
+    }
+
+    /// Loads the kernel that distributes writes.
+    fn load_writes(&mut self) -> Result<(), BackendError> {
+        if self.writes.has_kernel() {
+            return Ok(());
+        }
+        let kernel = writes::kernel();
+        self.load(&[kernel])?;
+        let function = self.ready.library.loaded(&kernel, 0);
+        if let Some(function) = function.map_err(|error| self.not_loaded(&error))? {
+            self.writes.use_kernel(function);
+        }
+        Ok(())
     }
 
     /// Grows the scratch memory to fit every node and `moved` bytes of relocated results.
@@ -229,15 +267,12 @@ impl Backend for CudaBackend {
         old: Option<Box<dyn Plan>>,
     ) -> Result<Box<dyn Plan>, BackendError> {
         let mut plan = <dyn Plan>::recycle::<CudaPlan>(old);
+        self.load_writes()?;
         let steps = fuse::steps(view, memory, self.precision);
         self.reserve_scratch(view, steps.moved_bytes)?;
         let missing = self.plan(view, memory, &steps, &mut plan)?;
         if !missing.is_empty() {
-            let loaded = self.ready.library.load(&missing);
-            loaded.map_err(|error| BackendError::Device {
-                device: self.device.name().to_owned(),
-                message: error.to_string(),
-            })?;
+            self.load(&missing)?;
             let missing = self.plan(view, memory, &steps, &mut plan)?;
             assert!(missing.is_empty(), "`load` loads every kernel or fails");
         }
@@ -260,6 +295,7 @@ impl Backend for CudaBackend {
         if cancel.load(Ordering::Relaxed) {
             return Err(BackendError::Cancelled);
         }
+        self.flush()?;
         if times::is_on() {
             self.queue_timed(plan, cancel)?;
         } else {
@@ -273,6 +309,7 @@ impl Backend for CudaBackend {
     }
 
     fn synchronize(&mut self) -> Result<(), BackendError> {
+        self.flush()?;
         self.stream.synchronize().map_err(|error| self.failed(error))?;
         self.watch.take()
     }
@@ -280,11 +317,16 @@ impl Backend for CudaBackend {
     fn write_async(&mut self, to: &mut dyn Buffer, offset: usize, data: &[u8]) -> Result<bool, BackendError> {
         check_range(to, offset, data.len())?;
         let buffer = to.as_any().downcast_ref::<CudaBuffer>().ok_or_else(|| foreign(to))?;
+        if self.writes.suits(buffer.memory(), data.len()) {
+            let added = self.writes.add(&self.stream, buffer.memory(), offset, data);
+            return added.map(|()| true).map_err(|error| self.failed(error));
+        }
+        self.flush()?;
         for (i, piece) in data.chunks(MAX_STAGED).enumerate() {
             let (n, at) = (piece.len(), offset + i * MAX_STAGED);
             let mut staging = self.staging(n)?;
             staging.wait().map_err(|error| self.failed(error))?[..n].copy_from_slice(piece);
-            let queued = self.stream.queue_write(buffer.memory(), at, &mut staging, n);
+            let queued = self.stream.queue_write(buffer.memory(), at, &mut staging, 0..n);
             queued.map_err(|error| self.failed(error))?;
             give_back(&self.idle, staging);
         }
@@ -302,6 +344,7 @@ impl Backend for CudaBackend {
             .as_any()
             .downcast_ref::<CudaBuffer>()
             .ok_or_else(|| foreign(from))?;
+        self.flush()?;
         let mut staging = self.staging(len.max(1))?;
         if len > 0 {
             let queued = self.stream.queue_read(buffer.memory(), offset, &mut staging, len);
@@ -336,6 +379,8 @@ impl Backend for CudaBackend {
         };
         let source = (source as &mut dyn Any).downcast_mut::<CudaBackend>();
         source.map_or(Ok(false), |source| {
+            source.flush()?;
+            self.flush()?;
             self.copy_from_device(source, (from, start), (target, to.1), len)
         })
     }
@@ -376,6 +421,8 @@ impl CudaBackend {
 
 impl Drop for CudaBackend {
     fn drop(&mut self) {
+        // A write fails only on a lost device, whose memory nobody reads.
+        let _ = self.flush();
         times::write();
     }
 }

@@ -71,7 +71,7 @@ impl BufferType for CudaBufferType {
             buffer_type: Arc::new(self.clone()),
             name: self.name.clone(),
             stream: self.stream.clone(),
-            memory,
+            memory: Arc::new(memory),
         }))
     }
 }
@@ -81,12 +81,13 @@ pub(super) struct CudaBuffer {
     buffer_type: Arc<dyn BufferType>,
     name: Arc<str>,
     stream: Arc<Stream>,
-    memory: DeviceMemory,
+    /// Shared with writes that are not enqueued yet.
+    memory: Arc<DeviceMemory>,
 }
 
 impl CudaBuffer {
     /// Returns the underlying device memory.
-    pub(super) fn memory(&self) -> &DeviceMemory {
+    pub(super) fn memory(&self) -> &Arc<DeviceMemory> {
         &self.memory
     }
 
@@ -169,7 +170,7 @@ impl CudaUpload {
         for piece in data.chunks(SLOT) {
             let slot = &mut self.slots[self.next];
             slot.wait().map_err(|error| ours.failed(error))?[..piece.len()].copy_from_slice(piece);
-            let queued = self.stream.queue_write(&ours.memory, offset, slot, piece.len());
+            let queued = self.stream.queue_write(&ours.memory, offset, slot, 0..piece.len());
             queued.map_err(|error| ours.failed(error))?;
             offset += piece.len();
             self.next = (self.next + 1) % N_SLOTS;

@@ -2,6 +2,7 @@
 //! everything created in it.
 
 use std::ffi::{CStr, c_void};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -143,20 +144,21 @@ impl Stream {
         }
     }
 
-    /// Enqueues a copy of the first `len` bytes of `from` and records its completion in the event of `from`.
+    /// Enqueues a copy of the bytes `range` of `from` and records its completion in the event of `from`.
     pub(super) fn queue_write(
         &self,
         memory: &DeviceMemory,
         offset: usize,
         from: &mut Staging,
-        len: usize,
+        range: Range<usize>,
     ) -> Result<()> {
-        let (to, data) = (memory.part(offset, len), &from.memory.as_slice()[..len]);
+        let data = &from.memory.as_slice()[range];
+        let to = memory.part(offset, data.len());
         // SAFETY: device memory is freed only after its context is idle. Host memory belongs to `from`, which
         // waits for the event before the memory is written or freed.
         unsafe {
             let driver = self.context.bind()?;
-            driver.copy_to_device(to, data.as_ptr().cast(), len, self.handle)?;
+            driver.copy_to_device(to, data.as_ptr().cast(), data.len(), self.handle)?;
             driver.record_event(from.event.handle, self.handle)
         }
     }

@@ -74,6 +74,7 @@ sources! {
     ROUTER = "router.cu" false [];
     ROWS = "rows.cu" false [];
     SCAN = "scan.cu" true [];
+    SCATTER = "scatter.cu" false [];
     SELECT = "select.cu" false [];
     TOP = "top.cu" false [];
 }

@@ -14,6 +14,7 @@ use super::ops::{self, Unplanned};
 use super::parts::IN_PARTS;
 use super::planned_memory::Addresses;
 use super::specializations::{Kernels, Specialization};
+use super::writes;
 use crate::backend::{
     Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, GraphView, MemoryMap, Plan, Stored,
     Upload, WeightStorage, rules,
@@ -135,6 +136,7 @@ impl Backend for PlanningBackend {
         old: Option<Box<dyn Plan>>,
     ) -> Result<Box<dyn Plan>, BackendError> {
         let mut kernels = Kernels::new(self.precision, self.planning.gpu);
+        kernels.add(writes::kernel());
         for step in &fuse::steps(view, memory, self.precision).steps {
             ops::plan_step(view.graph, step, &mut kernels).map_err(|refusal| match refusal {
                 Unplanned::Unsupported(_) => rules::unsupported(view.graph, step.first()),

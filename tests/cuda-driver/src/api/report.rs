@@ -23,6 +23,7 @@ impl Driver {
     /// Returns all counters as a JSON object.
     pub fn counters(&self) -> String {
         let [to, from, within] = self.counts.copied;
+        let [n_to, n_from, n_within] = self.counts.copies;
         let mut json = String::from("{\n");
         let alive: usize = self.devices.iter().map(|d| d.memory.regions().len()).sum();
         let modules: usize = self.modules.values().map(|m| m.variables.len()).sum();
@@ -58,6 +59,10 @@ impl Driver {
             json,
             "  \"copied_to\": {to}, \"copied_from\": {from}, \"copied_within\": {within},"
         );
+        let _ = writeln!(
+            json,
+            "  \"copies_to\": {n_to}, \"copies_from\": {n_from}, \"copies_within\": {n_within},"
+        );
         let kernels = self
             .counts
             .kernels
@@ -87,12 +92,13 @@ fn kernel(counts: &KernelCounts) -> String {
         )
     };
     format!(
-        "{{\"launches\": {}, \"blocks\": {}, \"threads\": {}, \"shared\": {}, \"matrix_operations\": {}, \"loads\": {}, \"stores\": {}, \"copies\": {}, \"footprint\": [{}, {}], \"latency\": [{}, {}], \"instructions\": {{{}}}}}",
+        "{{\"launches\": {}, \"blocks\": {}, \"threads\": {}, \"shared\": {}, \"matrix_operations\": {}, \"integer_operations\": {}, \"loads\": {}, \"stores\": {}, \"copies\": {}, \"footprint\": [{}, {}], \"latency\": [{}, {}], \"instructions\": {{{}}}}}",
         counts.launches,
         counts.blocks,
         counts.threads,
         counts.shared_max,
         counts.matrix_operations,
+        counts.integer_operations,
         traffic(&counts.loads),
         traffic(&counts.stores),
         traffic(&counts.copies),

@@ -148,6 +148,7 @@ impl Driver {
             _ => 2,
         };
         self.counts.copied[direction] += len;
+        self.counts.copies[direction] += 1;
         let address = |found: &Option<(usize, usize, u64)>, host: u64| match found {
             Some((device, region, offset)) => self.devices[*device].memory.regions()[*region].data(*offset),
             None => host as *mut u8,

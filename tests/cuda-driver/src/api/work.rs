@@ -4,6 +4,7 @@ use crate::device::order::Range;
 use crate::exec::env::Count;
 use crate::exec::grid::LaunchResult;
 use crate::exec::inst::{Action, Class, Kernel, Matrix};
+use crate::exec::scalar::Scalar;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -44,6 +45,8 @@ pub struct Counts {
     pub kernels: BTreeMap<String, KernelCounts>,
     /// Number of bytes copied to, from, and within devices.
     pub copied: [u64; 3],
+    /// Number of copies to, from, and within devices.
+    pub copies: [u64; 3],
     pub graph_launches: u64,
     /// Captures that a call of some thread invalidated.
     pub broken_captures: u64,
@@ -66,8 +69,9 @@ pub struct KernelCounts {
     /// Distinct bytes read and written per launch. Counted only if order is checked; gaps of up to 64 bytes
     /// may be included.
     pub footprint: [u64; 2],
-    /// Number of multiply-adds executed by `mma`.
+    /// Number of multiply-adds executed by `mma` on floats, and on integers.
     pub matrix_operations: u64,
+    pub integer_operations: u64,
     /// Largest shared memory of a block in bytes.
     pub shared_max: u32,
     /// Clocks of the slowest block of each launch, and of all blocks, added over launches. Counted after
@@ -96,6 +100,9 @@ impl KernelCounts {
                     self.copies.add(count);
                 }
                 Action::Store(_) if inst.class == Class::Global => self.stores.add(count),
+                Action::Matrix(Matrix::Multiply(m)) if m.sum == Scalar::S32 => {
+                    self.integer_operations += count.warps * m.operations();
+                }
                 Action::Matrix(Matrix::Multiply(m)) => self.matrix_operations += count.warps * m.operations(),
                 _ => {}
             }

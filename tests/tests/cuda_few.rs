@@ -1,0 +1,120 @@
+//! Work of decode steps with several columns, counted by the emulated driver.
+
+use engine::backend::cuda::Counters;
+use kernels::{GgmlType, Precision};
+use tests::emulator::with_device;
+use tests::{context, decode_last, fixture, tokens};
+
+use crate::cuda::{card, params};
+use crate::cuda_fusion::Sketch;
+
+/// Returns the counters of the emulated driver, or `None` for a real driver.
+fn counters() -> Option<serde_json::Value> {
+    let all = Counters::find()?.json();
+    Some(serde_json::from_str(&all).expect("the counters are JSON"))
+}
+
+/// Returns the warp instructions of a matmul with `n` columns, and the bytes of the weights that it loads.
+fn counted(ty: GgmlType, n: usize) -> Option<(u64, u64)> {
+    let mut s = Sketch::new(Precision::Fast);
+    let w = s.values(ty, [4096, 256, 1, 1]);
+    let x = s.values(GgmlType::F32, [4096, n, 1, 1]);
+    let product = s.graph.mul_mat(w, x).expect("the shapes match");
+    s.graph.expand(product);
+    s.both(&[product]);
+    let all = counters()?;
+    let kernels = all["kernels"].as_object().expect("kernels were launched");
+    let (_, matmul) = (kernels.iter())
+        .find(|(name, _)| name.starts_with("mul_"))
+        .expect("a kernel multiplies");
+    let instructions = matmul["instructions"].as_object().expect("classes of instructions");
+    let warps = instructions
+        .values()
+        .map(|class| class["warps"].as_u64().expect("a counter"));
+    Some((warps.sum(), matmul["copies"]["bytes"].as_u64().expect("a counter")))
+}
+
+/// Eight columns read and decode the weights once, like one column. Without tensor cores, eight columns took 3.7
+/// times the instructions of one, and memory waited for them.
+#[test]
+fn eight_columns_read_and_decode_weights_once() {
+    with_device("cuda_few::eight_columns_read_and_decode_weights_once", || {
+        for ty in [
+            GgmlType::Q4_K,
+            GgmlType::Q6_K,
+            GgmlType::Q8_0,
+            GgmlType::Q4_0,
+            GgmlType::Q5_K,
+        ] {
+            let [one, two, eight] = [1, 2, 8].map(|n| counted(ty, n));
+            let (Some(one), Some(two), Some(eight)) = (one, two, eight) else {
+                return;
+            };
+            let ratios = [two.0, eight.0].map(|n| n as f64 / one.0 as f64);
+            eprintln!("{ty}: {one:?}, {two:?}, {eight:?}, ratios {ratios:.2?}");
+            assert_eq!((two.1, eight.1), (one.1, one.1), "{ty}: bytes of the weights");
+            assert!(
+                ratios[0] < 1.15 && ratios[1] < 2.3,
+                "{ty}: {ratios:?} times the instructions"
+            );
+        }
+    });
+}
+
+/// The three matrices of an expert share the grouping of columns by expert.
+#[test]
+fn experts_of_a_layer_group_columns_once() {
+    with_device("cuda_few::experts_of_a_layer_group_columns_once", || {
+        let name = "llama-moe";
+        let model = fixture(name)
+            .model(archs::ALL, &params(&card(), usize::MAX))
+            .expect("the fixture's model loads");
+        let mut ctx = context(&model, |_| {});
+        Counters::find().inspect(|counters| counters.reset());
+        let logits = decode_last(&mut ctx, &tokens(name)[..16], 0, 0);
+        let Some(all) = counters() else { return };
+        let launches = |marks: [&str; 2]| -> u64 {
+            let kernels = all["kernels"].as_object().expect("kernels were launched");
+            let found = kernels
+                .iter()
+                .filter(|(name, _)| marks.iter().all(|mark| name.contains(mark)));
+            found
+                .map(|(_, kernel)| kernel["launches"].as_u64().expect("a counter"))
+                .sum()
+        };
+        let (groups, matmuls) = (launches(["group (", "group.cu"]), launches(["mul_mat", "IDS=1"]));
+        assert!(
+            groups > 0 && matmuls == 3 * groups,
+            "{matmuls} matmuls, {groups} groupings"
+        );
+        let want = decode_last(&mut context(&tests::model(name), |_| {}), &tokens(name)[..16], 0, 0);
+        let error = tests::nmse(&want, &logits);
+        assert!(error < 1e-6, "NMSE {error:.3e}");
+    });
+}
+
+/// The inputs of a decode step reach the device in one copy, and a kernel distributes them. The logits and the
+/// record of invalid indices are copied back.
+#[test]
+fn decode_step_copies_its_inputs_once() {
+    with_device("cuda_few::decode_step_copies_its_inputs_once", || {
+        for name in ["qwen3-dense", "gemma3-dense", "mamba2-dense"] {
+            let model = fixture(name)
+                .model(archs::ALL, &params(&card(), usize::MAX))
+                .expect("the fixture's model loads");
+            let mut ctx = context(&model, |_| {});
+            let tokens = tokens(name);
+            // Enough runs for a recording.
+            for (pos, token) in tokens[..5].iter().enumerate() {
+                decode_last(&mut ctx, &[*token], pos, 0);
+            }
+            Counters::find().inspect(|counters| counters.reset());
+            decode_last(&mut ctx, &tokens[5..6], 5, 0);
+            let Some(all) = counters() else { return };
+            let count = |name: &str| all[name].as_u64().expect("a counter");
+            assert_eq!(count("graph_launches"), 1, "{name}: {all}");
+            assert_eq!(all["kernels"]["scatter (scatter.cu)"]["launches"], 1, "{name}");
+            assert_eq!([count("copies_to"), count("copies_from")], [1, 2], "{name}");
+        }
+    });
+}
