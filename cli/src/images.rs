@@ -60,7 +60,7 @@ fn beside(model: &Path) -> Option<PathBuf> {
     let mut found: Vec<PathBuf> = paths.filter(is_projector).collect();
     if found.len() > 1 {
         warn!(
-            "{}: {} projectors (mmproj*.gguf), none of which is used; choose one with --mmproj",
+            "{}: {} projectors (mmproj*.gguf) are ignored; choose one with --mmproj",
             directory.display(),
             found.len()
         );

@@ -43,25 +43,7 @@ fn message(i: usize, value: Json, reader: &mut ContentReader) -> ApiResult<Messa
         "system" | "user" | "assistant" | "tool" => &role,
         _ => return Err(wrong(".role", "expected system, developer, user, assistant or tool")),
     };
-    reader.enter(&path(".images"), role);
-    let images = reader.beside(fields.remove("images").unwrap_or_default());
-    let images = images.map_err(|what| wrong(".images", &what))?;
-    let mut content = match fields.remove("content") {
-        None | Some(Json::Null) if role == "assistant" => String::new(),
-        None | Some(Json::Null) => return Err(wrong(".content", "missing; expected a string or a list of parts")),
-        Some(content) => {
-            reader.enter(&path(".content"), role);
-            reader.text(content).map_err(|what| wrong(".content", &what))?
-        }
-    };
-    // Marks come before the text, and a note after it.
-    let at = if images.starts_with(IMAGE_MARK) {
-        0
-    } else {
-        content.len()
-    };
-    content.insert_str(at, &images);
-    let mut message = Message::new(role, content);
+    let mut message = Message::new(role, content(i, role, &mut fields, reader)?);
     for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
         match name.as_str() {
             "tool_calls" => {
@@ -105,6 +87,31 @@ fn message(i: usize, value: Json, reader: &mut ContentReader) -> ApiResult<Messa
         }
     }
     Ok(message)
+}
+
+/// Reads the content of a message, and the images beside the content, as in Ollama's API.
+fn content(i: usize, role: &str, fields: &mut Map<String, Json>, reader: &mut ContentReader) -> ApiResult<String> {
+    let path = |field: &str| format!("messages[{i}]{field}");
+    reader.enter(&path(".images"), role);
+    let images = reader.beside(fields.remove("images").unwrap_or_default());
+    let images = images.map_err(|what| ApiError::field(&path(".images"), what))?;
+    let field = path(".content");
+    let mut content = match fields.remove("content") {
+        None | Some(Json::Null) if role == "assistant" => String::new(),
+        None | Some(Json::Null) => {
+            let missing = "missing; expected a string or a list of parts";
+            return Err(ApiError::field(&field, missing));
+        }
+        Some(content) => {
+            reader.enter(&field, role);
+            let text = reader.text(content);
+            text.map_err(|what| ApiError::field(&field, what))?
+        }
+    };
+    // Marks come before the text, and a note after it.
+    let is_before = images.starts_with(IMAGE_MARK);
+    content.insert_str(if is_before { 0 } else { content.len() }, &images);
+    Ok(content)
 }
 
 /// Returns the text of a `content` value without images.
