@@ -4,7 +4,7 @@ use std::path::Path;
 
 use engine::builder::{
     BatchMedia, BuildGraph, BuildParams, BuildTables, Builder, GraphOutput, GraphPart, HiddenRows, Inputs,
-    MemoryParams, MemorySpecs, WeightLeaf,
+    MemoryParams, MemorySpecs, PatchGrid, WeightLeaf,
 };
 use engine::conformance::all_logits;
 use engine::gguf::{Gguf, GgufWriter, Metadata, Value};
@@ -170,6 +170,7 @@ fn built(
         causal: !arch.bidirectional && base.causal && part == GraphPart::Graph,
         output: GraphOutput::Result,
         media: BatchMedia::Some,
+        grid: PatchGrid::default(),
     };
     let (mut g, mut tables, mut inputs) = (Graph::new(), BuildTables::default(), Inputs::default());
     let mut specs = MemorySpecs::default();
@@ -204,7 +205,7 @@ fn built(
 fn add(b: &mut Builder<'_>, graph: &dyn BuildGraph, part: GraphPart) -> Option<TensorId> {
     let result = match part {
         GraphPart::Encoder => graph.encode(b),
-        GraphPart::Graph => Some(graph.build(b)),
+        GraphPart::Graph | GraphPart::Cross => Some(graph.build(b)),
         GraphPart::Mtp => graph.mtp(b),
     };
     result.map(|result| b.output(result))

@@ -178,7 +178,7 @@ impl Executor {
             encoded: &self.encoded,
             hidden: &[],
             media: &[],
-            patches: &[],
+            image: ImageInput::default(),
             frames: &[],
         };
         graph.run(ubatch, self.settings.params.n_threads_batch)?;
