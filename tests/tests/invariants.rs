@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use engine::context::Batch;
 use engine::graph::{Graph, Op, TensorId};
 use engine::sched::Observer;
 use tests::{context, decode_last, model, root, tokens};
