@@ -16,7 +16,7 @@ mod speculation;
 mod template;
 pub mod values;
 
-pub use adapter::{AdapterArgs, ScaledFile};
+pub use adapter::{AdapterArgs, ScaledFile, scaled_file};
 pub use context::{BatchSizeArgs, CacheTypeArgs, ContextArgs, PrecisionArg, PrecisionArgs, UbatchSizeArgs};
 pub use display::{DisplayArgs, LogArgs};
 pub use grammar::GrammarArgs;

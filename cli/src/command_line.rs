@@ -16,6 +16,7 @@ use crate::commands::gguf::GgufArgs;
 use crate::commands::imatrix::ImatrixArgs;
 use crate::commands::inspect::InspectArgs;
 use crate::commands::logits::LogitsArgs;
+use crate::commands::lora::{ConvertLoraArgs, ExportLoraArgs};
 use crate::commands::models::{ListArgs, PsArgs, PullArgs, RmArgs};
 use crate::commands::perplexity::PerplexityArgs;
 use crate::commands::quantize::QuantizeArgs;
@@ -74,6 +75,10 @@ pub enum Command {
     Convert(ConvertArgs),
     /// Write a model file with weights in smaller types
     Quantize(QuantizeArgs),
+    /// Write a LoRA adapter from one that the PEFT library has saved
+    ConvertLora(ConvertLoraArgs),
+    /// Write a model file with LoRA adapters merged into the weights
+    ExportLora(ExportLoraArgs),
     /// Write a model file with random weights, for benchmarks
     Synth(SynthArgs),
     /// Download models
@@ -147,6 +152,8 @@ pub fn dispatch(command: Command) -> Outcome {
         Command::Imatrix(args) => commands::imatrix::run(&args),
         Command::Convert(args) => commands::convert::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
+        Command::ConvertLora(args) => commands::lora::convert(&args),
+        Command::ExportLora(args) => commands::lora::export(&args),
         Command::Synth(args) => commands::synth::run(&args),
     }
 }

@@ -24,6 +24,7 @@ mod imatrix;
 mod instruction_sets;
 mod llama_cpp;
 mod loading;
+mod lora;
 mod perplexity;
 mod quantize;
 mod run;

@@ -1,5 +1,7 @@
 //! Conversion of published checkpoints: values of the written tensors, and one sentence for each kind of bad input.
 
+mod adapters;
+
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -47,7 +47,7 @@ fn file_and_scale(text: &str) -> Result<ScaledFile, String> {
 }
 
 /// Parses `FILE` or `FILE=SCALE`. The last `=` starts a scale only if a number follows.
-fn scaled_file(text: &str) -> Result<ScaledFile, String> {
+pub fn scaled_file(text: &str) -> Result<ScaledFile, String> {
     let (path, scale) = match text.rsplit_once('=') {
         Some((path, scale)) if finite(scale).is_some() => (path, finite(scale).unwrap_or(1.0)),
         _ => (text, 1.0),

@@ -13,6 +13,7 @@ pub mod gguf;
 pub mod imatrix;
 pub mod inspect;
 pub mod logits;
+pub mod lora;
 pub mod models;
 pub mod perplexity;
 mod plan;

@@ -19,8 +19,8 @@ use super::error::check_file_kind;
 use super::place::{PendingLeaf, PlacedLeaf, PlacedLeaves, place};
 use super::{AdapterError, AdapterMismatch};
 
-const SUFFIX_A: &str = ".lora_a";
-const SUFFIX_B: &str = ".lora_b";
+pub(super) const SUFFIX_A: &str = ".lora_a";
+pub(super) const SUFFIX_B: &str = ".lora_b";
 /// Suffix of modified norms, which some converters include; llama.cpp ignores them, too.
 const IGNORED_SUFFIX: &str = "_norm.weight";
 

@@ -4,22 +4,26 @@
 //! order of the data flow:
 //!
 //! - `safetensors`, `shards`: checked headers, and the tensors of all files
-//! - `config`: `config.json` and the values of settings
+//! - `config`, `setting`: `config.json`, the values of settings, and of keys
 //! - `view`, `data`: steps of a mapping, and the written elements
 //! - `rope`, `tokenizer`: rotary scaling and vocabularies
 //! - `plan`, `write`: a checked plan, and the writer of its file
+//! - `adapter`: low-rank adapters
 
+mod adapter;
 mod config;
 mod data;
 mod error;
 mod plan;
 mod rope;
 mod safetensors;
+mod setting;
 mod shards;
 mod tokenizer;
 mod view;
 mod write;
 
+pub use adapter::{AdaptedWeight, AdapterConversion};
 pub use error::CheckpointError;
 pub use plan::{Conversion, ConvertedTensor, OutputType};
 pub use safetensors::{SourceTensor, SourceType, parse as parse_safetensors};

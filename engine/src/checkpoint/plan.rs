@@ -8,13 +8,14 @@ use kernels::GgmlType;
 use super::config::{Config, Evaluator, Setting};
 use super::data::{DataChange, MXFP4_BLOCK, Piece, Scales, TensorData};
 use super::safetensors::{SourceTensor, SourceType};
+use super::setting::{paths, typed};
 use super::shards::Shards;
 use super::view::View;
 use super::{CheckpointError, rope, tokenizer};
-use crate::gguf::{Array, Gguf, GgufWriter, Metadata, Value};
+use crate::gguf::{Gguf, GgufWriter, Metadata};
 use crate::model::{
-    Architecture, Checkpoint, CheckpointOrigin, CheckpointSource, ConfigTerm, Registered, SettingType, declare_header,
-    did_you_mean, nearest_names,
+    Architecture, Checkpoint, CheckpointOrigin, CheckpointSource, Registered, declare_header, did_you_mean,
+    nearest_names,
 };
 use crate::vocab::Vocab;
 
@@ -87,6 +88,7 @@ impl Conversion {
             ty,
             used: HashSet::new(),
             tensors: Vec::new(),
+            has_rows_only: false,
         };
         planner.check_quantization()?;
         let mut metadata = planner.settings(&directory)?;
@@ -160,6 +162,16 @@ impl ConvertedTensor {
     /// Returns the values that follow from the configuration; empty for other tensors.
     pub(super) fn computed(&self) -> &[f32] {
         &self.computed
+    }
+
+    /// Returns the views of the sources.
+    pub(super) fn views(&self) -> &[View] {
+        &self.views
+    }
+
+    /// Returns the changes of values.
+    pub(super) fn changes(&self) -> &[DataChange] {
+        &self.changes
     }
 
     /// Returns the size in bytes.
@@ -260,6 +272,38 @@ struct Planner<'a> {
     /// Tensors of the checkpoint that are converted.
     used: HashSet<String>,
     tensors: Vec<ConvertedTensor>,
+    /// Whether steps that do not only select or reorder rows are errors.
+    has_rows_only: bool,
+}
+
+/// Plans the tensors that an architecture makes from matrices with the rows of its weights, such as the second factors
+/// of a low-rank adapter.
+pub(super) fn of_rows(
+    config: &Config,
+    shards: &Shards,
+    archs: &[Registered],
+) -> Result<(&'static Architecture, Vec<ConvertedTensor>), CheckpointError> {
+    let (arch, section, _) = find_section(config, archs)?;
+    let mut planner = Planner {
+        arch,
+        section,
+        config,
+        shards,
+        values: Evaluator::new(config, section),
+        ty: OutputType::Auto,
+        used: HashSet::new(),
+        tensors: Vec::new(),
+        has_rows_only: true,
+    };
+    // Sizes of steps follow from settings.
+    planner.settings(Path::new("."))?;
+    planner.all_tensors()?;
+    planner.check_unused()?;
+    let is_made = |name: &&String| planner.tensors.iter().any(|t| t.from.contains(name));
+    if let Some(lost) = planner.used.iter().find(|name| !is_made(name)) {
+        return Err(planner.tensor_error(lost, "is part of another tensor of the model, and cannot be adapted"));
+    }
+    Ok((arch, planner.tensors))
 }
 
 impl Planner<'_> {
@@ -556,6 +600,14 @@ impl Planner<'_> {
     ) -> Result<Vec<(&'o str, Vec<usize>)>, CheckpointError> {
         let mut steps = Vec::new();
         for (word, args) in origin.steps {
+            let is_of_rows = ["rows", "split", "every", "pairs", "times", "neg"].contains(word);
+            if self.has_rows_only && !is_of_rows {
+                let text = format!(
+                    "`{}` cannot be adapted, because the conversion changes it by `{word}`",
+                    origin.name
+                );
+                return Err(self.config_error(text));
+            }
             if ["plus", "times", "exp", "neg"].contains(word) {
                 continue;
             }
@@ -699,63 +751,4 @@ fn apply(view: &mut View, steps: &[(&str, Vec<usize>)], is_bias: bool) -> Result
         view.remove_column();
     }
     Ok(())
-}
-
-/// Returns the paths of a setting, for messages.
-fn paths(terms: &[ConfigTerm]) -> String {
-    fn collect(term: &ConfigTerm, names: &mut Vec<String>) {
-        match term {
-            ConfigTerm::Path(path) => names.push(format!("`{path}`")),
-            ConfigTerm::Symbol(name) => names.push(format!("the value of `{name}`")),
-            ConfigTerm::Call(_, args) => args.iter().for_each(|arg| collect(arg, names)),
-            _ => {}
-        }
-    }
-    let mut names = Vec::new();
-    terms.iter().for_each(|term| collect(term, &mut names));
-    names.join(" or ")
-}
-
-/// Converts a setting to the value of a key.
-fn typed(value: &Setting, ty: SettingType) -> Option<Value> {
-    let int = |v: &Setting| match v {
-        Setting::Int(n) => u32::try_from(*n).ok(),
-        Setting::Float(x) if x.fract() == 0.0 && (0.0..4e9).contains(x) => Some(*x as u32),
-        Setting::Bool(b) => Some(u32::from(*b)),
-        _ => None,
-    };
-    let float = |v: &Setting| match v {
-        Setting::Int(n) => Some(*n as f32),
-        Setting::Float(x) => Some(*x as f32),
-        _ => None,
-    };
-    let bool = |v: &Setting| match v {
-        Setting::Bool(b) => Some(*b),
-        _ => None,
-    };
-    if let Setting::List(list) = value {
-        let first = list.first()?;
-        return Some(Value::Array(match (ty, first) {
-            (SettingType::Bool | SettingType::Any, Setting::Bool(_)) => {
-                Array::Bool(list.iter().map(bool).collect::<Option<_>>()?)
-            }
-            (SettingType::Float, _) | (SettingType::Any, Setting::Float(_)) => {
-                Array::F32(list.iter().map(float).collect::<Option<_>>()?)
-            }
-            (SettingType::Int, _) | (SettingType::Any, Setting::Int(_)) => {
-                Array::U32(list.iter().map(int).collect::<Option<_>>()?)
-            }
-            _ => return None,
-        }));
-    }
-    Some(match (ty, value) {
-        (SettingType::Int, v) => Value::U32(int(v)?),
-        (SettingType::Float, v) => Value::F32(float(v)?),
-        (SettingType::Bool, v) => Value::Bool(bool(v)?),
-        (SettingType::Text | SettingType::Any, Setting::Text(text)) => Value::from(text.as_str()),
-        (SettingType::Any, Setting::Bool(b)) => Value::Bool(*b),
-        (SettingType::Any, Setting::Float(x)) => Value::F32(*x as f32),
-        (SettingType::Any, v) => Value::U32(int(v)?),
-        _ => return None,
-    })
 }

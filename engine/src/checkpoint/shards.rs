@@ -66,6 +66,25 @@ impl Shards {
         Ok(())
     }
 
+    /// Gives tensors new names, and leaves out those without one.
+    pub fn renamed(mut self, rename: impl Fn(&str) -> Option<String>) -> Result<Shards, CheckpointError> {
+        self.names.clear();
+        for (s, shard) in self.shards.iter_mut().enumerate() {
+            let named = shard.tensors.drain(..).filter_map(|tensor| {
+                let name = rename(&tensor.name)?;
+                Some(SourceTensor { name, ..tensor })
+            });
+            shard.tensors = named.collect();
+            for (i, tensor) in shard.tensors.iter().enumerate() {
+                if self.names.insert(tensor.name.clone(), (s, i)).is_some() {
+                    let text = format!("tensor `{}` is listed twice", tensor.name);
+                    return Err(CheckpointError::file(&shard.path, text));
+                }
+            }
+        }
+        Ok(self)
+    }
+
     /// Returns the tensor of this name.
     pub fn get(&self, name: &str) -> Option<&SourceTensor> {
         self.names.get(name).map(|&(shard, i)| &self.shards[shard].tensors[i])

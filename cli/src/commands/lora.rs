@@ -1,0 +1,178 @@
+//! `llama convert-lora` and `llama export-lora`: converts published adapters, and merges adapters into models.
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use engine::adapter::{Merge, MergeError, ScaledFactors};
+use engine::checkpoint::{AdapterConversion, CheckpointError};
+use engine::gguf::{GgufFile, GgufSet};
+use serde_json::json;
+
+use crate::args::{ScaledFile, scaled_file};
+use crate::commands::stdout;
+use crate::failure::{Failure, Outcome};
+use crate::output::{OutputFile, check_absent, failed};
+use crate::{format, interrupt, progress};
+
+/// Arguments of `llama convert-lora`.
+#[derive(Debug, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "Example:\n  llama convert-lora ./my-adapter adapter.gguf --base ./Qwen3-0.6B\n  llama run qwen3-0.6b.gguf --lora adapter.gguf"
+)]
+pub struct ConvertLoraArgs {
+    /// Directory of an adapter that the PEFT library has saved
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// GGUF file to write
+    #[arg(value_name = "OUT")]
+    pub output: PathBuf,
+    /// Directory with the config.json of the base model
+    #[arg(long, value_name = "DIR")]
+    pub base: PathBuf,
+    /// Print the adapted weights, and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Replace an existing file
+    #[arg(long)]
+    pub force: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `llama export-lora`.
+#[derive(Debug, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "Example:\n  llama export-lora model-f16.gguf merged-f16.gguf --lora style.gguf --lora facts.gguf=0.5"
+)]
+pub struct ExportLoraArgs {
+    /// GGUF file of the model, or the first part of a split model
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// GGUF file to write
+    #[arg(value_name = "OUT")]
+    pub output: PathBuf,
+    /// LoRA adapter and its scale (may be repeated)
+    #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, required = true)]
+    pub lora: Vec<ScaledFile>,
+    /// Replace an existing file
+    #[arg(long)]
+    pub force: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Writes an adapter and prints its properties.
+pub fn convert(args: &ConvertLoraArgs) -> Outcome {
+    if !args.dry_run {
+        check_absent(&args.output, args.force)?;
+    }
+    let adapter = AdapterConversion::open(&args.input, &args.base, archs::ALL).map_err(of_checkpoint)?;
+    if !args.dry_run {
+        let guard = interrupt::listen();
+        let bar = progress::timed("converting", adapter.weights.len());
+        write(&args.output, |out| {
+            let progress = |done| {
+                bar.set(done);
+                !guard.is_set()
+            };
+            adapter.write(out, &progress).map_err(of_checkpoint)
+        })?;
+    }
+    print_converted(args, &adapter)
+}
+
+fn print_converted(args: &ConvertLoraArgs, adapter: &AdapterConversion) -> Outcome {
+    let mut out = stdout();
+    if args.json {
+        let weights = adapter.weights.iter();
+        let weights = weights.map(|w| json!({ "name": w.name, "from": w.from, "rank": w.rank, "shapes": w.shapes }));
+        let report = json!({
+            "file": args.output.display().to_string(),
+            "architecture": adapter.arch.name,
+            "alpha": adapter.alpha,
+            "weights": weights.collect::<Vec<_>>(),
+        });
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+        return Ok(out.flush()?);
+    }
+    for weight in adapter.weights.iter().filter(|_| args.dry_run) {
+        let from = weight.from.first().map_or("", String::as_str);
+        writeln!(out, "{:<32} rank {:<5} {from}", weight.name, weight.rank)?;
+    }
+    writeln!(
+        out,
+        "{}: LoRA adapter for {}, {}",
+        args.output.display(),
+        adapter.arch.name,
+        format::plural(adapter.weights.len(), "weight")
+    )?;
+    Ok(out.flush()?)
+}
+
+/// Merges adapters into a model.
+pub fn export(args: &ExportLoraArgs) -> Outcome {
+    check_absent(&args.output, args.force)?;
+    let model = GgufSet::open(&args.input)?;
+    let files = args.lora.iter().map(|adapter| GgufFile::open(&adapter.path));
+    let files = files.collect::<Result<Vec<_>, _>>()?;
+    let adapters: Vec<_> = files
+        .iter()
+        .zip(&args.lora)
+        .map(|(file, adapter)| ScaledFactors {
+            file,
+            scale: adapter.scale,
+        })
+        .collect();
+    let merge = Merge::new(&model, &adapters).map_err(of_merge)?;
+    let guard = interrupt::listen();
+    let bar = progress::timed("merging", merge.n_elements());
+    write(&args.output, |out| {
+        let progress = |done| {
+            bar.set(done);
+            !guard.is_set()
+        };
+        merge.write(out, &progress).map(|_| ()).map_err(of_merge)
+    })?;
+    drop(bar);
+    let mut out = stdout();
+    if args.json {
+        let report = json!({ "file": args.output.display().to_string(), "weights": merge.n_weights() });
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        let weights = format::plural(merge.n_weights(), "weight");
+        writeln!(out, "{}: {weights} changed", args.output.display())?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Writes a file, which gets its name once it is complete.
+fn write(path: &Path, f: impl FnOnce(&mut dyn Write) -> Outcome) -> Outcome {
+    let mut output = OutputFile::create(path)?;
+    let mut out = BufWriter::with_capacity(1 << 20, output.file());
+    f(&mut out)?;
+    out.flush().map_err(|e| failed(path, &e))?;
+    drop(out);
+    output.finish(None)
+}
+
+fn of_checkpoint(error: CheckpointError) -> Failure {
+    match error {
+        CheckpointError::Stopped => Failure::Interrupted,
+        CheckpointError::Gguf(error) => error.into(),
+        error => Failure::new(error),
+    }
+}
+
+fn of_merge(error: MergeError) -> Failure {
+    match error {
+        MergeError::Stopped => Failure::Interrupted,
+        error => error.into(),
+    }
+}
