@@ -24,7 +24,15 @@ pub fn projector(
 ) -> Outcome<Option<Projector>> {
     let open = |path: &Path| -> Outcome<Result<Projector, ImageError>> {
         let load = load.params(precision, None)?;
-        Ok(Projector::open(path, &load, params, language))
+        let mut projector = match Projector::open(path, &load, params, language) {
+            Ok(projector) => projector,
+            Err(error) => return Ok(Err(error)),
+        };
+        let [min, max] = [args.image_min_tokens, args.image_max_tokens].map(|n| n.map(|n| n as usize));
+        projector
+            .limit_rows(min, max)
+            .map_err(|e| Failure::new(format_args!("--image-min-tokens, --image-max-tokens: {e}")))?;
+        Ok(Ok(projector))
     };
     if let Some(path) = &args.mmproj {
         let opened = open(path)?.map_err(|e| Failure::new(format_args!("--mmproj: {e}")))?;

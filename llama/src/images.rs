@@ -145,6 +145,16 @@ impl Projector {
             .encode(image.width as usize, image.height as usize, &image.data)?)
     }
 
+    /// Limits the number of rows of an image; see [`MediaEncoder::limit_rows`].
+    ///
+    /// # Errors
+    /// [`ImageError::Encoder`] if all images have one size, or the limits are invalid.
+    pub fn limit_rows(&mut self, min: Option<usize>, max: Option<usize>) -> Result<(), ImageError> {
+        self.encoder.limit_rows(min, max)?;
+        self.layout.sizes = *self.encoder.sizes();
+        Ok(())
+    }
+
     /// Returns the encoder.
     pub fn encoder(&self) -> &MediaEncoder {
         &self.encoder

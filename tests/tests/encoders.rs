@@ -27,21 +27,29 @@ type Sizes = &'static [(&'static str, f64)];
 
 /// An encoder with a language model that takes its rows.
 struct Family {
+    /// Name of the recordings.
+    name: &'static str,
     encoder: &'static str,
+    /// Sizes of the encoder, in addition to those of its declaration.
+    encoder_sizes: Sizes,
     text: &'static str,
     /// Width and height of the image in pixels.
     image: [usize; 2],
     sizes: Sizes,
     /// Tensors of the encoder that the published model has no bias for.
     without_bias: &'static [&'static str],
+    /// Optional tensors of the language model.
+    text_optional: &'static [&'static str],
     /// Tensors of the language model that have a bias.
     text_biases: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 5] = [
+const FAMILIES: [Family; 6] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
+        name: "gemma3",
         encoder: "gemma3",
+        encoder_sizes: &[],
         text: "gemma3",
         image: [112, 112],
         sizes: &[
@@ -57,10 +65,13 @@ const FAMILIES: [Family; 5] = [
             ("swa_pattern", 2.0),
         ],
         without_bias: &[],
+        text_optional: &[],
         text_biases: &[],
     },
     Family {
+        name: "idefics3",
         encoder: "idefics3",
+        encoder_sizes: &[],
         text: "llama",
         image: [112, 112],
         sizes: &[
@@ -72,11 +83,14 @@ const FAMILIES: [Family; 5] = [
             ("n_vocab", 128.0),
         ],
         without_bias: &["mm.model.fc"],
+        text_optional: &[],
         text_biases: &[],
     },
     // The image is not a square, nor are its sides multiples of a window.
     Family {
+        name: "qwen2vl_merger",
         encoder: "qwen2vl_merger",
+        encoder_sizes: &[],
         text: "qwen2vl",
         image: [112, 80],
         sizes: &[
@@ -89,10 +103,13 @@ const FAMILIES: [Family; 5] = [
             ("rms_norm_eps", 1e-5),
         ],
         without_bias: &["v.patch_embd"],
+        text_optional: &[],
         text_biases: &["attn_q", "attn_k", "attn_v"],
     },
     Family {
+        name: "qwen2.5vl_merger",
         encoder: "qwen2.5vl_merger",
+        encoder_sizes: &[],
         text: "qwen2vl",
         image: [112, 80],
         sizes: &[
@@ -105,10 +122,13 @@ const FAMILIES: [Family; 5] = [
             ("rms_norm_eps", 1e-5),
         ],
         without_bias: &["v.patch_embd"],
+        text_optional: &[],
         text_biases: &["attn_q", "attn_k", "attn_v"],
     },
     Family {
+        name: "qwen3vl_merger",
         encoder: "qwen3vl_merger",
+        encoder_sizes: &[],
         text: "qwen3vl",
         image: [112, 80],
         sizes: &[
@@ -121,27 +141,60 @@ const FAMILIES: [Family; 5] = [
             ("n_deep", 2.0),
         ],
         without_bias: &[],
+        text_optional: &[],
+        text_biases: &[],
+    },
+    // No features for the first layers, gated delta nets, and partial rotation.
+    Family {
+        name: "qwen35",
+        encoder: "qwen3vl_merger",
+        encoder_sizes: &[("deep", 0.0)],
+        text: "qwen35",
+        image: [112, 80],
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 2.0),
+            ("head_dim", 32.0),
+            ("head_dim_v", 32.0),
+            ("n_rot", 16.0),
+            ("n_layer", 4.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+            ("interval", 2.0),
+            ("d_conv", 4.0),
+            ("d_inner", 64.0),
+            ("d_state", 32.0),
+            ("n_value", 2.0),
+            ("n_key", 2.0),
+        ],
+        without_bias: &[],
+        text_optional: &["attn_qkv"],
         text_biases: &[],
     },
 ];
 
 impl Family {
     fn path(&self, suffix: &str) -> PathBuf {
-        data_dir().join(format!("encoders/{}{suffix}", self.encoder))
+        data_dir().join(format!("encoders/{}{suffix}", self.name))
     }
 
     /// Returns the drafts of the encoder and of the language model.
     fn drafts(&self) -> [Draft; 2] {
         let arch = archs::find_encoder(self.encoder).unwrap().arch;
-        let mut encoder = Draft::of_declaration(arch, archs::ENCODERS, true).unwrap();
+        let sizes = [arch.test, self.encoder_sizes].concat();
+        let mut encoder = Draft::of_sizes(arch, archs::ENCODERS, &sizes, |_| true).unwrap();
         encoder.add_biases(arch, archs::ENCODERS, |t| !self.without_bias.contains(&t.gguf));
         let arch = archs::find(self.text).unwrap().arch;
-        let mut text = Draft::of_sizes(arch, archs::ALL, self.sizes, |_| false).unwrap();
+        let mut text = Draft::of_sizes(arch, archs::ALL, self.sizes, |t| self.text_optional.contains(&t.gguf)).unwrap();
         text.add_biases(arch, archs::ALL, |t| self.text_biases.contains(&t.gguf));
         if arch.rope == Some(RopeKind::Imrope) {
             // As in Qwen3.5, every pair belongs to the time, the height, or the width.
             let key = format!("{}.rope.dimension_sections", self.text);
             text.metadata.insert(key, vec![3i32, 3, 2, 0]);
+            // The published delta net has this epsilon in its code.
+            let key = format!("{}.attention.layer_norm_rms_epsilon", self.text);
+            text.metadata.insert(key, 1e-6f32);
         }
         [encoder, text]
     }
@@ -266,9 +319,9 @@ fn rows_and_logits_match_transformers() {
             let errors = family.errors(&params, pieces);
             println!(
                 "{} in ubatches of {n_ubatch}: rows {:.1e}, logits {:.1e}",
-                family.encoder, errors[0], errors[1]
+                family.name, errors[0], errors[1]
             );
-            assert!(errors.iter().all(|&e| e <= 1e-10), "{}: {errors:?}", family.encoder);
+            assert!(errors.iter().all(|&e| e <= 1e-10), "{}: {errors:?}", family.name);
         }
     }
 }
@@ -279,7 +332,7 @@ fn reference_device_matches_transformers() {
         let mut params = exact();
         place_on(&mut params.load, "reference", usize::MAX);
         let errors = family.errors(&params, false);
-        assert!(errors.iter().all(|&e| e <= 1e-10), "{}: {errors:?}", family.encoder);
+        assert!(errors.iter().all(|&e| e <= 1e-10), "{}: {errors:?}", family.name);
     }
 }
 
@@ -290,8 +343,8 @@ fn gpu_matches_transformers() {
             let mut params = exact();
             place_on(&mut params.load, &card(), usize::MAX);
             let errors = family.errors(&params, false);
-            println!("{}: rows {:.1e}, logits {:.1e}", family.encoder, errors[0], errors[1]);
-            assert!(errors.iter().all(|&e| e <= 1e-8), "{}: {errors:?}", family.encoder);
+            println!("{}: rows {:.1e}, logits {:.1e}", family.name, errors[0], errors[1]);
+            assert!(errors.iter().all(|&e| e <= 1e-8), "{}: {errors:?}", family.name);
         }
     });
 }
@@ -343,11 +396,14 @@ fn rows_do_not_change_text_of_other_sequences() {
 
 #[test]
 fn encoder_describes_image_before_it_is_computed() {
-    for (family, expected) in FAMILIES.iter().zip([(16, 64), (16, 64), (35, 64), (35, 64), (35, 192)]) {
+    for (family, expected) in FAMILIES
+        .iter()
+        .zip([(16, 64), (16, 64), (35, 64), (35, 64), (35, 192), (35, 64)])
+    {
         let encoder = family.encoder(&exact());
         let [width, height] = family.image;
         let n_rows = encoder.sizes().n_rows(width, height).unwrap();
-        assert_eq!((n_rows, encoder.width()), expected, "{}", family.encoder);
+        assert_eq!((n_rows, encoder.width()), expected, "{}", family.name);
         let rows = family.encoded(&exact());
         assert_eq!((rows.len(), rows.width()), expected);
         assert!(rows.tokens().iter().all(|&token| token >= MEDIA_TOKENS));
@@ -508,7 +564,7 @@ fn axes_of_text_after_image_survive_changes_of_memory() {
             }
             ctx.decode(&batch).unwrap();
             let error = nmse(&whole[(n - 1) * n_vocab..], ctx.logits(batch.len() - 1).unwrap());
-            assert!(error < 1e-12, "{}: {what}: {error:.1e}", family.encoder);
+            assert!(error < 1e-12, "{}: {what}: {error:.1e}", family.name);
         };
         for from in [image_at + 1, image_at + 20, n - 8] {
             ctx.seq_rm(0, from..).unwrap();
@@ -546,7 +602,7 @@ fn sequence_positions_of_rows_do_not_match() {
         let recorded = family.recorded(".logits");
         let mut ctx = context(family.text(&params), &params, &rows);
         let error = recorded.nmse(&logits(&mut ctx, recorded.tokens(), &[plain], false));
-        assert!(error > 1e-6, "{}: {error:.1e}", family.encoder);
+        assert!(error > 1e-6, "{}: {error:.1e}", family.name);
     }
 }
 
@@ -572,12 +628,7 @@ fn row_counts_of_random_sizes_match() {
                 assert!(of_grid.is_none_or(|n| n == rows.len()));
                 rows.len()
             });
-            assert_eq!(
-                [counted, computed],
-                [blocks; 2],
-                "{}: {width} x {height}",
-                family.encoder
-            );
+            assert_eq!([counted, computed], [blocks; 2], "{}: {width} x {height}", family.name);
         }
     }
 }

@@ -47,6 +47,8 @@ def seeded(name, shape, seed=1):
     numbers = np.uint64(hash_of_name(name) ^ seed) + np.arange(np.prod(shape), dtype=np.uint64)
     u = (splitmix64(numbers) >> np.uint64(40)).astype(np.float32) * np.float32(1 / 2**24)
     v = (np.float32(2) * u - np.float32(1)) * np.float32(0.1) * np.float32(1.7320508)
+    if "ssm_a" in name:
+        v = -np.abs(v)
     if "norm" in name and ".weight" in name:
         v = v + np.float32(1)
     return v.reshape(shape[::-1]).astype(np.float64)
@@ -279,6 +281,47 @@ def qwen25vl(vision, text):
     return qwen_model("Qwen2_5_VL", vision, settings, qwen_text(text), QWEN25_VISION, QWEN)
 
 
+# The norms of Qwen3.5 add 1 to the published weights.
+QWEN35 = {
+    "layers.{}.input_layernorm": "blk.{}.attn_norm|minus-one",
+    "layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm|minus-one",
+    "layers.{}.self_attn.q_norm": "blk.{}.attn_q_norm|minus-one",
+    "layers.{}.self_attn.k_norm": "blk.{}.attn_k_norm|minus-one",
+    "layers.{}.linear_attn.in_proj_qkv": "blk.{}.attn_qkv",
+    "layers.{}.linear_attn.in_proj_z": "blk.{}.attn_gate",
+    "layers.{}.linear_attn.in_proj_b": "blk.{}.ssm_beta",
+    "layers.{}.linear_attn.in_proj_a": "blk.{}.ssm_alpha",
+    "layers.{}.linear_attn.conv1d": "blk.{}.ssm_conv1d",
+    "layers.{}.linear_attn.A_log": "blk.{}.ssm_a",
+    "layers.{}.linear_attn.dt_bias": "blk.{}.ssm_dt.bias",
+    "layers.{}.linear_attn.norm": "blk.{}.ssm_norm",
+    "layers.{}.linear_attn.out_proj": "blk.{}.ssm_out",
+    "norm": "output_norm|minus-one",
+}
+
+
+def qwen35(vision, text):
+    interval, n_layer = text.key("full_attention_interval"), text.key("block_count")
+    settings = qwen_text(text) | {
+        "layer_types": ["linear_attention" if (il + 1) % interval else "full_attention" for il in range(n_layer)],
+        "linear_conv_kernel_dim": text.key("ssm.conv_kernel"),
+        "linear_key_head_dim": text.key("ssm.state_size"),
+        "linear_value_head_dim": text.key("ssm.state_size"),
+        "linear_num_key_heads": text.key("ssm.group_count"),
+        "linear_num_value_heads": text.key("ssm.time_step_rank"),
+    }
+    settings["rope_parameters"]["partial_rotary_factor"] = text.key("rope.dimension_count") / settings["head_dim"]
+    vision_settings = qwen3_vision(vision)
+    model, names, inputs = qwen_model("Qwen3_5", vision, vision_settings, settings, QWEN3_VISION, QWEN35)
+    for il in range(n_layer):
+        # Files contain the decays, and may contain the form of a projection that is unused here.
+        text.tensors.pop(f"blk.{il}.ssm_in.weight", None)
+        decays = text.tensors.get(f"blk.{il}.ssm_a")
+        if decays is not None:
+            text.tensors[f"blk.{il}.ssm_a"] = np.log(-decays)
+    return model, names, inputs
+
+
 def qwen3_vision(vision):
     return qwen_vision(vision) | {
         "hidden_size": vision.key("embedding_length"),
@@ -304,6 +347,7 @@ FAMILIES = {
     "qwen2vl_merger": qwen2vl,
     "qwen2.5vl_merger": qwen25vl,
     "qwen3vl_merger": qwen3vl,
+    "qwen35": qwen35,
 }
 
 

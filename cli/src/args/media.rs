@@ -28,6 +28,12 @@ pub struct ProjectorArgs {
         help_heading = IMAGES
     )]
     pub no_mmproj: bool,
+    /// Minimum rows (tokens) of an image, for encoders that take images of any size
+    #[arg(long, value_name = "N", requires = "mmproj", value_parser = clap::value_parser!(u32).range(1..), help_heading = IMAGES)]
+    pub image_min_tokens: Option<u32>,
+    /// Maximum rows (tokens) of an image, for encoders that take images of any size
+    #[arg(long, value_name = "N", requires = "mmproj", value_parser = clap::value_parser!(u32).range(1..), help_heading = IMAGES)]
+    pub image_max_tokens: Option<u32>,
 }
 
 /// Image options of a prompt.

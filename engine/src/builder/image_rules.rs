@@ -104,6 +104,28 @@ impl ImageRules {
         }
     }
 
+    /// Returns the rules with other limits of the area, in blocks. A limit that is not given is moved as far as the given
+    /// limit requires.
+    ///
+    /// # Errors
+    /// The reason, if all images have one size.
+    pub fn with_limits(self, min: Option<usize>, max: Option<usize>) -> Result<ImageRules, String> {
+        let ImageSize::Multiple {
+            unit,
+            min: least,
+            max: most,
+        } = self.size
+        else {
+            return Err("the encoder takes images of one size".to_owned());
+        };
+        let size = ImageSize::Multiple {
+            unit,
+            min: min.unwrap_or_else(|| least.min(max.unwrap_or(least))),
+            max: max.unwrap_or_else(|| most.max(min.unwrap_or(most))),
+        };
+        Ok(ImageRules { size, ..self })
+    }
+
     /// Returns the patches of an image of this size, or `None` if images are never resized to this size.
     pub fn grid_of(&self, width: usize, height: usize) -> Option<PatchGrid> {
         let fits = match self.size {
@@ -317,6 +339,12 @@ mod tests {
         );
         assert_eq!(rules.largest(), PatchGrid { columns: 70, rows: 70 });
         assert_eq!(rules.max_patches(), 5120);
+        let limits = |min, max| rules.with_limits(min, max).map(|rules| rules.size);
+        let of = |min, max| Ok(ImageSize::Multiple { unit: 28, min, max });
+        assert_eq!(limits(None, Some(2)), of(2, 2));
+        assert_eq!(limits(Some(2000), None), of(2000, 2000));
+        assert_eq!(limits(Some(5), Some(9)), of(5, 9));
+        assert!(RULES.with_limits(None, Some(2)).is_err());
         assert_eq!((rules.grid_of(28, 30), rules.grid_of(28 * 36, 28 * 36)), (None, None));
     }
 }

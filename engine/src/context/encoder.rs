@@ -31,7 +31,6 @@ pub struct MediaEncoder {
     model: Arc<Model>,
     settings: Settings,
     runner: GraphRunner,
-    rules: ImageRules,
     sizes: ImageSizes,
     colors: [ChannelScale; 3],
     /// Number of values in a row.
@@ -81,9 +80,18 @@ impl MediaEncoder {
             model,
             settings,
             runner,
-            rules,
             colors,
         })
+    }
+
+    /// Limits the number of rows of an image, which determines the size that images are resized to. `None` keeps a limit
+    /// of the declaration.
+    ///
+    /// # Errors
+    /// [`MediaError::Limits`] if all images have one size, or the limits are invalid.
+    pub fn limit_rows(&mut self, min: Option<usize>, max: Option<usize>) -> Result<(), MediaError> {
+        self.sizes = self.sizes.limited(min, max)?;
+        Ok(())
     }
 
     /// Returns the encoder's weights and declaration.
@@ -93,7 +101,7 @@ impl MediaEncoder {
 
     /// Returns the preprocessing of images.
     pub fn rules(&self) -> ImageRules {
-        self.rules
+        self.sizes.rules()
     }
 
     /// Returns the sizes of images and the numbers of their rows.
@@ -143,20 +151,20 @@ impl MediaEncoder {
             });
         }
         let rows = self.compute(grid, rgb)?;
-        let rows = in_reading_order(&self.rules, grid, self.width(), rows);
+        let rows = in_reading_order(&self.rules(), grid, self.width(), rows);
         let rows = MediaRows::new(self.id_of(width, height, rgb), self.width(), rows);
-        if !self.rules.axes {
+        if !self.rules().axes {
             return Ok(Arc::new(rows));
         }
-        let n_blocks = [grid.columns, grid.rows].map(|n| (n / self.rules.block) as u32);
+        let n_blocks = [grid.columns, grid.rows].map(|n| (n / self.rules().block) as u32);
         Ok(Arc::new(rows.with_grid(n_blocks)))
     }
 
     fn compute(&mut self, grid: PatchGrid, rgb: &[u8]) -> Result<Vec<f32>, DecodeError> {
         let mut buffers = self.model.buffers().iter();
         buffers.try_for_each(|buffer| buffer.check())?;
-        let patches = patches(&self.rules, grid);
-        let colors = patch_columns(self.rules.patch, grid, &patches, &self.colors, rgb);
+        let patches = patches(&self.rules(), grid);
+        let colors = patch_columns(self.rules().patch, grid, &patches, &self.colors, rgb);
         let tokens: Vec<BatchToken> = patches.iter().map(token).collect();
         let n_rows = self.sizes.rows_of(patches.len());
         let place = |patch: &Patch| (patch.row * grid.columns + patch.column) as i32;

@@ -9,8 +9,8 @@ use super::media_error::MediaError;
 #[derive(Clone, Copy, Debug)]
 pub struct ImageSizes {
     rules: ImageRules,
-    /// Number of rows of the largest image with equal sides.
-    largest_rows: usize,
+    /// Numbers of rows and patches of the largest square image of the declaration.
+    largest: [usize; 2],
     /// Number of learned positions.
     max_positions: Option<usize>,
 }
@@ -19,9 +19,32 @@ impl ImageSizes {
     pub(super) fn new(model: &Model, rules: ImageRules) -> ImageSizes {
         ImageSizes {
             rules,
-            largest_rows: model.result_shape()[1],
+            largest: [model.result_shape()[1], rules.largest().n_patches().max(1)],
             max_positions: model.max_positions(),
         }
+    }
+
+    /// Returns the preprocessing of images.
+    pub fn rules(&self) -> ImageRules {
+        self.rules
+    }
+
+    /// Returns the sizes with limits to the number of rows of an image. `None` keeps a limit of the declaration.
+    ///
+    /// # Errors
+    /// [`MediaError::Limits`] if all images have one size, or the limits are invalid.
+    pub fn limited(self, min: Option<usize>, max: Option<usize>) -> Result<ImageSizes, MediaError> {
+        if min.is_none() && max.is_none() {
+            return Ok(self);
+        }
+        let limited = self.rules.with_limits(min, max);
+        let checked = limited.and_then(|rules| rules.check().map(|()| rules));
+        let rules = checked.map_err(|reason| MediaError::Limits {
+            min: min.unwrap_or(1),
+            max: max.unwrap_or(self.max_rows()),
+            reason,
+        })?;
+        Ok(ImageSizes { rules, ..self })
     }
 
     /// Returns the maximum number of rows of an image.
@@ -49,8 +72,7 @@ impl ImageSizes {
 
     /// Returns the number of rows for a number of patches. The number of patches per row does not depend on the image.
     pub(super) fn rows_of(&self, n_patches: usize) -> usize {
-        let largest = self.rules.largest().n_patches().max(1);
-        n_patches * self.largest_rows / largest
+        n_patches * self.largest[0] / self.largest[1]
     }
 
     /// Returns the patches of a resized image.

@@ -20,6 +20,9 @@ pub enum MediaError {
     /// The sides of the image differ too much.
     #[error("the encoder takes no images of {width} x {height} pixels; crop the image to a ratio of at most 200 to 1")]
     Ratio { width: usize, height: usize },
+    /// All images have one size, or the limits exclude each other.
+    #[error("images cannot be limited to {min} to {max} rows: {reason}")]
+    Limits { min: usize, max: usize, reason: String },
     /// The image was not resized to a size that the encoder takes.
     #[error("the encoder takes images of {} x {} pixels, found {width} x {height}", .expected[0], .expected[1])]
     Size {
