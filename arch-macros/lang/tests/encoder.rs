@@ -126,6 +126,43 @@ fn mistakes_have_one_message_at_their_tokens() {
             "square: expected `fixed(…)` or `multiple(…, rows = …)`, found `square`",
         ),
         (
+            "\"<start>\", image",
+            "\"<start>\"",
+            "text: `text` must contain `image` once, where its rows are placed; found 0",
+        ),
+        (
+            " in blocks(merge)",
+            "",
+            "merge * merge: `group_rows` needs a multiple of merge * merge columns, found T; see `blocks` in `image`",
+        ),
+        (
+            "fc(merge(group_rows(x, merge * merge)))",
+            "merge(group_rows(x, merge * merge))",
+            "merge(group_rows(x, merge * merge)): the result must be [n_out, rows], found",
+        ),
+        (
+            "position_embd[positions]",
+            "position_embd[tokens]",
+            "tokens: an encoder has no tokens, so `tokens` is not available",
+        ),
+        (
+            "[n_embd, 64]",
+            "[n_embd, n_vocab]",
+            "n_vocab: an encoder has no tokens, so `n_vocab` is not available",
+        ),
+        (
+            "let x = patch_embd(patches)",
+            "let x = with_media(patch_embd(patches))",
+            "with_media: `with_media` is for language models, not for encoders",
+        ),
+    ];
+    check_messages(&cases);
+}
+
+#[test]
+fn mistakes_in_images_and_their_operations_have_messages() {
+    check_messages(&[
+        (
             "fixed(image_size)",
             "multiple(14 * merge, rows = 4)",
             "4: expected a range, such as `4..1024`",
@@ -160,37 +197,11 @@ fn mistakes_have_one_message_at_their_tokens() {
             "x += up(deepstack(x))",
             "deepstack: `deepstack` is for language models, not for encoders",
         ),
-        (
-            "\"<start>\", image",
-            "\"<start>\"",
-            "text: `text` must contain `image` once, where its rows are placed; found 0",
-        ),
-        (
-            " in blocks(merge)",
-            "",
-            "merge * merge: `group_rows` needs a multiple of merge * merge columns, found T; see `blocks` in `image`",
-        ),
-        (
-            "fc(merge(group_rows(x, merge * merge)))",
-            "merge(group_rows(x, merge * merge))",
-            "merge(group_rows(x, merge * merge)): the result must be [n_out, rows], found",
-        ),
-        (
-            "position_embd[positions]",
-            "position_embd[tokens]",
-            "tokens: an encoder has no tokens, so `tokens` is not available",
-        ),
-        (
-            "[n_embd, 64]",
-            "[n_embd, n_vocab]",
-            "n_vocab: an encoder has no tokens, so `n_vocab` is not available",
-        ),
-        (
-            "let x = patch_embd(patches)",
-            "let x = with_media(patch_embd(patches))",
-            "with_media: `with_media` is for language models, not for encoders",
-        ),
-    ];
+    ]);
+}
+
+/// Checks the message of each case: a part of [`BASE`], its replacement, and the start of the message.
+fn check_messages(cases: &[(&str, &str, &str)]) {
     for (part, instead, expected) in cases {
         let found = messages(part, instead);
         assert!(

@@ -294,8 +294,12 @@ mod tests {
         for rules in wrong {
             assert!(rules.check().is_err(), "{rules:?}");
         }
+    }
+
+    #[test]
+    fn image_rules_reject_too_many_patches() {
         for size in [
-            fixed(8192),
+            ImageSize::Fixed(8192),
             ImageSize::Multiple {
                 unit: 1,
                 min: 1,

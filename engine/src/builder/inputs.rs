@@ -52,7 +52,7 @@ pub struct Inputs {
     pub(super) stored: Vec<StoredKeys>,
 }
 
-/// Weights with which the rows of a square table are resized to the patches of an image.
+/// Weights that resize the rows of a square table to the patches of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct GridResize {
     /// Side of the table.

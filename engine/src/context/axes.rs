@@ -1,16 +1,7 @@
 //! Positions along the axes of M-RoPE. They differ from the positions in the sequence after an image: the rows of an
 //! image share a position in time, and the text after them continues at the largest position along any axis.
 
-use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
-
-/// Position of a token along the axes of M-RoPE.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct AxisPosition {
-    /// Positions along time, height, and width.
-    pub at: [i32; 3],
-    /// Distance of the next token's positions along the axes to its position in the sequence.
-    pub lag: i32,
-}
+use super::batch::{AxisPosition, BatchToken, MAX_SEQUENCES, SeqSet};
 
 /// Distance of the next token's positions along the axes to its position in the sequence, by sequence.
 #[derive(Clone, Copy, Debug)]

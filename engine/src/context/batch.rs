@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::vocab::Token;
 
-use super::axes::AxisPosition;
 use super::media::{MediaRow, MediaRows};
 
 /// Maximum number of sequences in a context, one bit each in a [`SeqSet`].
@@ -90,6 +89,15 @@ impl SeqSet {
     pub(super) fn from_words(words: [u64; N_WORDS]) -> SeqSet {
         SeqSet(words)
     }
+}
+
+/// Position of a token along the axes of M-RoPE.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct AxisPosition {
+    /// Positions along time, height, and width.
+    pub at: [i32; 3],
+    /// Distance of the next token's positions along the axes to its position in the sequence.
+    pub lag: i32,
 }
 
 /// A token to decode, with its position and sequences.

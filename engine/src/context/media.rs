@@ -44,7 +44,7 @@ impl MediaRows {
         }
     }
 
-    /// Returns the columns and rows of the grid in which the rows have positions, if any.
+    /// Returns the columns and rows of the grid that gives the rows positions, if any.
     pub fn grid(&self) -> Option<[u32; 2]> {
         self.grid
     }
@@ -104,7 +104,7 @@ pub struct MediaRow {
     pub row: u32,
     /// Number of rows of the medium after this one.
     pub left: u32,
-    /// Columns and rows of the grid in which the rows of the medium have positions, if any.
+    /// Columns and rows of the grid that gives the rows of the medium positions, if any.
     pub grid: Option<[u32; 2]>,
 }
 

@@ -53,8 +53,7 @@ mod step;
 
 pub use adapt::ScaledAdapter;
 pub use admission::Rejection;
-pub use axes::AxisPosition;
-pub use batch::{Batch, BatchToken, MAX_SEQUENCES, SeqSet};
+pub use batch::{AxisPosition, Batch, BatchToken, MAX_SEQUENCES, SeqSet};
 pub use context::{Context, Sizes};
 pub use encoder::MediaEncoder;
 pub use error::{ContextError, DecodeError, MemoryError, SetAdaptersError};

@@ -203,7 +203,7 @@ pub struct PlacementNeeds {
     pub read_by_rows: Vec<bool>,
     /// Width and number of the rows that the graph returns.
     pub result: [usize; 2],
-    /// Number of layers for which media rows have features.
+    /// Number of layers that add features of media rows.
     pub n_features: usize,
 }
 

@@ -590,13 +590,13 @@ mod tests {
         assert!(patched(first_run, &(-1i32).to_le_bytes()).contains("a run: expected positions below "));
         assert!(patched(first_run + 4, &0u32.to_le_bytes()).contains("a run: expected positions below "));
         assert!(patched(first_run + 4, &i32::MAX.to_le_bytes()).contains("key rows"));
-        assert!(patched(first_run + 8, &[0; 32]).contains("at least one"));
+        assert!(patched(first_run + 12, &[0; 32]).contains("at least one"));
         assert!(
-            patched(first_run + 8, &16u64.to_le_bytes()).contains("invalid sequence 4: the context has 4 sequences")
+            patched(first_run + 12, &16u64.to_le_bytes()).contains("invalid sequence 4: the context has 4 sequences")
         );
-        assert!(patched(first_run + 39, &[0x80]).contains("invalid sequence 255: the context has 4 sequences"));
+        assert!(patched(first_run + 43, &[0x80]).contains("invalid sequence 255: the context has 4 sequences"));
         assert!(patched(first_run + 4, &2u32.to_le_bytes()).contains("data after the rows"));
-        assert!(patched(8, &9u32.to_le_bytes()).contains("version: expected 3, found 9"));
+        assert!(patched(8, &9u32.to_le_bytes()).contains("version: expected 4, found 9"));
         assert!(patched(12, &2u32.to_le_bytes()).contains("the scope: expected 0 or 1, found 2"));
     }
 
