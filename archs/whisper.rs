@@ -12,6 +12,13 @@ arch_macros::arch! {
         n_ctx_dec: usize = "decoder_context_length";
     }
 
+    audio {
+        rate: 16000;
+        mel: whisper(n_mel);
+        frames: 5 every 2;
+        chunk: filled(n_ctx_train);
+    }
+
     tensors {
         token_embd:    embed  "token_embd"        [n_embd, n_vocab];
         position_embd: embed  "position_embd"     [n_embd, n_ctx_dec];
@@ -51,12 +58,11 @@ arch_macros::arch! {
     }
 
     encoder {
-        // Both convolutions see three positions, and the second one skips every other. So a row has the five
-        // frames that a result depends on. The last number is 0 where the second convolution sees padding.
-        let x = rust!([n_mel * 5 + 1, T] => b.frames(m.hp.n_mel * 5 + 1));
-        let before = gelu_erf(conv1(x[0..n_mel * 3])) * x[n_mel * 5..n_mel * 5 + 1];
-        let at = gelu_erf(conv1(x[n_mel..n_mel * 4]));
-        let behind = gelu_erf(conv1(x[n_mel * 2..n_mel * 5]));
+        // Both convolutions see three positions, and the second one skips every other. So a row has the five frames
+        // that a result depends on. The second convolution sees zeros where frames are beyond the chunk.
+        let before = gelu_erf(conv1(frames[0..n_mel * 3])) * frames[n_mel * 5 + 1..n_mel * 5 + 2];
+        let at = gelu_erf(conv1(frames[n_mel..n_mel * 4]));
+        let behind = gelu_erf(conv1(frames[n_mel * 2..n_mel * 5])) * frames[n_mel * 5 + 3..n_mel * 5 + 4];
         let x = gelu_erf(conv2(concat(concat(before, at), behind))) + enc_positions[positions];
         for enc {
             x += attend(layer_norm(x, attn_norm));

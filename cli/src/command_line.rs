@@ -53,7 +53,7 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Compute embeddings, compare texts, or rerank documents
     Embed(EmbedArgs),
-    /// Write the rows of an image, which a language model reads like token embeddings
+    /// Write the rows of an image or of audio, which a language model reads like token embeddings
     Encode(EncodeArgs),
     /// Write down the speech of audio files
     Transcribe(TranscribeArgs),

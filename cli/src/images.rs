@@ -1,11 +1,11 @@
-//! Projectors and images on the command line.
+//! Projectors, images, and audio on the command line.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::context::{ContextParams, MediaRows};
 use engine::model::{MediaUse, Model};
-use llama::parts::{ImageError, Projector};
+use llama::parts::{MediaProjector, SoundError};
 use tracing::warn;
 
 use crate::args::{LoadArgs, PrecisionArg, ProjectorArgs};
@@ -21,10 +21,10 @@ pub fn projector(
     precision: PrecisionArg,
     params: &ContextParams,
     language: &Model,
-) -> Outcome<Option<Projector>> {
-    let open = |path: &Path| -> Outcome<Result<Projector, ImageError>> {
+) -> Outcome<Option<MediaProjector>> {
+    let open = |path: &Path| -> Outcome<Result<MediaProjector, SoundError>> {
         let load = load.params(precision, None)?;
-        let mut projector = match Projector::open(path, &load, params, language) {
+        let mut projector = match MediaProjector::open(path, &load, params, language) {
             Ok(projector) => projector,
             Err(error) => return Ok(Err(error)),
         };
@@ -77,9 +77,19 @@ fn beside(model: &Path) -> Option<PathBuf> {
     found.pop()
 }
 
-/// Reads and encodes an image.
-pub fn rows(projector: &mut Projector, path: &Path) -> Outcome<Arc<MediaRows>> {
+/// Kind of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Medium {
+    Image,
+    Audio,
+}
+
+/// Reads and encodes an image or audio file.
+pub fn rows(projector: &mut MediaProjector, medium: Medium, path: &Path) -> Outcome<Arc<MediaRows>> {
     let bytes = input::bytes(path)?;
-    let rows = projector.rows(&bytes);
+    let rows = match medium {
+        Medium::Image => projector.image(&bytes),
+        Medium::Audio => projector.audio(&bytes),
+    };
     rows.map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))
 }

@@ -8,7 +8,7 @@ use engine::backend::ThreadPool;
 use engine::context::{Context, ContextParams, MAX_SEQUENCES};
 use engine::model::Model;
 use engine::speculate::DraftController;
-use llama::parts::reserve_drafts;
+use llama::parts::{MediaProjector, reserve_drafts};
 use server::api::{Defaults, limit};
 use server::app::App;
 use server::chat::ChatParams;
@@ -106,8 +106,15 @@ fn image_encoder(args: &ServingArgs, params: &mut ContextParams, model: &Model) 
         ..params.clone()
     };
     let precision = args.context.precision.mode;
-    let Some(projector) = images::projector(&media.projector, &args.load, precision, &of_encoder, model)? else {
-        return Ok(None);
+    let projector = match images::projector(&media.projector, &args.load, precision, &of_encoder, model)? {
+        None => return Ok(None),
+        Some(MediaProjector::Image(projector)) => projector,
+        Some(MediaProjector::Audio(_)) if media.projector.mmproj.is_none() => return Ok(None),
+        Some(MediaProjector::Audio(_)) => {
+            return Err(Failure::new(
+                "--mmproj: the projector encodes audio; the server reads images only",
+            ));
+        }
     };
     params.media_rows = projector.encoder().sizes().max_rows();
     Ok(Some(ImageEncoder::new(projector, media.limits(), media.cache_bytes())))

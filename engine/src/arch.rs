@@ -1,12 +1,13 @@
 //! Items that the expansions of `arch!` and `encoder!` use: the interface between declarations and the engine.
 
 pub use crate::builder::{
-    AttentionArgs, BuildGraph, Builder, Embed, Experts, Filter, Gating, GraphPart, ImageRules, ImageSize, Linear,
-    LinearAttentionArgs, Mamba2Args, MoeArgs, Norm, PerHead, Pooling, RopeArgs, Vector, Visibility, chunked, sliding,
-    symmetric,
+    AttentionArgs, AudioRules, BuildGraph, Builder, Embed, Experts, Filter, Gating, GraphPart, ImageRules, ImageSize,
+    Linear, LinearAttentionArgs, Mamba2Args, MoeArgs, Norm, PerHead, Pooling, RopeArgs, Silence, Spectrogram, Vector,
+    Visibility, chunked, sliding, symmetric,
 };
 pub use crate::graph::{RopeKind, TensorId, Unary, Window};
 pub use crate::model::{
     Architecture, Base, Checkpoint, CheckpointOrigin, CheckpointSetting, CheckpointSource, ConfigTerm, FlowNode,
-    HparamDecl, HparamReader, Loader, MediaDecl, MediaUse, Registered, SettingType, TensorDecl, TensorTable, TextPart,
+    HparamDecl, HparamReader, Loader, MediaDecl, MediaUse, Medium, Registered, SettingType, TensorDecl, TensorTable,
+    TextPart,
 };

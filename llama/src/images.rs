@@ -90,43 +90,18 @@ impl Projector {
         context: &ContextParams,
         language: &Model,
     ) -> Result<Projector, ImageError> {
-        let arch = language.arch();
-        if arch.media_use == MediaUse::None {
-            return Err(ContextError::NoMedia { arch: arch.name }.into());
-        }
-        let load = LoadParams {
-            arch: None,
-            mtp: false,
-            overrides: Vec::new(),
-            on_vocab: None,
-            ..load.clone()
-        };
-        let model = Arc::new(Model::load(path, archs::ENCODERS, &load)?);
-        let around = around(&model);
-        let [found, expected] = [model.result_shape()[0], language.media_width()];
-        if found != expected {
-            let projector = path.to_owned();
-            return Err(ImageError::Width {
-                projector,
-                found,
-                expected,
-            });
-        }
-        let vocab = language.vocab();
-        let mut tags = around.iter().flat_map(|text| tags(text));
-        let missing = tags.find(|tag| vocab.tokenize(tag, false, true).len() != 1);
-        if let Some(token) = missing.map(str::to_owned) {
-            let projector = path.to_owned();
-            return Err(ImageError::Token { projector, token });
-        }
-        drop(tags);
-        let encoder = MediaEncoder::new(model, context)?;
+        let (model, around) = model_and_texts(path, load, language)?;
+        Ok(Projector::new(MediaEncoder::new(model, context)?, around))
+    }
+
+    /// Creates a projector from an encoder and the texts around its rows.
+    pub(crate) fn new(encoder: MediaEncoder, around: [String; 2]) -> Projector {
         let sizes = *encoder.sizes();
-        Ok(Projector {
+        Projector {
             encoder,
             layout: ImageLayout { around, sizes },
             recent: Vec::new(),
-        })
+        }
     }
 
     /// Returns the sizes of images and their places in prompts.
@@ -213,31 +188,84 @@ impl ImageLayout {
         rendered: Rendered,
         images: &[Arc<MediaRows>],
     ) -> Prompt {
-        let [before, after] = &self.around;
-        let place = format!("{before}{IMAGE_MARK}{after}");
-        let (text, mark) = rendered.into_parts();
-        let text = text.replace(IMAGE_MARK, &place);
-        let mut add_special = template.is_none_or(|template| template.adds_special(&text));
-        let (mut tokens, mut images) = (Vec::new(), images.iter());
-        for (i, piece) in text.split(IMAGE_MARK).enumerate() {
-            if i > 0
-                && let Some(image) = images.next()
-            {
-                tokens.extend_from_slice(image.tokens());
-            }
-            tokens.extend(match mark {
-                Some(mark) => vocab.tokenize_marked(piece, add_special, mark),
-                None => vocab.tokenize(piece, add_special, true),
-            });
-            add_special = false;
-        }
-        let shown = text.replace(IMAGE_MARK, SHOWN);
-        let text = match mark {
-            Some(mark) => shown.replace(mark, ""),
-            None => shown,
-        };
-        Prompt { text, tokens }
+        tokenize(&self.around, SHOWN, vocab, template, rendered, images)
     }
+}
+
+/// Loads the model of a projector file and checks that it belongs to a language model. Also returns the texts before and
+/// after the rows of a medium.
+pub(crate) fn model_and_texts(
+    path: &Path,
+    load: &LoadParams,
+    language: &Model,
+) -> Result<(Arc<Model>, [String; 2]), ImageError> {
+    let arch = language.arch();
+    if arch.media_use == MediaUse::None {
+        return Err(ContextError::NoMedia { arch: arch.name }.into());
+    }
+    let load = LoadParams {
+        arch: None,
+        mtp: false,
+        overrides: Vec::new(),
+        on_vocab: None,
+        ..load.clone()
+    };
+    let model = Arc::new(Model::load(path, archs::ENCODERS, &load)?);
+    let around = around(&model);
+    let [found, expected] = [model.result_shape()[0], language.media_width()];
+    if found != expected {
+        let projector = path.to_owned();
+        return Err(ImageError::Width {
+            projector,
+            found,
+            expected,
+        });
+    }
+    let vocab = language.vocab();
+    let mut tags = around.iter().flat_map(|text| tags(text));
+    let missing = tags.find(|tag| vocab.tokenize(tag, false, true).len() != 1);
+    if let Some(token) = missing.map(str::to_owned) {
+        let projector = path.to_owned();
+        return Err(ImageError::Token { projector, token });
+    }
+    drop(tags);
+    Ok((model, around))
+}
+
+/// Tokenizes a prompt. Each [`IMAGE_MARK`] becomes the rows of the next medium, with the texts around it; `name` stands for
+/// the medium in the text of the prompt.
+pub(crate) fn tokenize(
+    around: &[String; 2],
+    name: &str,
+    vocab: &Vocab,
+    template: Option<&PromptTemplate>,
+    rendered: Rendered,
+    images: &[Arc<MediaRows>],
+) -> Prompt {
+    let [before, after] = around;
+    let place = format!("{before}{IMAGE_MARK}{after}");
+    let (text, mark) = rendered.into_parts();
+    let text = text.replace(IMAGE_MARK, &place);
+    let mut add_special = template.is_none_or(|template| template.adds_special(&text));
+    let (mut tokens, mut images) = (Vec::new(), images.iter());
+    for (i, piece) in text.split(IMAGE_MARK).enumerate() {
+        if i > 0
+            && let Some(image) = images.next()
+        {
+            tokens.extend_from_slice(image.tokens());
+        }
+        tokens.extend(match mark {
+            Some(mark) => vocab.tokenize_marked(piece, add_special, mark),
+            None => vocab.tokenize(piece, add_special, true),
+        });
+        add_special = false;
+    }
+    let shown = text.replace(IMAGE_MARK, name);
+    let text = match mark {
+        Some(mark) => shown.replace(mark, ""),
+        None => shown,
+    };
+    Prompt { text, tokens }
 }
 
 /// Returns the rows of an image file in memory.

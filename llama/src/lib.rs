@@ -67,6 +67,7 @@ mod response;
 mod sampling;
 mod saved;
 mod session;
+mod sounds;
 mod stats;
 mod template;
 mod template_names;

@@ -35,5 +35,6 @@ pub use crate::load::{load_or_use_cpu, usable_gpus};
 pub use crate::sampling::sampler_chain;
 pub use crate::saved::{load_messages, save_messages};
 pub use crate::session::{Generation, GenerationParams, Session, fitting_context};
+pub use crate::sounds::{AudioProjector, MediaProjector, SoundError, encode_audio, encode_medium};
 pub use crate::template::{Prompt, PromptTemplate, Rendered};
 pub use crate::transcribe::{Phrase, SPEECH_RATE, TranscribeError, TranscribeOptions, Transcriber, Transcription};

@@ -3,11 +3,11 @@
 mod rules;
 #[cfg(test)]
 mod tests;
-mod windows;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use engine::builder::AudioRules;
 use engine::context::{Batch, Context, ContextError, ContextParams, DecodeError, SeqSet};
 use engine::gguf::GgufError;
 use engine::model::Model;
@@ -16,13 +16,14 @@ use kernels::{GgmlType, Precision};
 use media::audio::{Mel, MelKind, mel};
 
 use rules::Rules;
-use windows::{Frames, WINDOW_SAMPLES};
 
 /// Samples per second that [`Transcriber::transcribe`] takes.
 pub const SPEECH_RATE: u32 = 16_000;
 
 /// Frames of the spectrogram per second.
 const FRAMES_PER_SECOND: f64 = 100.0;
+/// Samples between frames of the spectrogram.
+const HOP: usize = 160;
 /// Seconds of a timestamp token's step.
 const TIMESTAMP_STEP: f64 = 0.02;
 
@@ -111,9 +112,8 @@ pub struct Transcriber {
     model: Arc<Model>,
     context: Context,
     rules: Rules,
-    n_mel: usize,
-    /// Rows of the encoder for a window.
-    n_rows: usize,
+    /// Preprocessing of audio. A chunk is a window.
+    audio: AudioRules,
     batch: Batch,
     logits: Vec<f32>,
 }
@@ -123,8 +123,9 @@ impl Transcriber {
     /// values are f32.
     pub fn new(model: &Arc<Model>, params: &ContextParams) -> Result<Transcriber> {
         let arch = model.arch().name;
-        let width = model.frame_width().ok_or(TranscribeError::Architecture { arch })?;
-        let n_rows = WINDOW_SAMPLES / windows::SAMPLES_PER_ROW;
+        let audio = model.audio_rules().filter(|_| model.arch().encoder);
+        let audio = audio.ok_or(TranscribeError::Architecture { arch })?;
+        let n_rows = audio.chunk;
         let mut params = ContextParams {
             n_ctx: n_rows,
             n_batch: n_rows,
@@ -138,8 +139,7 @@ impl Transcriber {
         }
         Ok(Transcriber {
             rules: Rules::of(model)?,
-            n_mel: windows::n_mel(width),
-            n_rows,
+            audio,
             context: Context::new(model.clone(), &params)?,
             model: model.clone(),
             batch: Batch::new(),
@@ -155,7 +155,7 @@ impl Transcriber {
     /// Writes down speech. `samples` are mono at [`SPEECH_RATE`].
     pub fn transcribe(&mut self, samples: &[f32], options: &TranscribeOptions) -> Result<Transcription> {
         let spectrogram = self.spectrogram(samples);
-        let n_frames = samples.len().div_ceil(windows::HOP);
+        let n_frames = samples.len().div_ceil(HOP);
         let mut language = self.rules.language(options.language.as_deref())?;
         let (mut phrases, mut before) = (Vec::new(), Vec::new());
         let mut at = 0;
@@ -167,7 +167,7 @@ impl Transcriber {
             let prompt = self.rules.prompt(language, options, &before);
             let tokens = self.write(&prompt, options)?;
             let start = at as f64 / FRAMES_PER_SECOND;
-            let seconds = (n_frames - at).min(windows::WINDOW_FRAMES) as f64 / FRAMES_PER_SECOND;
+            let seconds = (n_frames - at).min(self.window_frames()) as f64 / FRAMES_PER_SECOND;
             let (found, used) = self.rules.phrases(&tokens, seconds);
             for (range, tokens) in found {
                 let text = self.model.vocab().detokenize(tokens, false, false);
@@ -184,7 +184,7 @@ impl Transcriber {
             if !options.without_context {
                 before.extend(tokens.iter().filter(|&&token| !self.rules.is_special(token)));
             }
-            at += used.map_or(windows::WINDOW_FRAMES, |seconds| {
+            at += used.map_or(self.window_frames(), |seconds| {
                 (seconds * FRAMES_PER_SECOND).round() as usize
             });
         }
@@ -192,22 +192,27 @@ impl Transcriber {
         Ok(Transcription { language, phrases })
     }
 
-    /// Returns the spectrogram, followed by 30 seconds of silence.
-    fn spectrogram(&self, samples: &[f32]) -> Mel {
-        let mut padded = samples.to_vec();
-        padded.resize(samples.len() + WINDOW_SAMPLES, 0.0);
-        mel(&padded, MelKind::Whisper, self.n_mel)
+    /// Returns the number of frames in a window: 30 seconds.
+    fn window_frames(&self) -> usize {
+        self.audio.chunk * self.audio.step
     }
 
-    /// Encodes 30 seconds from a frame on.
+    /// Returns the spectrogram, followed by a window of silence.
+    fn spectrogram(&self, samples: &[f32]) -> Mel {
+        let mut padded = samples.to_vec();
+        padded.resize(samples.len() + self.audio.chunk_samples(), 0.0);
+        mel(&padded, MelKind::Whisper, self.audio.n_mel)
+    }
+
+    /// Encodes a window from a frame on.
     fn encode(&mut self, spectrogram: &Mel, at: usize) -> Result<()> {
-        let rows = Frames { spectrogram, at }.rows(self.n_rows);
+        let columns = self.audio.columns(&spectrogram.data, at..at + self.window_frames());
         self.context.clear();
         self.batch.clear();
-        for pos in 0..self.n_rows {
+        for pos in 0..self.audio.chunk {
             self.batch.push(0, pos, SeqSet::one(0), false);
         }
-        Ok(self.context.encode_frames(&self.batch, &rows)?)
+        Ok(self.context.encode_frames(&self.batch, &columns)?)
     }
 
     fn detect_language(&mut self) -> Result<Token> {
@@ -230,7 +235,7 @@ impl Transcriber {
 
     /// Writes the text of the encoded window: the most probable token in turn, up to the end of the text.
     fn write(&mut self, prompt: &[Token], options: &TranscribeOptions) -> Result<Vec<Token>> {
-        let most = self.model.max_positions().unwrap_or(self.n_rows);
+        let most = self.model.max_positions().unwrap_or(self.audio.chunk);
         let mut tokens = Vec::new();
         self.decode(prompt, 0)?;
         while prompt.len() + tokens.len() < most && tokens.len() < most / 2 {

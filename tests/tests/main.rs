@@ -5,6 +5,7 @@
 
 mod adapters;
 mod arch_shapes;
+mod audio_encoders;
 mod batches;
 mod cancel;
 mod checkpoints;

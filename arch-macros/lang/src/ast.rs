@@ -1,5 +1,6 @@
 //! Syntax tree of one `arch!` declaration. Every node keeps its tokens; expressions are `syn` expressions.
 
+pub mod audio;
 pub mod checkpoint;
 pub mod media;
 
@@ -53,6 +54,8 @@ pub struct Decl {
     pub needs: Vec<Need>,
     /// Hyper-parameters that a fragment reads or derives. The graph may leave them unused.
     pub given_hparams: Vec<String>,
+    /// `audio { … }`
+    pub audio: Option<audio::AudioSyntax>,
     /// Parts of an `encoder!`; `None` for an architecture.
     pub media: Option<media::MediaSyntax>,
 }

@@ -172,6 +172,7 @@ pub static RESERVED: &[(&str, &str)] = &[
     ("pooled", "the pooled rows of each sequence in `embedding` and `rank`"),
     ("positions", "the input positions"),
     ("patches", "the patches of the image in `encoder!`"),
+    ("frames", "the frames of audio"),
     ("encoded", "the result of the encoder"),
     ("hidden", "the hidden state of the preceding token in `mtp`"),
     ("T", "the number of tokens in shapes"),
@@ -181,6 +182,7 @@ pub static RESERVED: &[(&str, &str)] = &[
     ("has", "the test for the presence of an optional tensor"),
     ("model_is", "the test for a published model"),
     ("given", "the test for a key of the file"),
+    ("file_rows", "the number of rows of a matrix in the file"),
 ];
 
 /// Returns the meaning of `name` if it is reserved.

@@ -4,6 +4,7 @@
 //! Names of the declaration keep their spans, so that rustc's errors and editors point to them. Generated
 //! names start with two underscores, except `b`, `m`, `l` and `il`, which `rust!` expressions can use.
 
+mod audio;
 mod build;
 mod checkpoint;
 mod media;

@@ -194,6 +194,7 @@ impl Flow<'_> {
             ValueKind::Encoded(_) => return self.encoded,
             ValueKind::Hidden(_) => return self.hidden,
             ValueKind::Patches(..) => ("patches".to_owned(), vec![]),
+            ValueKind::Frames(..) => ("frames".to_owned(), vec![]),
             ValueKind::Embed(w, by, skipped) => {
                 let skipped = skipped.as_ref().map_or(String::new(), |s| format!(" + {}", s.text));
                 (format!("{}[{}{skipped}]", self.weight(w.it), by.name()), vec![])

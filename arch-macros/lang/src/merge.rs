@@ -18,6 +18,7 @@ pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
         parent.mtp
     };
     Decl {
+        audio: child.audio.or(parent.audio),
         media: media::MediaSyntax::merge(parent.media, child.media),
         given_hparams,
         needs: child.needs.into_iter().chain(parent.needs).collect(),

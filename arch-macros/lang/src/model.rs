@@ -1,6 +1,7 @@
 //! The checked declaration: typed, resolved, and free of errors. Code generation and the diagrams read it and
 //! cannot fail.
 
+mod audio;
 pub mod checkpoint;
 mod loading;
 mod media;
@@ -14,8 +15,9 @@ use crate::builtins::{Builtin, Ty};
 use crate::ops::OpSpec;
 use crate::sym::{Dim, Shape};
 
+pub use audio::Audio;
 pub use loading::Presence;
-pub use media::{Image, ImageSize, Media, MediaUse, TextPart};
+pub use media::{Image, ImageSize, Media, MediaUse, Medium, TextPart};
 pub use text::HparamText;
 
 /// A checked declaration of an architecture.
@@ -67,6 +69,8 @@ pub struct Arch {
     pub checkpoints: Vec<checkpoint::Checkpoint>,
     /// Sizes of the test model, in source order.
     pub test: Vec<(String, TestSize)>,
+    /// Preprocessing of audio.
+    pub audio: Option<Audio>,
     /// Preprocessing and prompt of an `encoder!`; `None` for an architecture.
     pub media: Option<Media>,
     /// Treatment of media rows by the graph.
@@ -396,9 +400,11 @@ impl Scalar {
         let opposite = match &self.kind {
             ScalarKind::Binary(op, a, b) => op.opposite().map(|op| format!("{} {} {}", a.text, op.symbol(), b.text)),
             ScalarKind::Not(a) => Some(a.text.clone()),
-            ScalarKind::Hparam(_) | ScalarKind::Has(_) | ScalarKind::Model(_) | ScalarKind::Given(_) => {
-                Some(format!("!{}", self.text))
-            }
+            ScalarKind::Hparam(_)
+            | ScalarKind::Has(_)
+            | ScalarKind::Model(_)
+            | ScalarKind::Given(_)
+            | ScalarKind::FileRows(_) => Some(format!("!{}", self.text)),
             _ => None,
         };
         opposite.unwrap_or_else(|| format!("!({})", self.text))
@@ -441,6 +447,8 @@ pub enum ScalarKind {
     Model(Box<Scalar>),
     /// `given(n_swa)`: true if the file has the key.
     Given(String),
+    /// `file_rows("output.weight")`: the number of rows of a matrix in the file.
+    FileRows(String),
     /// Rust code over hyperparameters: `rust!(expression)`.
     Rust(TokenStream),
 }
@@ -702,6 +710,8 @@ pub enum ValueKind {
     Hidden(Span),
     /// `patches`, the patches of an image, and the number of values in each.
     Patches(Span, Scalar),
+    /// `frames`, the frames of audio, and the number of values in each column.
+    Frames(Span, Scalar),
     /// `w(x)`
     Linear(Named<usize>, Box<Value>),
     /// Declared vector used as an operand.

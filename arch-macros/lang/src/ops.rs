@@ -1,6 +1,7 @@
 //! Table of the operations of the graph language: names, parameters, shape rules, code generation, and
 //! documentation.
 
+mod audio;
 mod call;
 mod media;
 mod param;
@@ -613,7 +614,7 @@ pub fn find(name: &str) -> Option<&'static OpSpec> {
 
 /// Iterates over all operations, including those on media.
 pub fn all() -> impl Iterator<Item = &'static OpSpec> {
-    OPS.iter().chain(media::OPS)
+    OPS.iter().chain(media::OPS).chain(audio::OPS)
 }
 
 impl OpSpec {

@@ -11,6 +11,7 @@
 //!           | "result" ":" ( "logits" | "embeddings" ) ";"          (* embeddings: without the output projection *)
 //!           | "models" "{" { STRING ":" EXPR ";" } "}"              (* conditions of `model_is(STRING)` *)
 //!           | "hparams" "{" { hparam } "}"
+//!           | "audio" "{" { sound } "}"                             (* see `parse/audio.rs` *)
 //!           | "tensors" "{" { tensor | without | group | layers } "}"
 //!           | ( "graph" | "encoder" ) "{" { stmt | loop } [ EXPR ] "}"
 //!           | "mtp" "{" { stmt } EXPR "}"                           (* one layer of multi-token prediction *)
@@ -55,6 +56,7 @@
 //! expression)`. In `hparams`, `rust!(usize => expression)` computes a number from preceding values,
 //! including lists.
 
+mod audio;
 mod checkpoint;
 mod encoder;
 mod fragment;
@@ -170,6 +172,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         "result" => decl.result = Some(line(input, |input| input.parse())?),
         "models" => decl.models = model_items(input, errors)?,
         "hparams" => decl.hparams = hparam_items(input, errors)?,
+        "audio" => decl.audio = Some(audio::audio(span, input, errors)?),
         "tensors" => decl.tensors = tensor_items(input, true, errors)?,
         "encoder" => decl.encoder = Some(graph(span, input, errors)?),
         "graph" => decl.graph = Some(graph(span, input, errors)?),
@@ -198,6 +201,7 @@ fn is_there(decl: &Decl, section: &str) -> bool {
         "models" => !decl.models.is_empty(),
         "hparams" => !decl.hparams.is_empty(),
         "tensors" => !decl.tensors.is_empty(),
+        "audio" => decl.audio.is_some(),
         "encoder" => decl.encoder.is_some(),
         "graph" => decl.graph.is_some(),
         "mtp" => decl.mtp.is_some(),

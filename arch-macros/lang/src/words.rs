@@ -3,7 +3,7 @@
 //! [`RopeKind::ALL`](crate::model::RopeKind::ALL)).
 
 /// Sections of an `arch!`, in addition to `fn`.
-pub const SECTIONS: [&str; 15] = [
+pub const SECTIONS: [&str; 16] = [
     "name",
     "like",
     "rope",
@@ -11,6 +11,7 @@ pub const SECTIONS: [&str; 15] = [
     "result",
     "models",
     "hparams",
+    "audio",
     "tensors",
     "encoder",
     "graph",

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use arch_lang::model::{ImageSize, MediaUse, TextPart};
+use arch_lang::model::{ImageSize, MediaUse, Medium, TextPart};
 use arch_lang::{EncoderDirectory, compile_file};
 
 fn library() -> EncoderDirectory {
@@ -63,7 +63,11 @@ fn encoder_files_compile_in_at_most_forty_lines() {
         let code = text.lines().filter(|l| !l.trim().is_empty() && !l.starts_with("//"));
         let n_lines = code.count();
         assert!(n_lines <= 40, "{name} has {n_lines} lines");
-        assert_eq!(arch.groups[0].prefix, "v.blk");
+        let prefix = match arch.media.as_ref().unwrap().medium {
+            Medium::Image => "v.blk",
+            Medium::Audio => "a.blk",
+        };
+        assert_eq!(arch.groups[0].prefix, prefix);
         assert!(arch.bidirectional && arch.media_use == MediaUse::None);
         n += 1;
     }
@@ -76,8 +80,11 @@ fn child_inherits_parts_of_encoder() {
     let arch = compile_file("mine.rs", text, &library()).unwrap().unwrap();
     let media = arch.media.unwrap();
     assert_eq!(media.text, [TextPart::Medium, TextPart::Text("<end>".to_owned())]);
-    assert_eq!(media.image.resize, "Bilinear");
-    assert_eq!(media.image.block.unwrap().text, "merge");
+    let image = media.image.unwrap();
+    assert_eq!(
+        (image.resize, image.block.unwrap().text.as_str()),
+        ("Bilinear", "merge")
+    );
     assert_eq!(arch.ancestors[0].file, "encoders/gemma3.rs");
     assert!(
         arch.fragments
@@ -108,11 +115,15 @@ fn language_models_declare_their_use_of_media() {
 fn mistakes_have_one_message_at_their_tokens() {
     assert_eq!(messages("base", "base"), [""; 0]);
     let cases = [
-        ("of: image;", "of: sound;", "sound: expected `image`, found `sound`"),
+        (
+            "of: image;",
+            "of: sound;",
+            "sound: expected `image` or `audio`, found `sound`",
+        ),
         (
             "of: image;",
             "rope: neox;",
-            "rope: expected `name`, `of`, `like`, `hparams`, `image`, `text`, `tensors`, `graph`, `test` or `fn`, found `rope`",
+            "rope: expected `name`, `of`, `like`, `hparams`, `image`, `audio`, `text`, `tensors`, `graph`, `test` or `fn`, found `rope`",
         ),
         (
             "resize: bicubic;",
@@ -255,4 +266,115 @@ fn patches_are_only_available_in_encoders() {
             .any(|m| m == "patches: `patches` is only available in `encoder!`"),
         "{shown:?}"
     );
+}
+
+/// Valid declaration of an encoder of audio. Each case replaces one part.
+const AUDIO: &str = r#"
+encoder! {
+    name: "sounds";
+    of: audio;
+    hparams {
+        n_out: usize = "projection_dim";
+        n_mel: usize = "num_mel_bins";
+        n_pos: usize = "context_length" or 1500;
+        stack: usize = "projector.stack_factor";
+    }
+    audio { rate: 16000; mel: whisper(n_mel); frames: 5 every 2; chunk: masked(n_pos); }
+    text { audio, "<end>" }
+    tensors {
+        conv: linear "a.conv" [n_mel * 3 -> n_embd];
+        position_embd: embed "a.position_embd" [n_embd, n_pos];
+        fc: linear "mm.fc" [n_embd * stack -> n_out];
+        layer { up: linear "ffn_up" [n_embd -> n_embd]; }
+    }
+    graph {
+        let x = conv(interleave(frames[n_mel..n_mel * 4], 3)) * frames[n_mel * 5..n_mel * 5 + 1];
+        let x = x + position_embd[positions];
+        for layer { x += up(x); }
+        fc(stack_rows(pool_rows(x, 2), stack))
+    }
+    test { n_embd: 64, n_head: 4, n_layer: 2, n_ff: 96, n_out: 64, n_mel: 8, stack: 2 }
+}
+"#;
+
+/// Returns the messages for [`AUDIO`] with one part replaced.
+fn audio_messages(part: &str, instead: &str) -> Vec<String> {
+    assert!(AUDIO.contains(part), "{part}");
+    let text = AUDIO.replacen(part, instead, 1);
+    let faults = compile_file("my.rs", &text, &library()).err().unwrap_or_default();
+    faults.iter().map(common::shown).collect()
+}
+
+#[test]
+fn audio_is_declared_with_its_preprocessing() {
+    let arch = compile_file("my.rs", AUDIO, &library()).unwrap().unwrap();
+    let (audio, media) = (arch.audio.unwrap(), arch.media.unwrap());
+    assert_eq!((audio.mel, audio.silence), ("Whisper", "Masked"));
+    assert_eq!((audio.window.text.as_str(), audio.chunk.text.as_str()), ("5", "n_pos"));
+    assert!(media.medium == Medium::Audio && media.image.is_none());
+    assert_eq!(
+        arch.graph.result.unwrap().shape.to_string(),
+        "[n_out, (((T / 2) + stack - 1) / stack)]"
+    );
+}
+
+#[test]
+fn mistakes_in_audio_have_one_message_at_their_tokens() {
+    let cases = [
+        (
+            "chunk: masked(n_pos);",
+            "",
+            "audio: `audio` needs `chunk: filled(n_pos);`",
+        ),
+        (
+            "masked(n_pos)",
+            "quiet(n_pos)",
+            "quiet: expected `filled`, `masked` or `bare`, found `quiet`",
+        ),
+        (
+            "whisper(n_mel)",
+            "mfcc(n_mel)",
+            "mfcc: expected `whisper`, found `mfcc`",
+        ),
+        (
+            "= \"projector.stack_factor\";",
+            "= \"projector.stack_factor\" or file_rows(n_mel);",
+            "file_rows: `file_rows` takes the name of a tensor in the file, in quotes",
+        ),
+        ("5 every 2", "5 each 2", "each: expected `every`, found `each`"),
+        (
+            "rate: 16000;",
+            "hop: 160;",
+            "hop: expected `rate`, `mel`, `frames`, `chunk`, found `hop`",
+        ),
+        (
+            "text { audio,",
+            "text { image,",
+            "image: `image` is not the medium in `of: …;`",
+        ),
+        (
+            "audio { rate: 16000; mel: whisper(n_mel); frames: 5 every 2; chunk: masked(n_pos); }",
+            "",
+            "the encoder has no `audio`; add `audio { rate: …; mel: …; frames: …; chunk: …; }`",
+        ),
+        (
+            "interleave(frames[n_mel..n_mel * 4], 3)",
+            "interleave(frames[0..n_mel * 5], 3)",
+            "3: `interleave` needs a multiple of 3 values, found 5 * n_mel",
+        ),
+    ];
+    for (part, instead, expected) in cases {
+        let found = audio_messages(part, instead);
+        assert!(found.iter().any(|m| m.contains(expected)), "{instead}: {found:?}");
+    }
+}
+
+#[test]
+fn frames_are_only_available_with_audio() {
+    let text = std::fs::read_to_string(library().0.join("gpt2.rs")).unwrap();
+    let text = text.replacen("token_embd[tokens]", "frames", 1);
+    let faults = compile_file("gpt2.rs", &text, &arch_lang::Directory(library().0)).unwrap_err();
+    let shown: Vec<_> = faults.iter().map(common::shown).collect();
+    let expected = "frames: `frames` is only available in an encoder of a declaration with `audio { … }`";
+    assert!(shown.iter().any(|m| m == expected), "{shown:?}");
 }

@@ -37,6 +37,7 @@ impl Grammar {
             include_str!("../src/parse.rs"),
             include_str!("../src/parse/checkpoint.rs"),
             include_str!("../src/parse/encoder.rs"),
+            include_str!("../src/parse/audio.rs"),
             include_str!("../src/fragment.rs"),
         ];
         for source in sources {
@@ -307,7 +308,7 @@ impl Recognizer<'_> {
         for (at, token) in self.tokens.iter().enumerate().skip(from) {
             let token = token.as_str();
             if depth == 0 {
-                if at > from && [";", ",", ")", "]", "}", "{", "->", "..", "or"].contains(&token) {
+                if at > from && [";", ",", ")", "]", "}", "{", "->", "..", "or", "every"].contains(&token) {
                     ends.insert(at);
                 }
                 if [";", ",", ")", "]", "}", "let", "for"].contains(&token) {

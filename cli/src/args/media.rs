@@ -1,4 +1,4 @@
-//! Arguments for images.
+//! Arguments for images and audio.
 
 use std::path::PathBuf;
 
@@ -6,12 +6,12 @@ use clap::Args;
 use media::Limits;
 
 /// Help heading of the options.
-const IMAGES: &str = "Images";
+const IMAGES: &str = "Images and audio";
 
 /// Projector of a model.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ProjectorArgs {
-    /// Multimodal projector file, which encodes images for the model (-mm) [default: mmproj*.gguf next to the model]
+    /// Multimodal projector file, which encodes images or audio for the model (-mm) [default: mmproj*.gguf next to the model]
     #[arg(
         long,
         value_name = "FILE",
@@ -36,7 +36,7 @@ pub struct ProjectorArgs {
     pub image_max_tokens: Option<u32>,
 }
 
-/// Image options of a prompt.
+/// Image and audio options of a prompt.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MediaArgs {
     #[command(flatten)]
@@ -46,6 +46,11 @@ pub struct MediaArgs {
     /// PNG, JPEG, WebP, GIF and BMP files are accepted.
     #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = IMAGES)]
     pub image: Vec<PathBuf>,
+    /// Audio to put before the prompt (may be repeated, or comma-separated)
+    ///
+    /// WAV, MP3, FLAC and OGG Vorbis files are accepted.
+    #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = IMAGES)]
+    pub audio: Vec<PathBuf>,
 }
 
 /// Image options of a server.

@@ -1,15 +1,15 @@
-//! `llama encode`: writes the rows of an image, which a language model reads in place of token embeddings.
+//! `llama encode`: writes the rows of an image or of audio, which a language model reads in place of token embeddings.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use engine::context::{ContextParams, MediaEncoder};
+use engine::context::ContextParams;
 use engine::finite::check_finite;
 use engine::gguf::logits::Logits;
 use engine::model::Model;
-use llama::parts::{ENCODERS, encode_image};
+use llama::parts::{ENCODERS, encode_medium};
 
 use crate::args::values::threads;
 use crate::args::{LoadArgs, PrecisionArgs};
@@ -22,9 +22,9 @@ use crate::{format, input};
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct EncodeArgs {
-    /// Image: a PNG, JPEG, WebP, GIF or BMP file
-    #[arg(value_name = "IMAGE")]
-    pub image: PathBuf,
+    /// PNG, JPEG, WebP, GIF, BMP, WAV, MP3, FLAC or OGG Vorbis file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
     /// Multimodal projector file
     #[arg(long, value_name = "FILE")]
     pub mmproj: PathBuf,
@@ -40,7 +40,7 @@ pub struct EncodeArgs {
     pub threads: Option<usize>,
 }
 
-/// Encodes the image and writes its rows.
+/// Encodes the file and writes its rows.
 pub fn run(args: &EncodeArgs) -> Outcome {
     let defaults = ContextParams::default();
     let n_threads = args.threads.unwrap_or(defaults.n_threads);
@@ -50,12 +50,11 @@ pub fn run(args: &EncodeArgs) -> Outcome {
         precision: args.precision.mode.into(),
         ..defaults
     };
-    let bytes = input::bytes(&args.image)?;
+    let bytes = input::bytes(&args.file)?;
     let load = args.load.params(args.precision.mode, None)?;
     let model = Arc::new(Model::load(&args.mmproj, ENCODERS, &load)?);
-    let failed = |e: &dyn std::fmt::Display| Failure::new(format_args!("{}: {e}", args.image.display()));
-    let mut encoder = MediaEncoder::new(model, &params).map_err(|e| failed(&e))?;
-    let rows = encode_image(&mut encoder, &bytes).map_err(|e| failed(&e))?;
+    let failed = |e: &dyn std::fmt::Display| Failure::new(format_args!("{}: {e}", args.file.display()));
+    let rows = encode_medium(model, &params, &bytes).map_err(|e| failed(&e))?;
     check_finite(rows.rows())?;
     let numbers = (0..rows.len()).map(|row| row as i32).collect();
     let logits = Logits::new(numbers, rows.width(), rows.rows().to_vec())?;

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use engine::builder::ImageSize;
+use engine::builder::{ImageRules, ImageSize};
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Array, Gguf, Metadata, Value};
 use engine::model::{ENCODER_ARCH, LoadParams, projector_type};
@@ -332,7 +332,7 @@ fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, whole_arrays: 
     }
     if let Some(encoder) = projector_type(&header.metadata) {
         writeln!(out, "encoder       {}", printable(encoder))?;
-        print_image(out, header, Path::new(&report.file))?;
+        print_medium(out, header, Path::new(&report.file))?;
     }
     writeln!(out, "declaration   {}", describe(&report.declaration))?;
     writeln!(out, "parameters    {}", format::count(report.n_parameters))?;
@@ -347,17 +347,33 @@ fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, whole_arrays: 
     print_tensors(out, report)
 }
 
-/// Prints the size of the images of a projector and the number of their rows.
-fn print_image(out: &mut dyn Write, header: &Gguf, file: &Path) -> Outcome {
+/// Prints the sizes of the images or the audio of a projector and the number of their rows.
+fn print_medium(out: &mut dyn Write, header: &Gguf, file: &Path) -> Outcome {
     let Ok(plan) = engine::model::plan(header, file, archs::ENCODERS, &LoadParams::default()) else {
         return Ok(());
     };
-    let (Some(rules), [width, n_rows]) = (plan.image, plan.result_shape) else {
-        return Ok(());
-    };
+    let [width, n_rows] = plan.result_shape;
+    if let Some(rules) = plan.image {
+        let text = image_sizes(&rules, n_rows);
+        writeln!(out, "image         {text} of {width} values")?;
+    }
+    if let Some(rules) = plan.audio {
+        let (rate, n_mel) = (rules.rate, rules.n_mel);
+        let rows = format::plural(n_rows, "row");
+        let seconds = rules.chunk_samples() as f64 / rate.max(1) as f64;
+        writeln!(
+            out,
+            "audio         {rate} Hz, {n_mel} mel filters, {seconds} s at a time, {rows} of {width} values"
+        )?;
+    }
+    Ok(())
+}
+
+/// Describes the sizes of images and the numbers of their rows. The largest square image has `n_rows` rows.
+fn image_sizes(rules: &ImageRules, n_rows: usize) -> String {
     let largest = rules.largest().n_patches().max(1);
     let rows = |n_patches: usize| n_patches * n_rows / largest;
-    let text = match rules.size {
+    match rules.size {
         ImageSize::Fixed(side) => format!(
             "{side} x {side} pixels, {largest} patches, {}",
             format::plural(n_rows, "row")
@@ -369,8 +385,7 @@ fn print_image(out: &mut dyn Write, header: &Gguf, file: &Path) -> Outcome {
                 rows(rules.max_patches())
             )
         }
-    };
-    Ok(writeln!(out, "image         {text} of {width} values")?)
+    }
 }
 
 fn describe(declaration: &Declaration) -> String {

@@ -2,7 +2,7 @@
 
 use crate::graph::TensorId;
 
-use super::{Builder, ImageRules};
+use super::{AudioRules, Builder, ImageRules};
 
 /// Loaded architecture with bound hyperparameters and weights, ready to build graphs.
 pub trait BuildGraph: Send + Sync {
@@ -23,6 +23,11 @@ pub trait BuildGraph: Send + Sync {
 
     /// Returns the preprocessing of images; `None` if the architecture is not an encoder of images.
     fn image(&self) -> Option<ImageRules> {
+        None
+    }
+
+    /// Returns the preprocessing of audio; `None` if no encoder of the architecture reads audio.
+    fn audio(&self) -> Option<AudioRules> {
         None
     }
 

@@ -10,6 +10,8 @@
 mod adapt;
 mod adaptation;
 mod attention;
+mod audio;
+mod audio_rules;
 mod caches;
 mod contract;
 mod cross;
@@ -34,6 +36,7 @@ mod streams;
 
 pub use adaptation::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{AttentionArgs, RopeArgs, chunked, sliding, symmetric};
+pub use audio_rules::{AudioRules, Silence, Spectrogram};
 pub use caches::{CacheView, CrossSlot, CrossSpec, KvSlot, KvSpec, MemorySpecs, PoolView, StateSlot, StateSpec};
 pub use contract::{BuildGraph, Results};
 pub use error::BuildError;

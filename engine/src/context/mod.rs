@@ -17,6 +17,7 @@
 
 mod adapt;
 mod admission;
+mod audio_encoder;
 mod axes;
 mod batch;
 mod cells;
@@ -53,6 +54,7 @@ mod step;
 
 pub use adapt::ScaledAdapter;
 pub use admission::Rejection;
+pub use audio_encoder::{AudioEncoder, AudioError};
 pub use batch::{AxisPosition, Batch, BatchToken, MAX_SEQUENCES, SeqSet};
 pub use context::{Context, Sizes};
 pub use encoder::MediaEncoder;

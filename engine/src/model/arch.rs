@@ -8,7 +8,6 @@ use crate::builder::{
 };
 use crate::graph::RopeKind;
 
-use super::media::IMAGE_KEYS;
 use super::{Base, Checkpoint, ENCODER_ARCH, HparamReader, MediaDecl, MediaUse, TensorTable};
 
 /// Declared architecture, emitted by `arch!`. The engine has no other knowledge of an architecture.
@@ -117,7 +116,7 @@ impl Architecture {
 
     /// Returns the prefix of the metadata keys in files with `general.architecture = arch`.
     pub fn key_prefix<'a>(&self, arch: &'a str) -> &'a str {
-        if self.media.is_some() { IMAGE_KEYS } else { arch }
+        self.media.map_or(arch, |media| media.medium.key_prefix())
     }
 
     /// Returns the metadata key (without the architecture prefix) of a builtin size symbol.
@@ -134,10 +133,17 @@ impl Architecture {
         }
     }
 
-    /// Returns build parameters for a graph of one token in one sequence, or of the largest square image.
+    /// Returns build parameters for a graph of one token in one sequence, of the largest square image, or of one chunk of
+    /// audio.
     pub(super) fn build_params(&self, base: &Base, graph: &dyn BuildGraph) -> BuildParams {
         let grid = graph.image().map_or_else(PatchGrid::default, |rules| rules.largest());
-        let n_tokens = graph.image().map_or(1, |_| grid.n_patches());
+        let n_tokens = match self.media {
+            None => 1,
+            Some(_) => {
+                let n_patches = graph.image().map(|_| grid.n_patches());
+                n_patches.or(graph.audio().map(|rules| rules.chunk)).unwrap_or(1)
+            }
+        };
         BuildParams {
             n_tokens,
             n_outputs: n_tokens,

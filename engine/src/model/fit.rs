@@ -250,7 +250,7 @@ impl<'a> ModelOutline<'a> {
 
     /// Returns the graphs that a context reserves memory for.
     fn largest_graphs(&self, memory: MemoryParams) -> Vec<BuildParams> {
-        if self.graph.image().is_some() {
+        if self.arch.media.is_some() {
             return vec![self.arch.build_params(self.base, self.graph)];
         }
         let n_encoded = if self.arch.encoder { memory.n_encode_max() } else { 0 };

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{BackendError, Buffer, Device};
 use crate::builder::{
-    BatchMedia, BuildError, BuildGraph, BuildParams, BuildTables, Builder, Built, GraphOutput, GraphPart, ImageRules,
-    Inputs, KvSpec, MemorySpecs, WeightLeaf,
+    AudioRules, BatchMedia, BuildError, BuildGraph, BuildParams, BuildTables, Builder, Built, GraphOutput, GraphPart,
+    ImageRules, Inputs, KvSpec, MemorySpecs, WeightLeaf,
 };
 use crate::gguf::{FileKind, Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, BufferSlice, Graph, Layout, Name, Op, TensorId, dense_bytes};
@@ -61,6 +61,8 @@ pub struct LoadPlan {
     pub result_shape: [usize; 2],
     /// Preprocessing of images; `None` if the model is not an encoder of images.
     pub image: Option<ImageRules>,
+    /// Preprocessing of audio, if an encoder reads audio.
+    pub audio: Option<AudioRules>,
     /// Location of each row of the tensor table.
     pub places: Vec<TensorPlacement>,
     /// Number of layers and bytes in each memory.
@@ -274,11 +276,26 @@ impl Model {
     pub fn image_rules(&self) -> Option<ImageRules> {
         self.graph.image()
     }
+    /// Returns the preprocessing of audio; `None` if no encoder of the model reads audio.
+    pub fn audio_rules(&self) -> Option<AudioRules> {
+        self.graph.audio()
+    }
+    /// Returns the number of rows that an encoder of media returns for `n` positions; `None` if `n` are too few.
+    pub fn rows_of(&self, n: usize) -> Option<usize> {
+        let params = BuildParams {
+            n_tokens: n,
+            n_outputs: n,
+            ..self.build_params()
+        };
+        let needs = needs(self.arch, self.graph.as_ref(), &self.leafs, params).ok()?;
+        Some(needs.result[1])
+    }
     /// Returns the number of values in a media row that the model takes: an embedding, and features for some layers.
     pub fn media_width(&self) -> usize {
         self.base.n_embd().saturating_mul(1 + self.n_features)
     }
-    /// Returns the width and number of the rows that a graph of one token, or of the largest square image, returns.
+    /// Returns the width and number of the rows of a graph of one token, of the largest square image, or of one chunk of
+    /// audio.
     pub fn result_shape(&self) -> [usize; 2] {
         self.result_shape
     }
@@ -427,6 +444,7 @@ fn plan_table(
         compute_bytes,
         result_shape: needs.result,
         image: graph.image(),
+        audio: graph.audio(),
         specs: needs.memory,
     })
 }
@@ -491,11 +509,10 @@ fn declare(
     } else {
         arch.load.load(&mut reader, &mut table)
     };
-    if let Some(Err(error)) = graph
-        .as_ref()
-        .and_then(|graph| graph.image())
-        .map(|rules| rules.check())
-    {
+    let rules = graph.as_ref().map(|graph| (graph.image(), graph.audio()));
+    let (image, audio) = rules.unwrap_or_default();
+    let checks = [image.map(|rules| rules.check()), audio.map(|rules| rules.check())];
+    for error in checks.into_iter().flatten().filter_map(Result::err) {
         reader.contradiction(error);
     }
     let warnings = std::mem::take(&mut reader.warnings);

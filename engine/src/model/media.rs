@@ -3,8 +3,19 @@
 /// Part of a declaration that only encoders have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MediaDecl {
+    /// What the encoder reads.
+    pub medium: Medium,
     /// Text around the rows of a medium; contains [`TextPart::Medium`] exactly once.
     pub text: &'static [TextPart],
+}
+
+/// What an encoder reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// An image.
+    Image,
+    /// Audio.
+    Audio,
 }
 
 /// Piece of the text around a medium.
@@ -30,11 +41,22 @@ pub enum MediaUse {
 /// Value of `general.architecture` in the files of encoders.
 pub const ENCODER_ARCH: &str = "clip";
 
-/// Prefix of the metadata keys of image encoders.
-pub(crate) const IMAGE_KEYS: &str = "clip.vision";
+impl Medium {
+    /// Returns the prefix of the metadata keys of encoders.
+    pub(crate) fn key_prefix(self) -> &'static str {
+        match self {
+            Medium::Image => "clip.vision",
+            Medium::Audio => "clip.audio",
+        }
+    }
+}
 
 /// Metadata keys with the name of an encoder, in order of precedence.
-const NAME_KEYS: [&str; 2] = ["clip.projector_type", "clip.vision.projector_type"];
+const NAME_KEYS: [&str; 3] = [
+    "clip.projector_type",
+    "clip.vision.projector_type",
+    "clip.audio.projector_type",
+];
 
 /// Returns the name of the encoder in a file, if any.
 pub fn projector_type(metadata: &crate::gguf::Metadata) -> Option<&str> {

@@ -24,7 +24,7 @@ pub use checkpoint::{Checkpoint, CheckpointOrigin, CheckpointSetting, Checkpoint
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
 pub use load::{DeclaredModel, LoadPlan, Model, TensorPlacement, declare_header, plan, plan_set};
-pub use media::{ENCODER_ARCH, MediaDecl, MediaUse, TextPart, projector_type};
+pub use media::{ENCODER_ARCH, MediaDecl, MediaUse, Medium, TextPart, projector_type};
 pub use nearest::{did_you_mean, nearest_names};
 pub use params::{FindArch, LoadParams, Progress, VocabHook};
 pub use placement::{

@@ -3,8 +3,7 @@
 use crate::builder::RopeScaling;
 use crate::gguf::Metadata;
 
-use super::media::IMAGE_KEYS;
-use super::{Base, HparamReader};
+use super::{Base, HparamReader, Medium};
 
 /// Maximum number of layers; larger than any published model, so a higher count means a corrupt file.
 const MAX_LAYERS: usize = 1024;
@@ -56,7 +55,9 @@ impl Base {
         let head_dim_k = r.in_range("attention.key_length", Some(head_dim), 0..=MAX_SIZE);
         let head_dim_v = r.in_range("attention.value_length", Some(head_dim), 0..=MAX_SIZE);
         // Encoders of media have neither tokens nor a context.
-        let is_media = r.prefix == IMAGE_KEYS;
+        let is_media = [Medium::Image, Medium::Audio]
+            .iter()
+            .any(|medium| r.prefix == medium.key_prefix());
         let base = Base {
             n_vocab: if is_media { 1 } else { r.n_vocab() },
             n_ctx_train: r.in_range("context_length", is_media.then_some(1), 1..=usize::MAX >> 1),

@@ -318,6 +318,12 @@ impl<'a> TensorTable<'a> {
         })
     }
 
+    /// Returns the number of rows of a matrix in the file, by its full name; 0 if the file lacks the matrix.
+    pub fn file_rows(&self, name: &str) -> usize {
+        let index = self.file.index.get(name);
+        index.map_or(0, |&index| self.file.tensors[index].1.ne[1])
+    }
+
     /// Declares a matrix from `n_in` to `n_out`, with an optional bias and scale. The file may provide the
     /// matrix as part of a fused tensor.
     pub fn linear(&mut self, name: &'static str, n_in: usize, n_out: usize) -> Linear {
@@ -553,9 +559,10 @@ impl<'a> TensorTable<'a> {
         let stacked = matches!((consumer, ne), (Consumer::MulMat, &[k, m, n]) if m.checked_mul(n).is_some_and(|rows| info.ne == [k, rows, 1, 1]));
         // Elementwise tensors may be stored flat, regardless of their dimensions.
         let n = shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
-        let is_list = consumer == Consumer::Elementwise && info.ne[1..] == [1; 3] && n == Some(info.ne[0]);
-        // The kernels of a convolution over patches are the rows of a matrix.
-        let unfolded = matches!((consumer, ne), (Consumer::MulMat | Consumer::Elementwise, &[n_in, n_out]) if n_out > 1 && info.ne[3] == n_out && info.ne[..3].iter().try_fold(1usize, |n, &dim| n.checked_mul(dim)) == Some(n_in));
+        let is_flat = info.ne.iter().filter(|n| **n != 1).count() <= 1;
+        let is_list = consumer == Consumer::Elementwise && is_flat && n == Some(info.ne.iter().product());
+        // The kernels of a convolution over patches or frames are the rows of a matrix.
+        let unfolded = matches!((consumer, ne), (Consumer::MulMat | Consumer::Elementwise, &[n_in, n_out]) if n_out > 1 && is_kernels(info.ne, n_in, n_out));
         if info.ne != shape && !stacked && !is_list && !unfolded {
             self.wrong_shape(info, ne);
         }
@@ -638,4 +645,11 @@ impl<'a> TensorTable<'a> {
             .any(|&i| i == name || i == bare || i == whole || i == without_suffix)
             || IGNORED_SUFFIXES.iter().any(|s| bare.ends_with(s))
     }
+}
+
+/// Returns true for `n_out` kernels of `n_in` values: `[.., .., .., n_out]`, or `[.., .., n_out]`.
+fn is_kernels(ne: [usize; 4], n_in: usize, n_out: usize) -> bool {
+    let dim = if ne[3] == 1 { 2 } else { 3 };
+    let n_values = ne[..dim].iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
+    ne[dim] == n_out && n_values == Some(n_in)
 }

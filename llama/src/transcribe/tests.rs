@@ -31,16 +31,10 @@ fn exact() -> ContextParams {
 fn logits_equal_those_of_transformers() {
     let (n_mel, n_rows) = (8, 20);
     let value = |i: usize| (i * 37 % 101) as f32 / 25.0 - 2.0;
-    let spectrogram = Mel {
-        n_mel,
-        n_frames: 2 * n_rows,
-        data: (0..2 * n_rows * n_mel).map(value).collect(),
-    };
-    let rows = windows::Frames {
-        spectrogram: &spectrogram,
-        at: 0,
-    }
-    .rows(n_rows);
+    let spectrogram: Vec<f32> = (0..2 * n_rows * n_mel).map(value).collect();
+    let rules = tiny().audio_rules().unwrap();
+    assert_eq!((rules.n_mel, rules.chunk), (n_mel, n_rows));
+    let rows = rules.columns(&spectrogram, 0..2 * n_rows);
     let tokens = [51, 3, 9, 27, 4, 41, 8];
     let expected = std::fs::read(recorded("tiny.logits")).unwrap();
     let expected: Vec<f32> = bytes_to_floats(&expected);
@@ -90,9 +84,9 @@ fn frames_of_another_size_or_beyond_the_positions_are_refused() {
     let mut batch = Batch::new();
     (0..20).for_each(|pos| batch.push(0, pos, SeqSet::one(0), false));
     let error = context.encode_frames(&batch, &[0.0; 40]).unwrap_err().to_string();
-    assert_eq!(error, "cannot encode frames of 40 values; the batch requires 820");
+    assert_eq!(error, "cannot encode frames of 40 values; the batch requires 900");
     batch.push(0, 20, SeqSet::one(0), false);
-    let error = context.encode_frames(&batch, &[0.0; 21 * 41]).unwrap_err().to_string();
+    let error = context.encode_frames(&batch, &[0.0; 21 * 45]).unwrap_err().to_string();
     assert_eq!(error, "position 20 at index 20 exceeds the 20 positions of the model");
 }
 

@@ -27,6 +27,9 @@ impl Checker<'_> {
         if name == "given" {
             return self.given(&name, &args).map(Lowered::Scalar);
         }
+        if name == "file_rows" {
+            return self.file_rows(&name, &args).map(Lowered::Scalar);
+        }
         if name == "model_is" {
             return self.model_is(&name, &args).map(Lowered::Scalar);
         }

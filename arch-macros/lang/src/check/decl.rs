@@ -33,7 +33,8 @@ impl Checker<'_> {
         self.model_block(&decl.models);
         let hparams = self.hparam_block(&decl.hparams);
         self.needed_hparams(&decl.needs);
-        let media = decl.media.as_ref().map(|media| self.media(media));
+        let audio = decl.audio.as_ref().map(|audio| self.audio(audio));
+        let media = decl.media.as_ref().map(|media| self.media(media, audio.is_some()));
         let mut ignored = Vec::new();
         self.place = Place::Tensors;
         self.tensor_block(&decl.tensors, &[], &mut ignored);
@@ -44,7 +45,9 @@ impl Checker<'_> {
         }
         self.declare_functions(&decl.functions);
         self.needed_tensors_and_functions(&decl.needs);
+        self.audio.is_open = audio.is_some();
         let encoder = decl.encoder.as_ref().map(|graph| self.graph(graph, true));
+        self.audio.is_open &= media.is_some();
         self.encoded = encoder.is_some();
         let graph = self.main_graph(decl, embeddings);
         self.layer_function(decl);
@@ -82,6 +85,7 @@ impl Checker<'_> {
             rank_pooling: whole(rank_pooling)?.flatten(),
             checkpoints: Vec::new(),
             test,
+            audio: whole(audio)?,
             media: whole(media)?,
             media_use: self.media.used,
         })

@@ -159,6 +159,9 @@ impl Checker<'_> {
         if text == "hidden" && self.place.is_graph() {
             return self.hidden(name).map(Lowered::Tensor);
         }
+        if text == "frames" && self.place.is_graph() {
+            return self.frames(name).map(Lowered::Tensor);
+        }
         if text == "patches" && self.place.is_graph() {
             return self.patches(name).map(Lowered::Tensor);
         }

@@ -6,7 +6,7 @@ use syn::Expr;
 use super::{Checker, Place};
 use crate::ast::media::{ImageSyntax, MediaSyntax, PatchesSyntax, SizeSyntax, TextPiece, TextSyntax};
 use crate::builtins::Ty;
-use crate::model::{Arg, Image, ImageSize, Media, MediaUse, TextPart, Value, ValueKind};
+use crate::model::{Arg, Image, ImageSize, Media, MediaUse, Medium, TextPart, Value, ValueKind};
 use crate::ops::OpSpec;
 use crate::sym::{Dim, Multiple, Shape};
 
@@ -19,8 +19,8 @@ const FILTERS: [(&str, &str); 3] = [("bilinear", "Bilinear"), ("bicubic", "Bicub
 /// Values of `positions:`: whether rows have positions along the axes of M-RoPE.
 const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
 
-/// Values of `of:`, each with the GGUF prefix of the layers.
-const MEDIA: [(&str, &str); 1] = [("image", "v.blk")];
+/// Values of `of:`.
+const MEDIA: [(&str, Medium); 2] = [("image", Medium::Image), ("audio", Medium::Audio)];
 
 /// Width of the rows that an encoder returns.
 const N_OUT: &str = "n_out";
@@ -39,22 +39,28 @@ pub(super) struct MediaScope {
 impl Checker<'_> {
     /// Checks the parts of an `encoder!`. Scalars are checked as part of the graph, so that the model stores their
     /// values.
-    pub(super) fn media(&mut self, media: &MediaSyntax) -> Option<Media> {
+    pub(super) fn media(&mut self, media: &MediaSyntax, has_audio: bool) -> Option<Media> {
         self.media.is_encoder = true;
         let before = std::mem::replace(&mut self.place, Place::Graph);
         let medium = match &media.of {
             Some(word) => self.choice(word, &MEDIA),
             None => self.missing_part("of", "`of: image;`"),
         };
-        if let Some(prefix) = medium {
-            prefix.clone_into(&mut self.groups[0].prefix);
-        }
+        let prefix = match medium {
+            Some(Medium::Audio) => "a.blk",
+            _ => "v.blk",
+        };
+        prefix.clone_into(&mut self.groups[0].prefix);
         let image = match &media.image {
-            Some(image) => self.image(image),
+            Some(image) => self.image(image).map(Some),
+            None if medium == Some(Medium::Audio) => Some(None),
             None => self.missing_part("image", "`image { size: …; resize: …; patches: …; }`"),
         };
+        if medium == Some(Medium::Audio) && !has_audio {
+            self.missing_part::<()>("audio", "`audio { rate: …; mel: …; frames: …; chunk: …; }`");
+        }
         let text = match &media.text {
-            Some(text) => self.prompt(text),
+            Some(text) => self.prompt(text, medium),
             None => self.missing_part("text", "`text { \"<image>\", image }`"),
         };
         if self.find_hparam(N_OUT).is_none() {
@@ -64,8 +70,8 @@ impl Checker<'_> {
             );
         }
         self.place = before;
-        medium?;
         Some(Media {
+            medium: medium?,
             image: image?,
             text: text?,
         })
@@ -143,20 +149,25 @@ impl Checker<'_> {
         None
     }
 
-    fn prompt(&mut self, text: &TextSyntax) -> Option<Vec<TextPart>> {
+    fn prompt(&mut self, text: &TextSyntax, medium: Option<Medium>) -> Option<Vec<TextPart>> {
         let mut parts = Vec::new();
         for piece in &text.pieces {
             parts.push(match piece {
                 TextPiece::Text(text) => TextPart::Text(text.value()),
                 TextPiece::Medium(word) => {
-                    self.choice(word, &MEDIA)?;
+                    let found = self.choice(word, &MEDIA)?;
+                    if medium.is_some_and(|medium| medium != found) {
+                        return self.error(word, format!("`{word}` is not the medium in `of: …;`"));
+                    }
                     TextPart::Medium
                 }
             });
         }
         let n = parts.iter().filter(|part| **part == TextPart::Medium).count();
         if n != 1 {
-            let message = format!("`text` must contain `image` once, where its rows are placed; found {n}");
+            let medium = MEDIA.iter().find(|(_, found)| Some(*found) == medium);
+            let medium = medium.map_or("image", |(name, _)| name);
+            let message = format!("`text` must contain `{medium}` once, where its rows are placed; found {n}");
             self.errors.at_span(text.span, message);
             return None;
         }

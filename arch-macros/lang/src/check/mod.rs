@@ -1,6 +1,7 @@
 //! Checks a syntax tree and lowers it to a declaration. Errors are recorded with the span of their token, and
 //! checking continues. Invalid values are exempt from further checks, so one mistake produces one error.
 
+mod audio;
 mod call;
 mod checkpoint;
 mod decl;
@@ -156,6 +157,8 @@ struct Checker<'e> {
     depth: usize,
     /// Number of tokens of all inlined functions.
     n_inlined: usize,
+    /// The preprocessing of audio.
+    audio: audio::AudioScope,
     /// The parts of an `encoder!`, and the graph's treatment of media rows.
     media: media::MediaScope,
     /// True after a call of an undeclared name. Items that only the intended callee uses are then not reported
@@ -192,6 +195,7 @@ impl<'e> Checker<'e> {
             inside: Vec::new(),
             depth: 0,
             n_inlined: 0,
+            audio: audio::AudioScope::default(),
             media: media::MediaScope::default(),
             unknown_callee: false,
         }

@@ -81,6 +81,28 @@ impl Checker<'_> {
         Some(derived(ScalarKind::Given(key), Ty::Bool, text, &[]))
     }
 
+    /// Checks `file_rows("output.weight")`, the number of rows of a matrix in the file, or 0 without it.
+    pub(super) fn file_rows(&mut self, at: &Ident, args: &[&Expr]) -> Option<Scalar> {
+        if self.place != Place::Hparams {
+            return self.error(
+                at,
+                "`file_rows` is only available in `hparams`; bind its result with `let`",
+            );
+        }
+        let name = match args {
+            [Expr::Lit(lit)] => match &lit.lit {
+                syn::Lit::Str(name) => Some(name.value()),
+                _ => None,
+            },
+            _ => None,
+        };
+        let Some(name) = name else {
+            return self.error(at, "`file_rows` takes the name of a tensor in the file, in quotes");
+        };
+        let text = format!("file_rows({name:?})");
+        Some(derived(ScalarKind::FileRows(name), Ty::Int, text, &[]))
+    }
+
     fn unknown_model(&mut self, at: &Ident, name: Option<&LitStr>) -> Option<Scalar> {
         // Any model may be meant, so none is also reported as unused.
         self.models.iter_mut().for_each(|m| m.used = true);

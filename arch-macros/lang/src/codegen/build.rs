@@ -57,7 +57,8 @@ pub fn implementation(arch: &Arch) -> TokenStream {
         })
     };
     let (embedding, rank) = (head("embedding", &arch.embedding), head("rank", &arch.rank));
-    let image = arch.media.as_ref().map(super::media::rules);
+    let image = arch.media.as_ref().and_then(super::media::rules);
+    let audio = arch.audio.as_ref().map(super::audio::rules);
     quote! {
         impl #build_ty for Model {
             #encoder
@@ -69,6 +70,7 @@ pub fn implementation(arch: &Arch) -> TokenStream {
             #embedding
             #rank
             #image
+            #audio
         }
     }
 }
@@ -287,6 +289,10 @@ impl Emitter<'_> {
             }
             ValueKind::Patches(at, width) => {
                 let (method, width) = (Ident::new("patches", *at), self.scalar(width));
+                quote!(#b.#method(#width))
+            }
+            ValueKind::Frames(at, width) => {
+                let (method, width) = (Ident::new("frames", *at), self.scalar(width));
                 quote!(#b.#method(#width))
             }
             ValueKind::Weight(w) => {

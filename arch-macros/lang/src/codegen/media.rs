@@ -18,7 +18,9 @@ pub fn declared(media: Option<&Media>) -> TokenStream {
         TextPart::Text(text) => quote!(#part::Text(#text)),
         TextPart::Medium => quote!(#part::Medium),
     });
-    quote!(::core::option::Option::Some(#decl { text: &[#(#text),*] }))
+    let medium = shared(&format!("{:?}", media.medium));
+    let mediums = runtime("Medium");
+    quote!(::core::option::Option::Some(#decl { medium: #mediums::#medium, text: &[#(#text),*] }))
 }
 
 /// Generates the field `media_use` of an architecture.
@@ -42,15 +44,15 @@ fn size(size: &ImageSize) -> TokenStream {
 }
 
 /// Generates the method of `BuildGraph` that returns the preprocessing of images.
-pub fn rules(media: &Media) -> TokenStream {
-    let image = &media.image;
+pub fn rules(media: &Media) -> Option<TokenStream> {
+    let image = media.image.as_ref()?;
     let (rules, filter, m) = (runtime("ImageRules"), runtime("Filter"), shared("m"));
     let number = |scalar: &Scalar| emit(scalar, Scope::Build);
     let (size, patch, axes) = (size(&image.size), number(&image.patch), image.axes);
     let block = image.block.as_ref().map_or_else(|| quote!(1), number);
     let window = image.window.as_ref().map_or_else(|| quote!(0), number);
     let resize = shared(image.resize);
-    quote! {
+    Some(quote! {
         fn image(&self) -> ::core::option::Option<#rules> {
             let #m = self;
             ::core::option::Option::Some(#rules {
@@ -62,5 +64,5 @@ pub fn rules(media: &Media) -> TokenStream {
                 axes: #axes,
             })
         }
-    }
+    })
 }

@@ -100,6 +100,10 @@ pub fn emit(s: &Scalar, place: Scope) -> TokenStream {
             quote!(if #c { #a } else { #b })
         }
         ScalarKind::Rust(body) => quote!((#body)),
+        ScalarKind::FileRows(name) => {
+            let t = own("t");
+            quote!(#t.file_rows(#name))
+        }
         ScalarKind::Given(key) => {
             let r = own("r");
             quote!(#r.has(#key))

@@ -10,7 +10,7 @@ use super::tokens::{Gap, TokenKind, Tree};
 const INDENT: usize = 4;
 
 /// Keywords of items that end with a block.
-const BLOCKS: [&str; 16] = [
+const BLOCKS: [&str; 17] = [
     "if",
     "test",
     "models",
@@ -26,6 +26,7 @@ const BLOCKS: [&str; 16] = [
     "for",
     "fn",
     "image",
+    "audio",
     "text",
 ];
 

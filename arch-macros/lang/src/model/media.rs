@@ -2,10 +2,19 @@
 
 use super::Scalar;
 
+/// What an encoder reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Medium {
+    Image,
+    Audio,
+}
+
 /// Medium of an encoder, its preprocessing, and the text around it.
 #[derive(Debug)]
 pub struct Media {
-    pub image: Image,
+    pub medium: Medium,
+    /// Preprocessing of an image.
+    pub image: Option<Image>,
     /// Prompt of a medium; contains [`TextPart::Medium`] exactly once.
     pub text: Vec<TextPart>,
 }

@@ -2,7 +2,7 @@
 //!
 //! ```ebnf
 //! encoder   = { part | section } ;                                     (* without the sections about tokens *)
-//! part      = "of" ":" "image" ";"
+//! part      = "of" ":" medium ";"
 //!           | "image" "{" { fact } "}"
 //!           | "text" "{" piece { "," piece } "}" ;                      (* the prompt around a medium *)
 //! fact      = "size" ":" size ";"
@@ -13,7 +13,8 @@
 //! size      = "fixed" "(" EXPR ")"                                     (* squares of this side *)
 //!           | "multiple" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")" ;   (* divisor of the sides; number of rows *)
 //! filter    = "bilinear" | "bicubic" | "lanczos" ;
-//! piece     = STRING | "image" ;
+//! piece     = STRING | medium ;
+//! medium    = "image" | "audio" ;
 //! ```
 
 use proc_macro2::{Span, TokenStream};
@@ -28,8 +29,8 @@ use crate::diag::{Errors, did_you_mean};
 use super::{end_of, items, line, section};
 
 /// Sections of an `encoder!`, in addition to `fn`.
-const PARTS: [&str; 9] = [
-    "name", "of", "like", "hparams", "image", "text", "tensors", "graph", "test",
+const PARTS: [&str; 10] = [
+    "name", "of", "like", "hparams", "image", "audio", "text", "tensors", "graph", "test",
 ];
 
 /// Facts of the section `image`.

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use engine::builder::GraphPart;
-use engine::model::{Architecture, FlowNode, HparamDecl, Registered, TensorDecl, TextPart};
+use engine::model::{Architecture, FlowNode, HparamDecl, MediaDecl, Registered, TensorDecl, TextPart};
 
 use super::about;
 use crate::failure::Outcome;
@@ -15,7 +15,7 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
         writeln!(out, "like: {}", arch.like.join(", which is like "))?;
     }
     match arch.media {
-        Some(media) => writeln!(out, "text: {}", prompt(media.text))?,
+        Some(media) => writeln!(out, "text: {}", prompt(&media))?,
         None => writeln!(out, "rope: {}", rope(arch))?,
     }
     if arch.bidirectional {
@@ -55,12 +55,13 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
 }
 
 /// Returns the text around the rows of a medium.
-fn prompt(text: &[TextPart]) -> String {
+fn prompt(media: &MediaDecl) -> String {
+    let medium = format!("{:?}", media.medium).to_lowercase();
     let part = |part: &TextPart| match part {
         TextPart::Text(text) => format!("{text:?}"),
-        TextPart::Medium => "image".to_owned(),
+        TextPart::Medium => medium.clone(),
     };
-    text.iter().map(part).collect::<Vec<_>>().join(", ")
+    media.text.iter().map(part).collect::<Vec<_>>().join(", ")
 }
 
 /// Describes the RoPE variant and base.

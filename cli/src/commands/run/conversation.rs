@@ -8,7 +8,7 @@ use engine::context::MediaRows;
 use engine::model::Model;
 use engine::sample::Token;
 use engine::vocab::Vocab;
-use llama::parts::{IMAGE_MARK, Projector, PromptTemplate, Rendered, load_messages, save_messages, without_marks};
+use llama::parts::{IMAGE_MARK, MediaProjector, PromptTemplate, Rendered, load_messages, save_messages, without_marks};
 use serde_json::{Map, Value as Json};
 use tracing::warn;
 
@@ -65,7 +65,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Adds an image to the next user message.
+    /// Adds an image or audio to the next user message.
     pub fn attach(&mut self, image: Arc<MediaRows>) {
         self.attached.push(image);
     }
@@ -107,7 +107,7 @@ impl Conversation {
     }
 
     /// Counts the tokens of the conversation.
-    pub fn n_tokens(&self, vocab: &Vocab, projector: Option<&Projector>) -> Outcome<usize> {
+    pub fn n_tokens(&self, vocab: &Vocab, projector: Option<&MediaProjector>) -> Outcome<usize> {
         if self.messages.is_empty() {
             Ok(0)
         } else {
@@ -173,7 +173,7 @@ impl Conversation {
     }
 
     /// Renders the prompt for the next response, as a string and as tokens.
-    pub fn prompt(&self, vocab: &Vocab, projector: Option<&Projector>) -> Outcome<(String, Vec<Token>)> {
+    pub fn prompt(&self, vocab: &Vocab, projector: Option<&MediaProjector>) -> Outcome<(String, Vec<Token>)> {
         self.prompt_until(vocab, projector, true)
     }
 
@@ -181,7 +181,7 @@ impl Conversation {
     fn prompt_until(
         &self,
         vocab: &Vocab,
-        projector: Option<&Projector>,
+        projector: Option<&MediaProjector>,
         generation: bool,
     ) -> Outcome<(String, Vec<Token>)> {
         let rendered = match &self.template {

@@ -29,6 +29,8 @@ use args::RunArgs;
 use conversation::Conversation;
 use session::Session;
 
+use crate::images::Medium;
+
 /// Answers the prompt, or runs a chat.
 pub fn run(args: &RunArgs) -> Outcome {
     terminal::check_output()?;
@@ -46,7 +48,10 @@ pub fn run(args: &RunArgs) -> Outcome {
         describe(&session, &conversation, args.sampler.is_greedy());
     }
     for file in &args.media.image {
-        conversation.attach(session.image(file)?);
+        conversation.attach(session.medium(Medium::Image, file)?);
+    }
+    for file in &args.media.audio {
+        conversation.attach(session.medium(Medium::Audio, file)?);
     }
     let end = match prompt {
         Some(prompt) if !args.conversation => Some(answer(&mut session, conversation, &prompt, args)?),

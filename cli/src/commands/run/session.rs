@@ -11,7 +11,7 @@ use engine::model::Model;
 use engine::sample::{SamplerParams, Token};
 use engine::speculate::{DraftController, Drafted, Speculator};
 use engine::vocab::Vocab;
-use llama::parts::{self, GenerationParams, Projector, ShownTokens};
+use llama::parts::{self, GenerationParams, MediaProjector, ShownTokens};
 use llama::{CancelHandle, Error, Finish, Stats};
 use tracing::warn;
 
@@ -21,6 +21,7 @@ use crate::args::{LoadArgs, SpeculationArgs};
 use crate::drafting::Source;
 use crate::failure::{Failure, Outcome};
 use crate::grammar::{Pending, Prepared, named_error};
+use crate::images::Medium;
 use crate::loading::{no_context, warn_of_threads};
 use crate::log::hint;
 use crate::{format, images, interrupt, progress};
@@ -29,7 +30,7 @@ use crate::{format, images, interrupt, progress};
 pub struct Session {
     inner: parts::Session,
     /// Encoder of images.
-    projector: Option<Projector>,
+    projector: Option<MediaProjector>,
     /// Speculative decoding is enabled.
     has_drafts: bool,
     /// Sampling parameters; may change between turns.
@@ -142,21 +143,21 @@ fn stops(args: &RunArgs) -> Outcome<Vec<String>> {
     Ok(stops)
 }
 
-/// Loads the projector, if one is given, and reserves space for the rows of an image in the context.
-fn projector(args: &RunArgs, params: &mut ContextParams, model: &Model) -> Outcome<Option<Projector>> {
+/// Loads the projector, if one is given, and reserves space for the rows of a medium in the context.
+fn projector(args: &RunArgs, params: &mut ContextParams, model: &Model) -> Outcome<Option<MediaProjector>> {
     let media = &args.media;
-    // Without images, a projector next to the model would only take memory.
-    if media.projector.mmproj.is_none() && media.image.is_empty() {
+    // Without media, a projector next to the model would only take memory.
+    if media.projector.mmproj.is_none() && media.image.is_empty() && media.audio.is_empty() {
         return Ok(None);
     }
     let precision = args.context.precision.mode;
     let projector = images::projector(&media.projector, &args.load, precision, params, model)?;
     let Some(projector) = projector else {
         return Err(Failure::new(
-            "--image needs a projector: pass it with --mmproj, or put it next to the model as mmproj*.gguf",
+            "--image and --audio need a projector: pass it with --mmproj, or put it next to the model as mmproj*.gguf",
         ));
     };
-    params.media_rows = projector.encoder().sizes().max_rows();
+    params.media_rows = projector.n_rows();
     Ok(Some(projector))
 }
 
@@ -268,15 +269,15 @@ impl Session {
         self.inner.context()
     }
 
-    /// Returns the encoder of images, if one is loaded.
-    pub fn projector(&self) -> Option<&Projector> {
+    /// Returns the encoder of images or audio, if one is loaded.
+    pub fn projector(&self) -> Option<&MediaProjector> {
         self.projector.as_ref()
     }
 
-    /// Reads and encodes an image.
-    pub fn image(&mut self, file: &Path) -> Outcome<Arc<MediaRows>> {
+    /// Reads and encodes an image or audio file.
+    pub fn medium(&mut self, medium: Medium, file: &Path) -> Outcome<Arc<MediaRows>> {
         match &mut self.projector {
-            Some(projector) => images::rows(projector, file),
+            Some(projector) => images::rows(projector, medium, file),
             None => Err(Failure::new(format_args!(
                 "cannot read {}: no projector is loaded; use --mmproj",
                 file.display()

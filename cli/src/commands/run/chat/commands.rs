@@ -9,6 +9,7 @@ use super::{Chat, external, tell};
 use crate::commands::run::conversation::Conversation;
 use crate::commands::run::session::Session;
 use crate::failure::{Failure, Outcome};
+use crate::images::Medium;
 use crate::{dirs, format, input, terminal};
 
 pub struct ChatCommand {
@@ -85,6 +86,12 @@ pub const COMMANDS: &[ChatCommand] = &[
         Argument::File,
         "put an image before the next message (needs --mmproj)",
         image,
+    ),
+    command(
+        "/audio",
+        Argument::File,
+        "put audio before the next message (needs --mmproj)",
+        audio,
     ),
     command(
         "/edit",
@@ -203,7 +210,15 @@ fn read(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
 }
 
 fn image(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
-    let rows = chat.session.image(&file_of(file, "/image")?)?;
+    attach(chat, Medium::Image, file, "/image")
+}
+
+fn audio(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
+    attach(chat, Medium::Audio, file, "/audio")
+}
+
+fn attach(chat: &mut Chat<'_>, medium: Medium, file: &str, command: &str) -> Outcome<Next> {
+    let rows = chat.session.medium(medium, &file_of(file, command)?)?;
     terminal::reply(format_args!(
         "{file}: {} will be put before the next message.",
         format::plural(rows.len(), "row")

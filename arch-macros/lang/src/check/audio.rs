@@ -1,0 +1,85 @@
+//! Checks the preprocessing of audio, and the input `frames`.
+
+use proc_macro2::Ident;
+use syn::Expr;
+
+use super::{Checker, Place};
+use crate::ast::audio::AudioSyntax;
+use crate::builtins::Ty;
+use crate::model::{Audio, Value, ValueKind};
+use crate::sym::{Dim, Shape};
+
+/// Kinds of spectrograms, each with the engine's variant.
+const MELS: [(&str, &str); 1] = [("whisper", "Whisper")];
+
+/// Treatments of silence, each with the engine's variant.
+const SILENCES: [(&str, &str); 3] = [("filled", "Filled"), ("masked", "Masked"), ("bare", "Bare")];
+
+/// State of the checks about audio.
+#[derive(Default)]
+pub(super) struct AudioScope {
+    /// Number of mel filters and frames in a position, as written.
+    frames: Option<(Expr, Expr)>,
+    /// The graph being checked reads audio.
+    pub is_open: bool,
+}
+
+impl Checker<'_> {
+    /// Checks the section. Scalars are checked as part of the graph, so that the model stores their values.
+    pub(super) fn audio(&mut self, audio: &AudioSyntax) -> Option<Audio> {
+        let before = std::mem::replace(&mut self.place, Place::Graph);
+        let checked = self.audio_facts(audio);
+        self.place = before;
+        checked
+    }
+
+    fn audio_facts(&mut self, audio: &AudioSyntax) -> Option<Audio> {
+        let Some(rate) = &audio.rate else {
+            return self.lacks_fact(audio, "rate: 16000;");
+        };
+        let Some((mel, n_mel)) = &audio.mel else {
+            return self.lacks_fact(audio, "mel: whisper(n_mel);");
+        };
+        let Some((window, step)) = &audio.frames else {
+            return self.lacks_fact(audio, "frames: 5 every 2;");
+        };
+        let Some((silence, chunk)) = &audio.chunk else {
+            return self.lacks_fact(audio, "chunk: filled(n_pos);");
+        };
+        self.audio.frames = Some((n_mel.clone(), window.clone()));
+        let (mel, silence) = (self.choice(mel, &MELS), self.choice(silence, &SILENCES));
+        let numbers = [rate, n_mel, window, step, chunk].map(|number| self.scalar_of(number, Ty::Int));
+        let [rate, n_mel, window, step, chunk] = numbers;
+        Some(Audio {
+            rate: rate?,
+            mel: mel?,
+            n_mel: n_mel?,
+            window: window?,
+            step: step?,
+            silence: silence?,
+            chunk: chunk?,
+        })
+    }
+
+    fn lacks_fact<T>(&mut self, audio: &AudioSyntax, line: &str) -> Option<T> {
+        self.errors.at_span(audio.span, format!("`audio` needs `{line}`"));
+        None
+    }
+
+    /// Returns the input `frames`: the frames of a position in each column, followed by a number for each frame: 1 in
+    /// the chunk, 0 beyond.
+    pub(super) fn frames(&mut self, name: &Ident) -> Option<Value> {
+        if !self.audio.is_open {
+            let message = "`frames` is only available in an encoder of a declaration with `audio { … }`";
+            return self.error(name, message);
+        }
+        // Missing facts were reported.
+        let (n_mel, window) = self.audio.frames.clone()?;
+        let width = syn::parse_quote!(((#n_mel) + 1) * (#window));
+        let width = self.scalar_of(&width, Ty::Int)?;
+        Some(Value {
+            shape: Shape(vec![width.dim.clone(), Dim::n_tokens()]),
+            kind: ValueKind::Frames(name.span(), width),
+        })
+    }
+}

@@ -1,0 +1,22 @@
+//! Checked preprocessing of audio.
+
+use super::Scalar;
+
+/// Preprocessing of audio: a log-mel spectrogram, of which each position of an encoder reads some frames.
+#[derive(Debug)]
+pub struct Audio {
+    /// Samples per second.
+    pub rate: Scalar,
+    /// Engine's variant of the spectrogram.
+    pub mel: &'static str,
+    /// Number of mel filters.
+    pub n_mel: Scalar,
+    /// Frames that a position reads.
+    pub window: Scalar,
+    /// Frames between positions.
+    pub step: Scalar,
+    /// Engine's variant of the treatment of silence.
+    pub silence: &'static str,
+    /// Largest number of positions that the encoder reads at a time.
+    pub chunk: Scalar,
+}

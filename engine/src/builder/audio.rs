@@ -1,0 +1,47 @@
+//! Rows of audio: order of the operands of convolutions, pooling, and stacking.
+
+use crate::graph::TensorId;
+
+use super::Builder;
+
+impl Builder<'_> {
+    /// Reorders `n` consecutive parts of `x [n * d, T]` to `n` values of each place.
+    pub fn interleave(&mut self, x: TensorId, n: usize) -> TensorId {
+        let parts = self.heads(x, n);
+        let places = self.g.permute(parts, [1, 0, 2, 3]);
+        let places = self.ok(places, parts);
+        self.merge(places)
+    }
+
+    /// Returns the mean of each `n` consecutive columns of `x [d, T]`, without those that are left over: `[d, T / n]`.
+    pub fn pool_rows(&mut self, x: TensorId, n: usize) -> TensorId {
+        let [d, n_rows, ..] = self.g.tensor(x).ne;
+        let n_groups = n_rows.checked_div(n).unwrap_or(0);
+        let x = self.dense(x);
+        let (ne, nb) = ([d, n, n_groups, 1], self.g.tensor(x).nb);
+        let nb = [nb[0], nb[1], nb[1] * n, nb[1] * n * n_groups];
+        let groups = self.g.view(x, ne, nb, 0);
+        let groups = self.ok(groups, x);
+        let sum = self.sum_heads(groups);
+        self.scale(sum, 1.0 / n.max(1) as f32)
+    }
+
+    /// Joins each `n` consecutive columns of `x [d, T]`: `[d * n, T / n rounded up]`. Zeros follow the last column.
+    pub fn stack_rows(&mut self, x: TensorId, n: usize) -> TensorId {
+        let [d, n_rows, ..] = self.g.tensor(x).ne;
+        let n_groups = n_rows.div_ceil(n.max(1));
+        let missing = (n_groups * n).saturating_sub(n_rows);
+        let mut x = self.dense(x);
+        if missing > 0 {
+            let nb = self.g.tensor(x).nb;
+            let one = self.g.view(x, [d, 1, 1, 1], nb, 0);
+            let one = self.ok(one, x);
+            let zero = self.scale(one, 0.0);
+            let zeros = self.g.repeat(zero, [d, missing, 1, 1]);
+            let zeros = self.ok(zeros, x);
+            x = self.concat(x, zeros, 1);
+        }
+        let y = self.g.reshape(x, [d * n, n_groups, 1, 1]);
+        self.ok(y, x)
+    }
+}

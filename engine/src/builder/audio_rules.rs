@@ -1,0 +1,227 @@
+//! Preprocessing of audio.
+
+use std::ops::Range;
+
+/// Samples between the frames of a spectrogram.
+const HOP: usize = 160;
+/// Samples per second of all spectrograms.
+const RATE: usize = 16_000;
+/// Maximum number of mel filters.
+const MAX_MEL: usize = 512;
+/// Maximum number of positions in a chunk.
+const MAX_POSITIONS: usize = 1 << 14;
+
+/// Preprocessing of audio, from a declaration and the keys of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AudioRules {
+    /// Samples per second.
+    pub rate: usize,
+    /// Kind of spectrogram.
+    pub mel: Spectrogram,
+    /// Number of mel filters.
+    pub n_mel: usize,
+    /// Frames that a position reads.
+    pub window: usize,
+    /// Frames between positions.
+    pub step: usize,
+    /// Treatment of the silence that fills a chunk.
+    pub silence: Silence,
+    /// Number of positions that the encoder reads at a time.
+    pub chunk: usize,
+}
+
+/// Kind of spectrogram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spectrogram {
+    /// Log-mel spectrogram of Whisper: a frame for 10 ms.
+    Whisper,
+}
+
+/// Treatment of the silence after the last sample of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Silence {
+    /// Silence fills the last chunk, and is encoded.
+    Filled,
+    /// Silence fills the last chunk in the spectrogram, but has no positions.
+    Masked,
+    /// The spectrogram ends with the last sample.
+    Bare,
+}
+
+impl AudioRules {
+    /// Returns the number of values that a position reads: the frames, and a number for each.
+    pub fn width(&self) -> usize {
+        (self.n_mel + 1) * self.window
+    }
+
+    /// Returns the number of samples in a chunk.
+    pub fn chunk_samples(&self) -> usize {
+        self.chunk * self.step * HOP
+    }
+
+    /// Returns the number of samples that the spectrogram is computed from, at least those of a frame's neighbors.
+    pub fn padded_samples(&self, n_samples: usize) -> usize {
+        match self.silence {
+            Silence::Filled | Silence::Masked => n_samples.max(1).next_multiple_of(self.chunk_samples().max(1)),
+            Silence::Bare => n_samples.max(2 * HOP).next_multiple_of(HOP),
+        }
+    }
+
+    /// Returns the number of frames of the spectrogram of `n_samples` samples.
+    pub fn spectrogram_frames(&self, n_samples: usize) -> usize {
+        self.padded_samples(n_samples) / HOP
+    }
+
+    /// Returns the least number of samples that have `n` positions.
+    pub fn samples_of(&self, n: usize) -> usize {
+        n.saturating_sub(1) * self.step * HOP + 1
+    }
+
+    /// Returns the number of frames with sound, or of all frames if silence is encoded.
+    fn n_frames(&self, n_samples: usize) -> usize {
+        match self.silence {
+            Silence::Filled | Silence::Bare => self.padded_samples(n_samples) / HOP,
+            Silence::Masked => n_samples.max(1).div_ceil(HOP),
+        }
+    }
+
+    /// Returns the frames of each chunk that have positions.
+    pub fn chunks(&self, n_samples: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (n_frames, chunk) = (self.n_frames(n_samples), (self.chunk * self.step).max(1));
+        (0..n_frames)
+            .step_by(chunk)
+            .map(move |from| from..n_frames.min(from + chunk))
+    }
+
+    /// Returns the number of positions of some frames.
+    pub fn n_positions(&self, n_frames: usize) -> usize {
+        n_frames.div_ceil(self.step.max(1))
+    }
+
+    /// Returns the columns of the input for the frames `frames` of a spectrogram: the window around each position, and
+    /// 1 for each of its frames in the chunk, else 0. Frames outside of the chunk are zeros.
+    pub fn columns(&self, spectrogram: &[f32], frames: Range<usize>) -> Vec<f32> {
+        let n_mel = self.n_mel;
+        let n_frames = spectrogram.len().checked_div(n_mel).unwrap_or(0);
+        let end = self.chunk_end(n_frames, frames.start, frames.end);
+        let (n, back) = (self.n_positions(frames.len()), self.window / 2);
+        let mut columns = Vec::with_capacity(n * self.width());
+        for position in 0..n {
+            let first = frames.start + position * self.step;
+            // Frames before the chunk have no index.
+            let frame = |i: usize| {
+                (first + i)
+                    .checked_sub(back)
+                    .filter(|at| (frames.start..end).contains(at))
+            };
+            for i in 0..self.window {
+                let values = frame(i).and_then(|at| spectrogram.get(at * n_mel..(at + 1) * n_mel));
+                match values {
+                    Some(values) => columns.extend_from_slice(values),
+                    None => columns.resize(columns.len() + n_mel, 0.0),
+                }
+            }
+            columns.extend((0..self.window).map(|i| if frame(i).is_some() { 1.0 } else { 0.0 }));
+        }
+        columns
+    }
+
+    /// Returns the end of the chunk from a frame on. A further chunk without silence is filled with zeros.
+    fn chunk_end(&self, n_frames: usize, start: usize, end: usize) -> usize {
+        let whole = start + self.chunk * self.step;
+        match self.silence {
+            Silence::Filled | Silence::Masked => whole.min(n_frames),
+            Silence::Bare if start > 0 => whole,
+            Silence::Bare => end,
+        }
+    }
+
+    /// Checks the numbers, which follow from keys of a file.
+    ///
+    /// # Errors
+    /// A description of the first invalid number.
+    pub fn check(&self) -> Result<(), String> {
+        let limits = [
+            ("samples per second", self.rate, RATE..=RATE),
+            ("mel filters", self.n_mel, 1..=MAX_MEL),
+            ("frames in a position", self.window, 1..=16),
+            ("frames between positions", self.step, 1..=16),
+            ("positions in a chunk", self.chunk, 1..=MAX_POSITIONS),
+        ];
+        for (what, found, limit) in limits {
+            if !limit.contains(&found) {
+                let (from, to) = (limit.start(), limit.end());
+                return Err(format!("audio has {found} {what}; expected {from} to {to}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: AudioRules = AudioRules {
+        rate: 16_000,
+        mel: Spectrogram::Whisper,
+        n_mel: 2,
+        window: 5,
+        step: 2,
+        silence: Silence::Masked,
+        chunk: 4,
+    };
+
+    #[test]
+    fn chunks_have_positions_of_sound_only() {
+        let chunks = |silence, n: usize| {
+            let rules = AudioRules { silence, ..RULES };
+            rules.chunks(n).map(|c| rules.n_positions(c.len())).collect::<Vec<_>>()
+        };
+        assert_eq!((RULES.chunk_samples(), RULES.width()), (1280, 15));
+        assert_eq!(chunks(Silence::Filled, 1), [4]);
+        assert_eq!(chunks(Silence::Filled, 1281), [4, 4]);
+        assert_eq!(chunks(Silence::Masked, 1), [1]);
+        assert_eq!(chunks(Silence::Masked, 1280 + 321), [4, 2]);
+        assert_eq!(chunks(Silence::Bare, 1), [1]);
+        assert_eq!(chunks(Silence::Bare, 481), [2]);
+    }
+
+    #[test]
+    fn columns_have_frames_and_their_place_in_the_chunk() {
+        let spectrogram: Vec<f32> = (1..=20).map(|i| i as f32).collect();
+        let columns = RULES.columns(&spectrogram, 0..3);
+        let expected = [
+            [0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+            [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0],
+        ];
+        assert_eq!(columns[..10], expected[0]);
+        assert_eq!(columns[10..15], [0.0, 0.0, 1.0, 1.0, 1.0]);
+        assert_eq!(columns[15..25], expected[1]);
+        assert_eq!(columns[25..], [1.0; 5]);
+        let bare = AudioRules {
+            silence: Silence::Bare,
+            ..RULES
+        };
+        let columns = bare.columns(&spectrogram[..6], 0..3);
+        assert_eq!(columns[15..25], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0, 0.0, 0.0, 0.0]);
+        assert_eq!(columns[25..], [1.0, 1.0, 1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn audio_rules_reject_numbers_beyond_limits() {
+        assert_eq!(RULES.check(), Ok(()));
+        let wrong = [
+            AudioRules { rate: 8000, ..RULES },
+            AudioRules { n_mel: 0, ..RULES },
+            AudioRules { step: 0, ..RULES },
+            AudioRules {
+                chunk: usize::MAX,
+                ..RULES
+            },
+        ];
+        for rules in wrong {
+            assert!(rules.check().is_err(), "{rules:?}");
+        }
+    }
+}

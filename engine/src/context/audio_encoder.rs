@@ -1,0 +1,229 @@
+//! [`AudioEncoder`]: computes the rows of audio.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::backend::PendingRead;
+use crate::builder::{Adaptation, AudioRules, BuildParams, CacheView};
+use crate::model::Model;
+
+use super::adapt::Adapters;
+use super::batch::BatchToken;
+use super::encoded::Encoded;
+use super::graphs::GraphSource;
+use super::inputs::Ubatch;
+use super::media::MediaRows;
+use super::outputs::Outputs;
+use super::runner::GraphRunner;
+use super::settings::Settings;
+use super::{ContextError, ContextParams, DecodeError, SeqSet};
+
+/// An error that can occur when creating or using an encoder of audio.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum AudioError {
+    /// The model is not an encoder of audio.
+    #[error("{model} is not an encoder of audio")]
+    NotAnEncoder { model: String },
+    /// The spectrogram does not belong to the samples.
+    #[error("expected a spectrogram of {expected} values for {n_samples} samples, found {found}")]
+    Spectrogram {
+        n_samples: usize,
+        expected: usize,
+        found: usize,
+    },
+    /// The encoder returns no row for so little audio.
+    #[error("the audio has {n_samples} samples; the encoder needs at least {least}")]
+    TooShort { n_samples: usize, least: usize },
+    /// The graph cannot be reserved.
+    #[error(transparent)]
+    Context(#[from] ContextError),
+    /// The graph cannot be computed.
+    #[error(transparent)]
+    Compute(#[from] DecodeError),
+}
+
+/// Encoder of audio with its graph and compute buffers.
+pub struct AudioEncoder {
+    model: Arc<Model>,
+    settings: Settings,
+    runner: GraphRunner,
+    rules: AudioRules,
+    /// Values in a row.
+    width: usize,
+    /// Fewest positions with a row.
+    least: usize,
+}
+
+impl AudioEncoder {
+    /// Creates an encoder and reserves the memory for a chunk. Of the parameters, only those of threads, precision,
+    /// and profile apply.
+    ///
+    /// # Errors
+    /// [`AudioError`] if the model is not an encoder of audio, or memory is insufficient.
+    pub fn new(model: Arc<Model>, params: &ContextParams) -> Result<AudioEncoder, AudioError> {
+        let rules = model.audio_rules().filter(|_| model.arch().media.is_some());
+        let Some(rules) = rules else {
+            let model = model.path().display().to_string();
+            return Err(AudioError::NotAnEncoder { model });
+        };
+        let n = rules.chunk;
+        let params = ContextParams {
+            n_ctx: n,
+            n_batch: n,
+            n_ubatch: n,
+            n_threads: params.n_threads,
+            n_threads_batch: params.n_threads_batch,
+            thread_pool: params.thread_pool.clone(),
+            precision: params.precision,
+            profile: params.profile.clone(),
+            ..ContextParams::default()
+        };
+        let settings = Settings::new(&params, &model)?;
+        let mut runner = GraphRunner::new(&model, &settings.params)?;
+        let view = CacheView::default();
+        let source = GraphSource {
+            model: &model,
+            view: &view,
+            adaptation: Adaptation::NONE,
+        };
+        runner.reserve(source, &[settings.build_params(&model)])?;
+        runner.reserve_inputs(n, 1, n);
+        let has_row = |n: &usize| model.rows_of(*n).is_some_and(|rows| rows > 0);
+        Ok(AudioEncoder {
+            width: model.result_shape()[0],
+            least: (1..n).find(has_row).unwrap_or(n),
+            model,
+            settings,
+            runner,
+            rules,
+        })
+    }
+
+    /// Returns the encoder's weights and declaration.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Returns the preprocessing of audio.
+    pub fn rules(&self) -> AudioRules {
+        self.rules
+    }
+
+    /// Returns the number of values in a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Returns the size of the compute buffers in bytes.
+    pub fn n_bytes(&self) -> usize {
+        self.runner.n_bytes()
+    }
+
+    /// Returns the number of rows of `n_samples` samples, from the declaration and the keys of the file.
+    pub fn n_rows(&self, n_samples: usize) -> usize {
+        let chunks = self.rules.chunks(n_samples);
+        chunks.map(|frames| self.rows_of(&frames)).sum()
+    }
+
+    fn rows_of(&self, frames: &Range<usize>) -> usize {
+        let n = self.rules.n_positions(frames.len());
+        if n < self.least {
+            return 0;
+        }
+        self.model.rows_of(n).unwrap_or(0)
+    }
+
+    /// Returns a digest of a spectrogram and of the encoder, the [`MediaRows::id`] of its rows.
+    pub fn id_of(&self, n_samples: usize, spectrogram: &[f32]) -> u128 {
+        let encoder = self.model.fingerprint();
+        let mut hash = Sha256::new();
+        hash.update(encoder.arch);
+        for number in [encoder.hparams, encoder.tensors, encoder.weights, n_samples as u64] {
+            hash.update(number.to_le_bytes());
+        }
+        hash.update(bytemuck::cast_slice::<f32, u8>(spectrogram));
+        let digest: [u8; 32] = hash.finalize().into();
+        let (half, _) = digest.as_chunks::<16>();
+        u128::from_le_bytes(half[0])
+    }
+
+    /// Computes the rows of audio, a chunk at a time. The spectrogram `[n_mel, n_frames]` is that of `n_samples`
+    /// samples, followed by silence up to [`AudioRules::padded_samples`].
+    ///
+    /// # Errors
+    /// [`AudioError`] if there are too few samples, the spectrogram has another size, or a device fails.
+    pub fn encode(&mut self, n_samples: usize, spectrogram: &[f32]) -> Result<Arc<MediaRows>, AudioError> {
+        let expected = self.rules.n_mel * self.rules.spectrogram_frames(n_samples);
+        if spectrogram.len() != expected {
+            let found = spectrogram.len();
+            return Err(AudioError::Spectrogram {
+                n_samples,
+                expected,
+                found,
+            });
+        }
+        let mut rows = Vec::with_capacity(self.n_rows(n_samples) * self.width);
+        for frames in self.rules.chunks(n_samples) {
+            let n_rows = self.rows_of(&frames);
+            if n_rows > 0 {
+                let columns = self.rules.columns(spectrogram, frames.clone());
+                self.compute(self.rules.n_positions(frames.len()), n_rows, &columns, &mut rows)?;
+            }
+        }
+        if rows.is_empty() {
+            let least = self.rules.samples_of(self.least);
+            return Err(AudioError::TooShort { n_samples, least });
+        }
+        let id = self.id_of(n_samples, spectrogram);
+        Ok(Arc::new(MediaRows::new(id, self.width, rows)))
+    }
+
+    /// Appends the rows of a chunk of `n` positions.
+    fn compute(&mut self, n: usize, n_rows: usize, columns: &[f32], rows: &mut Vec<f32>) -> Result<(), DecodeError> {
+        let mut buffers = self.model.buffers().iter();
+        buffers.try_for_each(|buffer| buffer.check())?;
+        let token = |pos: usize| BatchToken {
+            token: 0,
+            pos: pos as i32,
+            seqs: SeqSet::one(0),
+            output: true,
+            media: None,
+        };
+        let tokens: Vec<BatchToken> = (0..n).map(token).collect();
+        let view = CacheView::default();
+        let source = GraphSource {
+            model: &self.model,
+            view: &view,
+            adaptation: Adaptation::NONE,
+        };
+        let params = BuildParams {
+            n_tokens: n,
+            n_outputs: n,
+            ..self.settings.build_params(&self.model)
+        };
+        let graph = self.runner.prepare(source, params)?;
+        let ubatch = Ubatch {
+            tokens: &tokens,
+            memory: None,
+            outputs: &Outputs::new(&self.model, &self.settings),
+            adapters: &Adapters::default(),
+            encoded: &Encoded::default(),
+            hidden: &[],
+            media: &[],
+            frames: columns,
+            patches: &[],
+        };
+        let mut computed = graph.run(ubatch, self.settings.params.n_threads_batch)?;
+        let start = rows.len();
+        rows.resize(start + n_rows * self.width, 0.0);
+        let chunk = &mut rows[start..];
+        let pending: Option<Box<dyn PendingRead>> = computed.read_result(chunk)?;
+        if let Some(read) = pending {
+            read.wait(bytemuck::cast_slice_mut(chunk))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,231 @@
+//! Audio in prompts: projector files, the rows of audio, and projectors of either medium.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::builder::Spectrogram;
+use engine::context::{AudioEncoder, AudioError, ContextParams, MediaEncoder, MediaRows};
+use engine::model::{LoadParams, Medium, Model};
+use engine::vocab::Vocab;
+use media::audio::{MelKind, decode, mel};
+use media::{Limits, MediaError as DecodeError};
+
+use crate::images::{ImageError, Projector, model_and_texts, tokenize};
+use crate::template::{Prompt, PromptTemplate, Rendered};
+
+/// Name of audio in the text of a prompt.
+const SHOWN: &str = "[audio]";
+
+/// Encoded audio that a projector keeps, in bytes of its rows.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// An error that can occur with audio in prompts.
+#[derive(Debug, thiserror::Error)]
+pub enum SoundError {
+    /// The projector is invalid, or belongs to another language model.
+    #[error(transparent)]
+    Projector(#[from] ImageError),
+    /// The audio cannot be encoded.
+    #[error(transparent)]
+    Encoder(#[from] AudioError),
+    /// The audio cannot be decoded.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The projector encodes the other medium.
+    #[error("the projector encodes {found}, not {wanted}")]
+    Medium {
+        /// What the projector encodes.
+        found: &'static str,
+        /// Requested medium.
+        wanted: &'static str,
+    },
+}
+
+/// Encoder of audio for a language model.
+pub struct AudioProjector {
+    encoder: AudioEncoder,
+    /// Texts before and after the rows of audio.
+    around: [String; 2],
+    /// Rows of recent audio, the most recent last.
+    recent: Vec<Arc<MediaRows>>,
+}
+
+impl AudioProjector {
+    /// Returns the encoder.
+    pub fn encoder(&self) -> &AudioEncoder {
+        &self.encoder
+    }
+
+    /// Returns the rows of an audio file in memory. Recent audio is not encoded again.
+    ///
+    /// # Errors
+    /// [`SoundError`] if the file cannot be decoded, or the encoder fails.
+    pub fn rows(&mut self, file: &[u8]) -> Result<Arc<MediaRows>, SoundError> {
+        let (n_samples, spectrogram) = decoded(&self.encoder, file)?;
+        let id = self.encoder.id_of(n_samples, &spectrogram);
+        if let Some(at) = self.recent.iter().position(|rows| rows.id() == id) {
+            let rows = self.recent.remove(at);
+            self.recent.push(rows.clone());
+            return Ok(rows);
+        }
+        let rows = self.encoder.encode(n_samples, &spectrogram)?;
+        self.recent.push(rows.clone());
+        let bytes = |rows: &Arc<MediaRows>| size_of_val(rows.rows());
+        while self.recent.len() > 1 && self.recent.iter().map(bytes).sum::<usize>() > CACHE_BYTES {
+            self.recent.remove(0);
+        }
+        Ok(rows)
+    }
+}
+
+/// Returns the rows of an audio file in memory.
+///
+/// # Errors
+/// [`SoundError`] if the file cannot be decoded, or the encoder fails.
+pub fn encode_audio(encoder: &mut AudioEncoder, file: &[u8]) -> Result<Arc<MediaRows>, SoundError> {
+    let (n_samples, spectrogram) = decoded(encoder, file)?;
+    Ok(encoder.encode(n_samples, &spectrogram)?)
+}
+
+/// Decodes audio. Returns the number of samples and the spectrogram.
+fn decoded(encoder: &AudioEncoder, file: &[u8]) -> Result<(usize, Vec<f32>), DecodeError> {
+    let rules = encoder.rules();
+    // The rules allow a single rate.
+    let rate = u32::try_from(rules.rate).unwrap_or(u32::MAX);
+    let mut samples = decode(file, rate, &Limits::default())?.samples;
+    let n_samples = samples.len();
+    samples.resize(rules.padded_samples(n_samples), 0.0);
+    let kind = match rules.mel {
+        Spectrogram::Whisper => MelKind::Whisper,
+    };
+    Ok((n_samples, mel(&samples, kind, rules.n_mel).data))
+}
+
+/// Encoder of images or of audio for a language model.
+pub enum MediaProjector {
+    /// Encoder of images.
+    Image(Projector),
+    /// Encoder of audio.
+    Audio(AudioProjector),
+}
+
+impl MediaProjector {
+    /// Loads a projector file like [`Projector::open`].
+    ///
+    /// # Errors
+    /// [`SoundError`] if the file is invalid or belongs to another model.
+    pub fn open(
+        path: &Path,
+        load: &LoadParams,
+        context: &ContextParams,
+        language: &Model,
+    ) -> Result<MediaProjector, SoundError> {
+        let (model, around) = model_and_texts(path, load, language)?;
+        Ok(match medium_of(&model) {
+            Medium::Image => {
+                let encoder = MediaEncoder::new(model, context).map_err(ImageError::from)?;
+                MediaProjector::Image(Projector::new(encoder, around))
+            }
+            Medium::Audio => MediaProjector::Audio(AudioProjector {
+                encoder: AudioEncoder::new(model, context)?,
+                around,
+                recent: Vec::new(),
+            }),
+        })
+    }
+
+    /// Limits the number of rows of an image like [`Projector::limit_rows`]. Does nothing without limits.
+    ///
+    /// # Errors
+    /// [`SoundError`] if the projector encodes audio, or the limits are invalid.
+    pub fn limit_rows(&mut self, min: Option<usize>, max: Option<usize>) -> Result<(), SoundError> {
+        match self {
+            MediaProjector::Image(projector) => Ok(projector.limit_rows(min, max)?),
+            MediaProjector::Audio(_) if min.is_none() && max.is_none() => Ok(()),
+            MediaProjector::Audio(_) => Err(SoundError::Medium {
+                found: "audio",
+                wanted: "images",
+            }),
+        }
+    }
+
+    /// Returns the encoder's weights and declaration.
+    pub fn model(&self) -> &Arc<Model> {
+        match self {
+            MediaProjector::Image(projector) => projector.encoder().model(),
+            MediaProjector::Audio(projector) => projector.encoder().model(),
+        }
+    }
+
+    /// Returns the number of rows that a context reserves for a medium: those of an image, or of a chunk of audio.
+    pub fn n_rows(&self) -> usize {
+        match self {
+            MediaProjector::Image(projector) => projector.encoder().sizes().max_rows(),
+            MediaProjector::Audio(projector) => {
+                let encoder = projector.encoder();
+                encoder.n_rows(encoder.rules().chunk_samples())
+            }
+        }
+    }
+
+    /// Returns the rows of an image file in memory.
+    ///
+    /// # Errors
+    /// [`SoundError`] if the projector encodes audio, the file cannot be decoded, or the encoder fails.
+    pub fn image(&mut self, file: &[u8]) -> Result<Arc<MediaRows>, SoundError> {
+        match self {
+            MediaProjector::Image(projector) => Ok(projector.rows(file)?),
+            MediaProjector::Audio(_) => Err(SoundError::Medium {
+                found: "audio",
+                wanted: "images",
+            }),
+        }
+    }
+
+    /// Returns the rows of an audio file in memory.
+    ///
+    /// # Errors
+    /// [`SoundError`] if the projector encodes images, the file cannot be decoded, or the encoder fails.
+    pub fn audio(&mut self, file: &[u8]) -> Result<Arc<MediaRows>, SoundError> {
+        match self {
+            MediaProjector::Audio(projector) => projector.rows(file),
+            MediaProjector::Image(_) => Err(SoundError::Medium {
+                found: "images",
+                wanted: "audio",
+            }),
+        }
+    }
+
+    /// Tokenizes a prompt like [`Projector::tokenized`].
+    pub fn tokenized(
+        &self,
+        vocab: &Vocab,
+        template: Option<&PromptTemplate>,
+        rendered: Rendered,
+        media: &[Arc<MediaRows>],
+    ) -> Prompt {
+        match self {
+            MediaProjector::Image(projector) => projector.tokenized(vocab, template, rendered, media),
+            MediaProjector::Audio(projector) => tokenize(&projector.around, SHOWN, vocab, template, rendered, media),
+        }
+    }
+}
+
+/// Returns what an encoder reads.
+fn medium_of(model: &Model) -> Medium {
+    model.arch().media.map_or(Medium::Image, |media| media.medium)
+}
+
+/// Loads the encoder of a projector file and computes the rows of an image or audio file.
+///
+/// # Errors
+/// [`SoundError`] if the file cannot be decoded, or the encoder fails.
+pub fn encode_medium(model: Arc<Model>, context: &ContextParams, file: &[u8]) -> Result<Arc<MediaRows>, SoundError> {
+    match medium_of(&model) {
+        Medium::Image => {
+            let mut encoder = MediaEncoder::new(model, context).map_err(ImageError::from)?;
+            Ok(crate::images::encode_image(&mut encoder, file)?)
+        }
+        Medium::Audio => encode_audio(&mut AudioEncoder::new(model, context)?, file),
+    }
+}

@@ -1,0 +1,325 @@
+//! Encoders of audio against transformers: the rows of a spectrogram, and the logits of a language model with the rows
+//! between tokens. `tests/tools/record_audio.py` made the recordings.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use engine::builder::{AudioRules, Silence, Spectrogram};
+use engine::conformance::{CheckParams, Draft};
+use engine::context::{AudioEncoder, AudioError, Batch, Context, ContextParams, MediaRows, SeqSet};
+use engine::gguf::logits::Logits;
+use engine::gguf::{Gguf, GgufFile, seeded};
+use engine::model::{Model, ModelError, Registered};
+use engine::random::splitmix64;
+use tests::emulator::with_device;
+use tests::{data_dir, exact, place_on};
+
+use crate::cuda::card;
+
+/// Token that stands for a row in the recordings.
+const PLACEHOLDER: i32 = 127;
+/// Samples between frames.
+const HOP: usize = 160;
+
+/// An encoder with a language model that takes its rows.
+struct Family {
+    encoder: &'static str,
+    text: &'static str,
+    /// Frames of the recorded sound.
+    n_frames: usize,
+    /// Tensors of the encoder that the published model has no bias for.
+    without_bias: &'static [&'static str],
+    /// Tensors of the language model with a bias.
+    text_bias: &'static [&'static str],
+}
+
+const FAMILIES: [Family; 3] = [
+    // An odd number of positions: the last one is seen, but belongs to no pair.
+    Family {
+        encoder: "qwen2a",
+        text: "qwen2",
+        n_frames: 61,
+        without_bias: &["attn_k"],
+        text_bias: &["attn_q", "attn_k", "attn_v"],
+    },
+    // Two chunks.
+    Family {
+        encoder: "voxtral",
+        text: "llama",
+        n_frames: 130,
+        without_bias: &["attn_k", "mm.a.mlp.1", "mm.a.mlp.2"],
+        text_bias: &[],
+    },
+    // An odd number of frames: the last position has a frame beyond the sound.
+    Family {
+        encoder: "ultravox",
+        text: "llama",
+        n_frames: 53,
+        without_bias: &["attn_k", "mm.a.mlp.1", "mm.a.mlp.2"],
+        text_bias: &[],
+    },
+];
+
+const SIZES: [(&str, f64); 6] = [
+    ("n_embd", 64.0),
+    ("n_head", 4.0),
+    ("n_head_kv", 2.0),
+    ("n_layer", 2.0),
+    ("n_ff", 96.0),
+    ("n_vocab", 128.0),
+];
+
+impl Family {
+    fn path(&self, suffix: &str) -> PathBuf {
+        data_dir().join(format!("encoders/{}{suffix}", self.encoder))
+    }
+
+    /// Returns the drafts of the encoder and of the language model.
+    fn drafts(&self) -> [Draft; 2] {
+        let arch = archs::find_encoder(self.encoder).unwrap().arch;
+        let mut encoder = Draft::of_declaration(arch, archs::ENCODERS, true).unwrap();
+        encoder.add_biases(arch, archs::ENCODERS, |t| !self.without_bias.contains(&t.gguf));
+        let arch = archs::find(self.text).unwrap().arch;
+        let mut text = Draft::of_sizes(arch, archs::ALL, &SIZES, |_| false).unwrap();
+        text.add_biases(arch, archs::ALL, |t| self.text_bias.contains(&t.gguf));
+        [encoder, text]
+    }
+
+    /// Returns the bytes of the encoder's file and of the language model's file.
+    fn files(&self) -> [Vec<u8>; 2] {
+        [".header.gguf", "-text.header.gguf"].map(|suffix| {
+            let header = Gguf::open_header(self.path(suffix)).unwrap();
+            seeded::seeded_model(&header, 1).unwrap()
+        })
+    }
+
+    fn encoder(&self, params: &CheckParams) -> AudioEncoder {
+        let model = load(&self.files()[0], archs::ENCODERS, params).unwrap();
+        AudioEncoder::new(model, &params.context).unwrap()
+    }
+
+    fn recorded(&self, suffix: &str) -> Logits {
+        Logits::read(self.path(suffix)).unwrap()
+    }
+
+    fn rows(&self, encoder: &mut AudioEncoder) -> Arc<MediaRows> {
+        let (n_samples, rules) = (self.n_frames * HOP, encoder.rules());
+        encoder.encode(n_samples, &spectrogram(&rules, n_samples)).unwrap()
+    }
+
+    /// Returns the NMSE of the rows, and of the logits with these rows in their context.
+    fn errors(&self, params: &CheckParams, pieces: bool) -> [f64; 2] {
+        let rows = self.rows(&mut self.encoder(params));
+        let (recorded, text) = (self.recorded(".logits"), &self.files()[1]);
+        let context = ContextParams {
+            n_ctx: 96,
+            n_outputs_max: 96,
+            media_rows: rows.len(),
+            ..params.context.clone()
+        };
+        let mut ctx = Context::new(load(text, archs::ALL, params).unwrap(), &context).unwrap();
+        let logits = logits(&mut ctx, recorded.tokens(), &rows, pieces);
+        [self.recorded(".rows").nmse(rows.rows()), recorded.nmse(&logits)]
+    }
+}
+
+#[allow(clippy::result_large_err, reason = "a test")]
+fn load(bytes: &[u8], archs: &[Registered], params: &CheckParams) -> Result<Arc<Model>, ModelError> {
+    let file = GgufFile::from_bytes("seeded.gguf", bytes)?;
+    Model::from_file(file, archs, &params.load).map(Arc::new)
+}
+
+/// Returns the recorded spectrogram: noise, also in the frames of silence.
+fn spectrogram(rules: &AudioRules, n_samples: usize) -> Vec<f32> {
+    let n = rules.n_mel * rules.spectrogram_frames(n_samples);
+    (0..n)
+        .map(|i| (splitmix64(i as u64) >> 56) as f32 / 64.0 - 2.0)
+        .collect()
+}
+
+/// Returns the logits of all tokens. Text and rows are decoded together, or in a batch each.
+fn logits(ctx: &mut Context, tokens: &[i32], rows: &Arc<MediaRows>, pieces: bool) -> Vec<f32> {
+    let first = tokens.iter().position(|t| *t == PLACEHOLDER).unwrap();
+    let after = first + rows.len();
+    assert!(tokens[first..after].iter().all(|t| *t == PLACEHOLDER) && tokens[after] != PLACEHOLDER);
+    let mut all = Vec::new();
+    let mut batch = Batch::new();
+    let mut decode = |batch: &mut Batch, is_last: bool| {
+        if pieces || is_last {
+            batch.request_all();
+            ctx.decode(batch).unwrap();
+            (0..batch.len()).for_each(|i| all.extend_from_slice(ctx.logits(i).unwrap()));
+            batch.clear();
+        }
+    };
+    let push = |batch: &mut Batch, range: std::ops::Range<usize>| {
+        range.for_each(|pos| batch.push(tokens[pos] as u32, pos, SeqSet::one(0), true));
+    };
+    push(&mut batch, 0..first);
+    decode(&mut batch, false);
+    batch.push_media(rows, 0..rows.len(), first, SeqSet::one(0));
+    decode(&mut batch, false);
+    push(&mut batch, after..tokens.len());
+    decode(&mut batch, true);
+    all
+}
+
+#[test]
+fn headers_follow_from_declarations() {
+    for family in FAMILIES {
+        for (draft, suffix) in family.drafts().iter().zip([".header.gguf", "-text.header.gguf"]) {
+            let (path, bytes) = (family.path(suffix), draft.header_bytes().unwrap());
+            if std::env::var_os("LLAMA_UPDATE").is_some() {
+                std::fs::write(&path, &bytes).unwrap();
+            }
+            let found = std::fs::read(&path).unwrap();
+            assert!(found == bytes, "{}: run with LLAMA_UPDATE=1", path.display());
+        }
+    }
+}
+
+#[test]
+fn rows_and_logits_match_transformers() {
+    for family in FAMILIES {
+        for (n_ubatch, pieces) in [(512, false), (512, true), (7, false)] {
+            let mut params = exact();
+            params.context.n_ubatch = n_ubatch;
+            let errors = family.errors(&params, pieces);
+            println!(
+                "{} in ubatches of {n_ubatch}: rows {:.1e}, logits {:.1e}",
+                family.encoder, errors[0], errors[1]
+            );
+            assert!(errors.iter().all(|&e| e <= 1e-10), "{}: {errors:?}", family.encoder);
+        }
+    }
+}
+
+#[test]
+fn reference_device_matches_transformers() {
+    for family in FAMILIES {
+        let mut params = exact();
+        place_on(&mut params.load, "reference", usize::MAX);
+        let errors = family.errors(&params, false);
+        assert!(errors.iter().all(|&e| e <= 1e-10), "{}: {errors:?}", family.encoder);
+    }
+}
+
+#[test]
+fn gpu_matches_transformers() {
+    with_device("audio_encoders::gpu_matches_transformers", || {
+        for family in FAMILIES {
+            let mut params = exact();
+            place_on(&mut params.load, &card(), usize::MAX);
+            let errors = family.errors(&params, false);
+            println!("{}: rows {:.1e}, logits {:.1e}", family.encoder, errors[0], errors[1]);
+            assert!(errors.iter().all(|&e| e <= 1e-8), "{}: {errors:?}", family.encoder);
+        }
+    });
+}
+
+/// Returns the number of rows as published processors count placeholders.
+fn published_rows(encoder: &str, n_samples: usize) -> usize {
+    let chunk = 80;
+    let n_frames = n_samples.div_ceil(HOP);
+    match encoder {
+        "qwen2a" => {
+            let whole = n_frames / chunk;
+            let of = |n: usize| if n == 0 { 0 } else { ((n - 1) / 2 + 1) / 2 };
+            whole * of(chunk) + of(n_frames % chunk)
+        }
+        "voxtral" => n_frames.max(1).div_ceil(chunk) * (chunk / 2 / 4),
+        _ => {
+            let n_frames = n_frames.max(2);
+            let of = |n: usize| n.div_ceil(2 * 4);
+            n_frames / chunk * of(chunk) + of(n_frames % chunk)
+        }
+    }
+}
+
+#[test]
+fn rows_of_random_lengths_equal_counts_of_header_and_processors() {
+    for family in FAMILIES {
+        let mut encoder = family.encoder(&exact());
+        let rules = encoder.rules();
+        for i in 0..1000u64 {
+            let n_samples = (splitmix64(i) % 40_000) as usize;
+            let expected = published_rows(family.encoder, n_samples);
+            assert_eq!(encoder.n_rows(n_samples), expected, "{}: {n_samples}", family.encoder);
+            if i % 25 == 0 && expected > 0 {
+                let rows = encoder.encode(n_samples, &spectrogram(&rules, n_samples)).unwrap();
+                assert_eq!(rows.len(), expected, "{}: {n_samples}", family.encoder);
+            }
+        }
+    }
+}
+
+#[test]
+fn encoder_describes_audio_before_it_is_computed() {
+    let expected = [Silence::Masked, Silence::Filled, Silence::Bare];
+    for (family, silence) in FAMILIES.iter().zip(expected) {
+        let encoder = family.encoder(&exact());
+        let found = encoder.rules();
+        let rules = AudioRules {
+            rate: 16_000,
+            mel: Spectrogram::Whisper,
+            n_mel: 16,
+            window: 5,
+            step: 2,
+            silence,
+            chunk: 40,
+        };
+        assert_eq!(found, rules, "{}", family.encoder);
+        let planned = family.drafts()[0].plan(archs::ENCODERS).unwrap();
+        let of_chunk = encoder.n_rows(rules.chunk_samples());
+        assert_eq!(planned.result_shape, [encoder.width(), of_chunk], "{}", family.encoder);
+        assert_eq!(planned.audio, Some(rules));
+    }
+}
+
+#[test]
+fn audio_of_another_size_is_refused() {
+    let mut encoder = FAMILIES[0].encoder(&exact());
+    let rules = encoder.rules();
+    let error = encoder.encode(1000, &[0.0; 9]).err().unwrap();
+    assert!(
+        matches!(
+            error,
+            AudioError::Spectrogram {
+                expected: 1280,
+                found: 9,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let error = encoder
+        .encode(320, &spectrogram(&rules, 320))
+        .err()
+        .unwrap()
+        .to_string();
+    assert_eq!(error, "the audio has 320 samples; the encoder needs at least 321");
+    assert_eq!(encoder.n_rows(320), 0);
+    let a = FAMILIES[0].rows(&mut encoder);
+    assert_eq!(a.id(), encoder.id_of(61 * HOP, &spectrogram(&rules, 61 * HOP)));
+    assert_ne!(a.id(), encoder.id_of(60 * HOP, &spectrogram(&rules, 60 * HOP)));
+}
+
+#[test]
+fn damaged_keys_of_audio_are_reported() {
+    for (key, value, expected) in [
+        (
+            "clip.audio.num_mel_bins",
+            0,
+            "audio has 0 mel filters; expected 1 to 512",
+        ),
+        ("clip.audio.context_length", 0, "clip.audio.context_length"),
+        ("clip.audio.context_length", u32::MAX, "expected 1 to 16384"),
+        ("clip.audio.projection_dim", 63, "tensor"),
+    ] {
+        let [mut draft, _] = FAMILIES[0].drafts();
+        draft.metadata.insert(key, value);
+        let bytes = draft.seeded(1).unwrap();
+        let error = load(&bytes, archs::ENCODERS, &exact()).err().unwrap().to_string();
+        assert!(error.contains(expected), "{key} = {value}: {error}");
+    }
+}
