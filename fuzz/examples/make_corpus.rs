@@ -41,6 +41,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     states(&corpus("state")?)?;
     adapters(&corpus("adapter")?)?;
+    let media = corpus("media")?;
+    recorded(&root.join("../tests/data/media/images.bin"), [4, 1], &media)?;
+    recorded(&root.join("../tests/data/media/audio.bin"), [4, 2], &media)?;
     let (vocabulary, template) = (corpus("vocabulary")?, corpus("template")?);
     for (i, text) in TEMPLATES.iter().enumerate() {
         fs::write(template.join(format!("{i}")), text)?;
@@ -54,6 +57,24 @@ fn main() -> Result<(), Box<dyn Error>> {
         vocabulary.join("words"),
         "the quick brown fox jumps over the lazy dog <s></s> \u{2581}a \u{120}b".repeat(8),
     )?;
+    Ok(())
+}
+
+/// Writes the encoded media of a recording: name, encoded bytes, `skipped` bytes, a number, and `size` bytes of the decoded
+/// medium for each of this number. Names and bytes follow their length in one or four bytes.
+fn recorded(file: &Path, [skipped, size]: [usize; 2], folder: &Path) -> Result<(), Box<dyn Error>> {
+    let data = fs::read(file)?;
+    let mut rest = data.as_slice();
+    let mut take = |n: usize| rest.split_off(..n).ok_or("a recording is truncated");
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, &byte| n << 8 | usize::from(byte));
+    while let Ok(n) = take(1) {
+        let name = String::from_utf8(take(number(n))?.to_vec())?;
+        let n = number(take(4)?);
+        fs::write(folder.join(name.replace('/', "-")), take(n)?)?;
+        take(skipped)?;
+        let n = number(take(4)?);
+        take(n * size)?;
+    }
     Ok(())
 }
 

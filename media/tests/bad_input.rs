@@ -232,3 +232,46 @@ fn mutated_media_do_not_panic() {
 fn many_mutated_media_do_not_panic() {
     mutate(100);
 }
+
+/// Returns a mono WAV file of floats.
+fn float_wav(samples: &[f32]) -> Vec<u8> {
+    let data: Vec<u8> = samples.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let mut bytes = b"RIFF".to_vec();
+    bytes.extend((36 + data.len() as u32).to_le_bytes());
+    bytes.extend(b"WAVEfmt \x10\0\0\0\x03\0\x01\0");
+    bytes.extend(16_000u32.to_le_bytes());
+    bytes.extend(64_000u32.to_le_bytes());
+    bytes.extend(b"\x04\0\x20\0data");
+    bytes.extend((data.len() as u32).to_le_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+#[test]
+fn samples_that_are_not_numbers_are_refused() {
+    let limits = Limits::default();
+    let decoded = |sample: f32| media::audio::decode(&float_wav(&[0.5, sample, -0.25]), 16_000, &limits);
+    assert_eq!(decoded(1.5).unwrap().samples, [0.5, 1.5, -0.25]);
+    for sample in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30] {
+        let error = decoded(sample).unwrap_err().to_string();
+        let expected = "the WAV data is damaged: a sample is not a number from -65536 to 65536";
+        assert_eq!(error, expected, "{sample}");
+    }
+}
+
+#[test]
+fn wav_with_too_many_channels_is_refused_by_its_header() {
+    for channels in [0u16, 33, 0x4001, u16::MAX] {
+        let mut wav = float_wav(&[0.5; 8]);
+        wav[22..24].copy_from_slice(&channels.to_le_bytes());
+        let expected = match channels {
+            0 => "the WAV data is damaged: 0 channels at 16000 Hz".to_owned(),
+            n => format!("the WAV audio has {n} channels; the limit is 32"),
+        };
+        let errors = [
+            media::audio::decode(&wav, 16_000, &Limits::default()).unwrap_err(),
+            media::audio::duration(&wav, &Limits::default()).unwrap_err(),
+        ];
+        assert!(errors.iter().all(|e| e.to_string() == expected), "{errors:?}");
+    }
+}

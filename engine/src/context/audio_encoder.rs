@@ -10,10 +10,10 @@ use crate::builder::{Adaptation, AudioRules, BuildParams, CacheView};
 use crate::model::Model;
 
 use super::adapt::Adapters;
-use super::batch::BatchToken;
+use super::batch::{AxisPosition, BatchToken};
 use super::encoded::Encoded;
 use super::graphs::GraphSource;
-use super::inputs::Ubatch;
+use super::inputs::{ImageInput, Ubatch};
 use super::media::MediaRows;
 use super::outputs::Outputs;
 use super::runner::GraphRunner;
@@ -191,6 +191,7 @@ impl AudioEncoder {
             seqs: SeqSet::one(0),
             output: true,
             media: None,
+            axes: AxisPosition::default(),
         };
         let tokens: Vec<BatchToken> = (0..n).map(token).collect();
         let view = CacheView::default();
@@ -214,7 +215,7 @@ impl AudioEncoder {
             hidden: &[],
             media: &[],
             frames: columns,
-            patches: &[],
+            image: ImageInput::default(),
         };
         let mut computed = graph.run(ubatch, self.settings.params.n_threads_batch)?;
         let start = rows.len();

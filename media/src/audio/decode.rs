@@ -19,11 +19,14 @@ pub struct Pcm {
     pub samples: Vec<f32>,
 }
 
+/// Largest sample of a file of floats. Some programs write 16-bit values as they are, where others scale them to 1.
+const MAX_SAMPLE: f32 = 65_536.0;
+
 /// Decodes audio to `rate` samples per second. Channels are averaged, then the rate is changed as by
 /// [`resample`](super::resample), piece by piece: memory holds the result, not the stored channels.
 pub fn decode(bytes: &[u8], rate: u32, limits: &Limits) -> Result<Pcm, MediaError> {
     let format = limits.audio_format(bytes)?;
-    let mut stream = Stream::open(format, bytes)?;
+    let mut stream = Stream::open(format, bytes, limits)?;
     let params = stream.params.clone();
     let registry = symphonia::default::get_codecs();
     let decoder = registry.make_audio_decoder(&params, &AudioDecoderOptions::default());
@@ -49,6 +52,7 @@ pub fn decode(bytes: &[u8], rate: u32, limits: &Limits) -> Result<Pcm, MediaErro
                 let (source, channels) = (decoded.spec().rate(), decoded.spec().channels().count());
                 limits.check_signal(format, source, channels)?;
                 decoded.copy_to_vec_interleaved(&mut interleaved);
+                check_samples(format, &interleaved)?;
                 signal.push(&interleaved, source, channels, limits)?;
             }
             // The first frames of an MP3 stream that was cut out of a longer one refer to missing frames.
@@ -62,11 +66,40 @@ pub fn decode(bytes: &[u8], rate: u32, limits: &Limits) -> Result<Pcm, MediaErro
     Ok(signal.finish())
 }
 
+/// Checks the numbers of channels and samples in the header of a WAV file, which the reader multiplies without a check.
+fn check_wav_header(bytes: &[u8], limits: &Limits) -> Result<(), MediaError> {
+    // The name of the file's type precedes the chunks: a name, the length of the content, and the content.
+    let mut rest = bytes.get(12..).unwrap_or_default();
+    while let Some((head, content)) = rest.split_first_chunk::<8>() {
+        if head.starts_with(b"fmt ")
+            && let Some(&[c0, c1, r0, r1, r2, r3]) = content.get(2..8)
+        {
+            let channels = u16::from_le_bytes([c0, c1]);
+            limits.check_signal(Format::Wav, u32::from_le_bytes([r0, r1, r2, r3]), channels.into())?;
+        }
+        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        // Contents have an even length.
+        let end = length.saturating_add(length & 1);
+        rest = content.get(end..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Checks that all samples are numbers whose sums stay finite.
+fn check_samples(format: Format, samples: &[f32]) -> Result<(), MediaError> {
+    // The comparison is false for values that are not numbers.
+    if samples.iter().all(|x| x.abs() <= MAX_SAMPLE) {
+        return Ok(());
+    }
+    let reason = format!("a sample is not a number from -{MAX_SAMPLE} to {MAX_SAMPLE}");
+    Err(MediaError::damaged(format, reason))
+}
+
 /// Returns the duration of audio in seconds, from its headers where they have it, otherwise from the headers of all
 /// packets. Samples are not decoded.
 pub fn duration(bytes: &[u8], limits: &Limits) -> Result<f64, MediaError> {
     let format = limits.audio_format(bytes)?;
-    let mut stream = Stream::open(format, bytes)?;
+    let mut stream = Stream::open(format, bytes, limits)?;
     let rate = stream.params.sample_rate.unwrap_or(0);
     limits.check_signal(format, rate, 1)?;
     let samples = match stream.n_samples {
@@ -95,7 +128,10 @@ struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    fn open(format: Format, bytes: &'a [u8]) -> Result<Stream<'a>, MediaError> {
+    fn open(format: Format, bytes: &'a [u8], limits: &Limits) -> Result<Stream<'a>, MediaError> {
+        if format == Format::Wav {
+            check_wav_header(bytes, limits)?;
+        }
         let source = Box::new(Cursor::new(skip_id3(bytes)));
         let source = MediaSourceStream::new(source, Default::default());
         let options = FormatOptions::default();
