@@ -4,13 +4,14 @@
 //! - [`command_line`], [`argv`], [`llama_cpp`], [`args`], [`environment`], [`naming`], [`suggest`]: argument parsing
 //! - [`commands`]: implementations of the subcommands, with their arguments
 //! - [`hub`], [`fetch`]: model downloads, the default model
-//! - [`loading`], [`declared`], [`adapters`], [`grammar`], [`drafting`], [`serving`]: models with what the options ask for
+//! - [`loading`], [`declared`], [`checkpoints`], [`adapters`], [`grammar`], [`drafting`], [`serving`]: models with what the options ask for
 //! - [`input`], [`interrupt`], [`failure`], [`log`], [`terminal`], [`progress`], [`dirs`], [`format`],
 //!   [`printable`], [`version`]: text from files, Ctrl-C, errors, logging, colors, directories, formatting, version
 
 mod adapters;
 mod args;
 mod argv;
+mod checkpoints;
 mod command_line;
 mod commands;
 mod declared;

@@ -61,9 +61,14 @@ fn logits(home: &Home, model: &str, args: &[&str]) -> Vec<f32> {
     Logits::read(home.path("out.logits")).unwrap().values().to_vec()
 }
 
+/// Asserts exit status 1, empty standard output, and each part in the errors, which show lines of the declaration.
 #[track_caller]
-fn fails(ended: Ended, parts: &[&str]) {
-    ended.fails_saying(parts);
+fn fails(ended: &Ended, parts: &[&str]) {
+    assert_eq!((ended.status, ended.out.as_str()), (1, ""), "{}", ended.err);
+    assert!(ended.err.starts_with("error: "), "{}", ended.err);
+    for part in parts {
+        assert!(ended.err.contains(part), "{part:?} in {}", ended.err);
+    }
 }
 
 #[test]
@@ -98,7 +103,7 @@ fn unknown_declaration_is_checked_seeded_and_run() {
     // With a factor of 1, the model is Qwen 3.
     assert_eq!(scaled, logits(&home, &model, &["--arch", "qwen3"]));
     fails(
-        ended(home.llama(&["inspect", &model, "--plan"])),
+        &ended(home.llama(&["inspect", &model, "--plan"])),
         &["unsupported architecture `my-model`"],
     );
 }
@@ -111,7 +116,7 @@ fn directory_of_declarations_is_searched() {
     let expected = logits(&home, &model, &["--arch", &declaration]);
     let out = text(home.path("found.logits"));
     let args = ["logits", "-m", &model, "-o", &out, "--tokens", "1,2,3,4"];
-    fails(ended(home.llama(&args)), &["unsupported architecture `my-model`"]);
+    fails(&ended(home.llama(&args)), &["unsupported architecture `my-model`"]);
     let mut command = home.llama(&args);
     command.env("LLAMA_ARCHS", home.path("archs"));
     ended(command).succeeds();
@@ -132,21 +137,20 @@ fn directory_of_declarations_is_searched() {
     write(&home, "archs/my_model.rs", &OWN.replace("my_scale;", "no_scale;"));
     let mut command = home.llama(&args);
     command.env("LLAMA_ARCHS", home.path("archs"));
-    fails(ended(command), &["my_model.rs:", "no_scale"]);
+    fails(&ended(command), &["my_model.rs:", "no_scale"]);
 }
 
 #[test]
 fn fragments_next_to_declaration_take_precedence() {
     let home = Home::new();
     let fragment = std::fs::read_to_string(root().join("archs/fragments/logit_scale.rs")).unwrap();
-    let declaration = OWN.replace(
-        "    graph {",
-        "    tensors {\n        use my_fragment;\n    }\n\n    graph {",
-    );
+    let declaration = OWN.replace("        layer {", "        use my_fragment;\n        layer {");
     let path = write(&home, "my_model.rs", &declaration);
-    fails(
-        ended(home.llama(&["arch", "check", &path])),
-        &["no fragment named `my_fragment`"],
+    let checked = ended(home.llama(&["arch", "check", &path]));
+    assert!(
+        checked.out.contains("no fragment named `my_fragment`"),
+        "{}",
+        checked.out
     );
     write(&home, "fragments/my_fragment.rs", &fragment);
     let checked = ended(home.llama(&["arch", "check", "--file", &path]));
@@ -162,7 +166,8 @@ fn errors_equal_those_of_arch_check() {
         ("unknown.rs", OWN.replace("attn_norm", "attn_nrom"), "attn_nrom"),
         (
             "rust.rs",
-            OWN.replace("[tokens] * my_scale", "[tokens] * rust!(f32 => 2.0)"),
+            OWN.replace("or 0.5;", "or 0.5;\n        let n = rust!(usize => 2);")
+                .replace("* my_scale", "* my_scale * n"),
             "`rust!` needs a compiler",
         ),
         (
@@ -186,7 +191,7 @@ fn errors_equal_those_of_arch_check() {
     for (name, declaration, part) in cases {
         let path = write(&home, name, &declaration);
         let run = ended(home.llama(&["logits", "-m", &model, "-o", &out, "--tokens", "1", "--arch", &path]));
-        run.fails_saying(&[name]);
+        fails(&run, &[name]);
         let checked = ended(home.llama(&["arch", "check", "--file", &path]));
         let errors: Vec<&str> = checked
             .out
@@ -197,13 +202,15 @@ fn errors_equal_those_of_arch_check() {
             assert!(run.err.contains(error), "{}\n{error}", run.err);
         }
         assert!(run.err.contains(part) || !errors.is_empty(), "{}", run.err);
+        // Names in a directory must be unique.
+        std::fs::remove_file(&path).unwrap();
     }
     fails(
-        ended(home.llama(&["run", &model, "abc", "--arch", &text(home.path("missing.rs"))])),
+        &ended(home.llama(&["run", &model, "abc", "--arch", &text(home.path("missing.rs"))])),
         &["missing.rs"],
     );
     fails(
-        ended(home.llama(&["run", &model, "abc", "--arch", &text(root().join("archs/qwen3.rs"))])),
+        &ended(home.llama(&["run", &model, "abc", "--arch", &text(root().join("archs/qwen3.rs"))])),
         &["does not match architecture `qwen3`"],
     );
 }
@@ -234,15 +241,48 @@ fn new_declaration_passes_check() {
     let path = text(home.path("my_own.rs"));
     ended(home.llama(&["arch", "check", &path])).succeeds();
     fails(
-        ended(home.llama(&["arch", "new", "my-own", "--like", "llama", "-o", &directory])),
+        &ended(home.llama(&["arch", "new", "my-own", "--like", "llama", "-o", &directory])),
         &["my_own.rs", "exists"],
     );
     fails(
-        ended(home.llama(&["arch", "new", "other", "--like", "lama", "-o", &directory])),
+        &ended(home.llama(&["arch", "new", "other", "--like", "lama", "-o", &directory])),
         &["did you mean llama"],
     );
     fails(
-        ended(home.llama(&["arch", "new", "qwen3", "--like", "llama", "-o", &directory])),
+        &ended(home.llama(&["arch", "new", "qwen3", "--like", "llama", "-o", &directory])),
         &["`qwen3`", "built-in"],
     );
+}
+
+/// Llama under another name: outputs equal those of the built-in architecture.
+const LLAMA: &str =
+    "//! Llama under another name.\n\narch_macros::arch! {\n    name: \"my-llama\";\n    like: \"llama\";\n}\n";
+
+#[test]
+#[cfg(unix)]
+fn declaration_runs_and_serves_text() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let path = write(&home, "my_llama.rs", LLAMA);
+    let run = |args: &[&str]| -> String {
+        let fixed = ["run", &model, "abc", "--temp", "0", "-n", "12", "--no-stats"];
+        let ended = ended(home.llama(&[&fixed[..], args].concat()));
+        ended.succeeds().to_owned()
+    };
+    assert_eq!(run(&["--arch", &path]), run(&[]));
+    let complete = |args: &[&str]| -> serde_json::Value {
+        let fixed = ["serve", &model, "--port", "0", "-c", "256"];
+        let server = crate::serve::Serving::start(home.llama(&[&fixed[..], args].concat()));
+        // A change of the file has no effect on the server.
+        std::fs::write(&path, "nonsense").unwrap();
+        let body = r#"{"prompt": "abc", "max_tokens": 12, "temperature": 0}"#;
+        let response = server.request("POST /v1/completions", body);
+        std::fs::write(&path, LLAMA).unwrap();
+        let (_, body) = response.split_once("\r\n\r\n").expect("a body");
+        let parsed: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|e| panic!("{e}: {response}"));
+        parsed["choices"][0]["text"].clone()
+    };
+    let text = complete(&["--arch", &path]);
+    assert!(text.is_string(), "{text}");
+    assert_eq!(text, complete(&[]));
 }

@@ -5,6 +5,7 @@ mod common;
 mod bench;
 mod chat;
 mod chat_commands;
+mod checkpoints;
 mod conventions;
 #[cfg(target_os = "linux")]
 mod cpus;

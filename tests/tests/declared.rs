@@ -1,6 +1,7 @@
 //! Declarations that are read at run time: the interpreter and generated code give the same architectures.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use engine::builder::{
     BatchMedia, BuildGraph, BuildParams, BuildTables, Builder, GraphOutput, GraphPart, HiddenRows, Inputs,
@@ -353,6 +354,32 @@ fn interpreted_logits_equal_those_of_generated_code() {
         compared += 1;
     }
     assert!(compared > 120, "{compared}");
+}
+
+/// The graph of 512 tokens takes at most 5 ms to build, for every declaration.
+#[test]
+#[ignore = "measures times; run with --release"]
+fn graphs_of_programs_are_built_in_time() {
+    let mut slowest = (Duration::ZERO, Duration::ZERO, String::new());
+    for pair in &pairs() {
+        let times = pair.archs.map(|arch| {
+            let (base, graph, rows) =
+                declare_header(&pair.header, Path::new("a.gguf"), arch, arch.name).expect("a fixture");
+            let weights = leafs(&rows);
+            let time = |_| {
+                let start = Instant::now();
+                built(arch, &base, graph.as_ref(), &weights, (512, GraphPart::Graph), false);
+                start.elapsed()
+            };
+            (0..9).map(time).min().unwrap_or_default()
+        });
+        if times[1] > slowest.1 {
+            slowest = (times[0], times[1], pair.name.clone());
+        }
+    }
+    let (generated, program, name) = slowest;
+    println!("{name}: {generated:.1?} as generated code, {program:.1?} as a program");
+    assert!(program < Duration::from_millis(5), "{name}: {program:.1?}");
 }
 
 /// Every row of the table of operations has a builder with the same parameters, and every keyword a variant.

@@ -1,13 +1,14 @@
 //! `llama convert`: writes a model file from a published checkpoint.
 
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use engine::checkpoint::{self, CheckpointError, Conversion, ConvertedTensor, OutputType};
 use serde_json::json;
 
 use crate::commands::stdout;
+use crate::declared;
 use crate::failure::{Failure, Outcome};
 use crate::output::{OutputFile, check_absent, failed};
 use crate::{format, interrupt, progress};
@@ -31,6 +32,9 @@ pub struct ConvertArgs {
     /// Type of the matrices; vectors are always f32
     #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = MatrixType::Auto)]
     pub ty: MatrixType,
+    /// Declaration file (FILE.rs) whose `checkpoint` section maps the tensors [default: by the checkpoint's class]
+    #[arg(long, value_name = "FILE.rs")]
+    pub arch: Option<PathBuf>,
     /// Print the type and size of each tensor, and write nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -71,14 +75,20 @@ pub fn run(args: &ConvertArgs) -> Outcome {
     if !args.dry_run {
         check_absent(&args.output, args.force)?;
     }
-    let conversion = Conversion::open(&args.input, archs::ALL, args.ty.into()).map_err(failure)?;
+    let declared = match &args.arch {
+        Some(file) => Some(*declared::load(file)?),
+        None => None,
+    };
+    let archs = declared.as_ref().map_or(archs::ALL, std::slice::from_ref);
+    let conversion = Conversion::open(&args.input, archs, args.ty.into()).map_err(failure)?;
     if !args.dry_run {
-        write(args, &conversion)?;
+        write(&args.output, &conversion)?;
     }
     print(args, &conversion)
 }
 
-fn failure(error: CheckpointError) -> Failure {
+/// Converts an error, also for other commands.
+pub fn failure(error: CheckpointError) -> Failure {
     match error {
         CheckpointError::Stopped => Failure::Interrupted,
         CheckpointError::Gguf(error) => error.into(),
@@ -86,8 +96,9 @@ fn failure(error: CheckpointError) -> Failure {
     }
 }
 
-fn write(args: &ConvertArgs, conversion: &Conversion) -> Outcome {
-    let mut output = OutputFile::create(&args.output)?;
+/// Writes the model file of a checkpoint.
+pub fn write(path: &Path, conversion: &Conversion) -> Outcome {
+    let mut output = OutputFile::create(path)?;
     let guard = interrupt::listen();
     let total: usize = conversion.tensors.iter().map(ConvertedTensor::bytes).sum();
     let bar = progress::bar("converting", total);
@@ -97,7 +108,7 @@ fn write(args: &ConvertArgs, conversion: &Conversion) -> Outcome {
         !guard.is_set()
     });
     written.map_err(failure)?;
-    out.flush().map_err(|e| failed(&args.output, &e))?;
+    out.flush().map_err(|e| failed(path, &e))?;
     drop(out);
     output.finish(None)
 }

@@ -24,7 +24,7 @@ use tracing::info;
 
 use crate::failure::{Failure, Outcome};
 use crate::serving::app;
-use crate::{fetch, format, input, interrupt};
+use crate::{checkpoints, fetch, format, input, interrupt};
 use args::ServeArgs;
 
 /// Threads for connections; the model uses its own threads.
@@ -262,7 +262,8 @@ fn check_directories(args: &ServeArgs) -> Outcome {
         }
     }
     let model = args.first.as_ref().or(args.model.as_ref());
-    match model.filter(|model| Path::new(model).is_dir()) {
+    let is_directory = |path: &Path| path.is_dir() && !checkpoints::is_checkpoint(path);
+    match model.filter(|model| is_directory(Path::new(model))) {
         Some(directory) => {
             let directory = directory.display();
             Err(Failure::new(format_args!(
