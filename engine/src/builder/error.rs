@@ -87,9 +87,9 @@ pub enum BuildError {
         "the graph has {n_nodes} tensors after {n_steps} steps; the maximum is {MAX_NODES} tensors and {MAX_STEPS} steps"
     )]
     TooLarge {
-        /// Number of tensors so far.
+        /// Number of tensors when the build stopped.
         n_nodes: usize,
-        /// Number of evaluated statements and values so far.
+        /// Number of evaluated statements and values when the build stopped.
         n_steps: usize,
     },
     /// Operands of other types in a program, which its lowering rules out.

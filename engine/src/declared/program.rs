@@ -257,7 +257,7 @@ pub enum TensorExpr {
     Glu(Unary, Box<TensorExpr>, Box<TensorExpr>),
     /// Range of dimension 0; a missing end is the end of the dimension.
     Slice(Box<TensorExpr>, Option<Expr>, Option<Expr>),
-    /// One of two blocks.
+    /// Block that the condition selects.
     If(Expr, Box<Block>, Box<Block>),
     /// Inlined function: parameters with their arguments, and the body.
     Call(Vec<(usize, Operand)>, Box<Block>),
