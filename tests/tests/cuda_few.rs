@@ -1,6 +1,7 @@
 //! Work of decode steps with several columns, counted by the emulated driver.
 
 use engine::backend::cuda::Counters;
+use engine::context::{Batch, Context, SeqSet};
 use kernels::{GgmlType, Precision};
 use tests::emulator::with_device;
 use tests::{context, decode_last, fixture, tokens};
@@ -92,6 +93,41 @@ fn experts_of_a_layer_group_columns_once() {
         let want = decode_last(&mut context(&tests::model(name), |_| {}), &tokens(name)[..16], 0, 0);
         let error = tests::nmse(&want, &logits);
         assert!(error < 1e-6, "NMSE {error:.3e}");
+    });
+}
+
+/// A server's batch grows and shrinks. Batches are padded to powers of two, and the graph of each size is built
+/// once.
+#[test]
+fn batches_of_all_sizes_share_few_graphs() {
+    const SIZES: [usize; 12] = [8, 7, 6, 5, 4, 3, 2, 1, 3, 5, 7, 2];
+    with_device("cuda_few::batches_of_all_sizes_share_few_graphs", || {
+        for name in ["qwen3-dense", "gemma3-dense", "deepseek2-moe", "mamba2-dense"] {
+            let on_gpu = fixture(name)
+                .model(archs::ALL, &params(&card(), usize::MAX))
+                .expect("the fixture's model loads");
+            let [mut ctx, mut reference] = [&on_gpu, &tests::model(name)].map(|m| context(m, |p| p.n_seq_max = 8));
+            // The lengths of the sequences differ only where larger batches precede smaller ones.
+            for (pos, &n) in SIZES.iter().enumerate() {
+                let n_before = |seq: usize| SIZES[..pos].iter().filter(|&&n| seq < n).count();
+                let batch = |ctx: &mut Context| {
+                    let mut batch = Batch::new();
+                    for seq in 0..n {
+                        let token = ((seq * 31 + pos * 7) % 100) as u32;
+                        batch.push(token, n_before(seq), SeqSet::one(seq), true);
+                    }
+                    ctx.decode(&batch).expect("the batch is valid");
+                    (0..n)
+                        .flat_map(|i| ctx.logits(i).expect("every token has logits").to_vec())
+                        .collect()
+                };
+                let [want, got]: [Vec<f32>; 2] = [batch(&mut reference), batch(&mut ctx)];
+                let error = tests::nmse(&want, &got);
+                assert!(error < 1e-6, "{name}, step {pos} with {n} sequences: NMSE {error:.3e}");
+            }
+            let n_sizes = if name == "mamba2-dense" { 8 } else { 4 };
+            assert_eq!(ctx.perf().n_built, n_sizes, "{name}");
+        }
     });
 }
 

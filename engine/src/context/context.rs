@@ -16,6 +16,7 @@ use super::encoded::Encoded;
 use super::executor::Executor;
 use super::hybrid::Memory;
 use super::memory::Span;
+use super::padding::{Padding, runs_on_gpus};
 use super::runner::GraphRunner;
 use super::settings::Settings;
 use super::state::StateAccess;
@@ -63,12 +64,14 @@ impl Context {
             |layer| placement.kv_device(layer).clone(),
             |buffer| runner.register_buffer(buffer, Usage::Any),
         )?;
+        let padding = Padding::new(!model.bidirectional() && runs_on_gpus(&model));
         let mut executor = Executor {
             model,
             settings,
             runner,
             encoded: Encoded::default(),
             adapters: Adapters::default(),
+            padding,
             perf: Perf::default(),
             cancel: None,
         };

@@ -15,6 +15,7 @@ use super::graphs::GraphSource;
 use super::hybrid::{Memory, PlaceError, Transaction};
 use super::inputs::{ImageInput, Ubatch};
 use super::outputs::Outputs;
+use super::padding::Padding;
 use super::runner::GraphRunner;
 use super::settings::Settings;
 use super::shift::rotate_moved_keys;
@@ -30,6 +31,7 @@ pub(super) struct Executor {
     /// Encoder outputs.
     pub encoded: Encoded,
     pub adapters: Adapters,
+    pub padding: Padding,
     pub perf: Perf,
     pub cancel: Option<Arc<AtomicBool>>,
 }
@@ -89,9 +91,16 @@ impl Executor {
             let n_ctx = self.settings.n_ctx;
             cells.place(tokens).map_err(|e| place_error(e, n_tokens, n_ctx))?
         };
+        let settings = &self.settings;
+        let most = settings.params.n_ubatch.min(settings.params.n_outputs_max);
+        let suitable = may_be_padded(settings, outputs, tokens) && placed.view().states.is_empty();
+        let padded = match suitable && self.padding.pad(tokens, most) {
+            true => self.padding.tokens(),
+            false => tokens,
+        };
         let params = BuildParams {
             media: self.media_of(tokens),
-            ..self.decoder_params(outputs, n_tokens, outputs.n_rows(tokens))
+            ..self.decoder_params(outputs, padded.len(), outputs.n_rows(padded))
         };
         let source = GraphSource {
             model: &self.model,
@@ -101,7 +110,7 @@ impl Executor {
         let graph = self.runner.prepare(source, params)?;
         self.perf.count_graph(graph.was_built);
         let ubatch = Ubatch {
-            tokens,
+            tokens: padded,
             memory: placed.cells(),
             outputs,
             adapters: &self.adapters,
@@ -302,6 +311,12 @@ impl Executor {
             ..self.decoder_params(outputs, n_encoded, n_encoded)
         }
     }
+}
+
+/// Returns true if copies of a token change no result of a ubatch. Each token would change recurrent states.
+fn may_be_padded(settings: &Settings, outputs: &Outputs, tokens: &[BatchToken]) -> bool {
+    let has_plain_outputs = settings.hidden_rows() == HiddenRows::None && !outputs.are_pooled();
+    has_plain_outputs && tokens.iter().all(|token| token.media.is_none())
 }
 
 fn place_error(error: PlaceError, n_tokens: usize, n_ctx: usize) -> DecodeError {

@@ -6,8 +6,12 @@ use crate::builder::{
 use crate::graph::{Graph, TensorId};
 use crate::model::Model;
 
-/// Number of cached graphs. Each has buffers for the largest graph, so that rebuilding never allocates.
-const N_GRAPHS: usize = 5;
+/// Number of cached graphs with buffers for the largest graph, so that rebuilding never allocates.
+const N_RESERVED: usize = 5;
+
+/// Number of cached graphs on GPUs, where a new graph is also recorded. The buffers of further graphs grow when
+/// the graphs are built.
+const N_RECORDED: usize = 32;
 
 /// Everything a graph is built from, except sizes.
 #[derive(Clone, Copy)]
@@ -40,10 +44,11 @@ pub(super) struct GraphCache {
 }
 
 impl GraphCache {
-    /// Creates an empty cache.
-    pub fn new() -> GraphCache {
+    /// Creates an empty cache, with more graphs if they are recorded.
+    pub fn new(are_recorded: bool) -> GraphCache {
+        let n = if are_recorded { N_RECORDED } else { N_RESERVED };
         GraphCache {
-            graphs: (0..N_GRAPHS).map(|_| BuiltGraph::default()).collect(),
+            graphs: (0..n).map(|_| BuiltGraph::default()).collect(),
             current: 0,
             n_uses: 0,
         }
@@ -59,9 +64,14 @@ impl GraphCache {
         &mut self.graphs[self.current]
     }
 
-    /// Iterates over all cache slots, to reserve their buffers.
-    pub fn places(&mut self) -> impl Iterator<Item = &mut BuiltGraph> {
-        self.graphs.iter_mut()
+    /// Iterates over the cache slots whose buffers are reserved.
+    pub fn reserved(&mut self) -> impl Iterator<Item = &mut BuiltGraph> {
+        self.graphs.iter_mut().take(N_RESERVED)
+    }
+
+    /// Marks all graphs as stale.
+    pub fn forget(&mut self) {
+        self.graphs.iter_mut().for_each(BuiltGraph::forget);
     }
 
     /// Selects the graph for these sizes, building it if necessary. Returns true if the graph was built.
@@ -115,7 +125,7 @@ impl BuiltGraph {
     }
 
     /// Marks the graph as stale.
-    pub fn forget(&mut self) {
+    fn forget(&mut self) {
         self.params = None;
     }
 

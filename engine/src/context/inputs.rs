@@ -1,5 +1,6 @@
 //! Fills the inputs of a graph; one function per kind of input.
 
+use std::iter::repeat;
 use std::sync::Arc;
 
 use crate::builder::{EncodedInputs, Inputs, JoinedInputs, PatchGrid, PoolInputs, TableInputs};
@@ -96,9 +97,13 @@ impl InputWriter<'_> {
         };
         self.write_states(inputs, memory)?;
         for (index, pool) in inputs.pools.iter().enumerate() {
-            self.write_pool(pool, memory, index)?;
+            self.write_pool(pool, memory, index, ubatch.tokens.len())?;
         }
-        inputs.joined.iter().try_for_each(|j| self.write_joined(j, memory))
+        let n_tokens = ubatch.tokens.len();
+        inputs
+            .joined
+            .iter()
+            .try_for_each(|j| self.write_joined(j, memory, n_tokens))
     }
 
     fn write_tokens(&mut self, inputs: &Inputs, tokens: &[BatchToken]) -> Result {
@@ -215,20 +220,22 @@ impl InputWriter<'_> {
         self.set(Some(to), to_cells)
     }
 
-    fn write_pool(&mut self, pool: &PoolInputs, memory: &Memory, index: usize) -> Result {
+    /// Writes the cells of a pool. Tokens without a cell pad the ubatch and are not stored.
+    fn write_pool(&mut self, pool: &PoolInputs, memory: &Memory, index: usize, n_tokens: usize) -> Result {
         let (cells, n_kv) = (&memory.kv.pools()[index], memory.view().pools[index].n_kv);
-        self.set(pool.cells, memory.kv.cells_of(index))?;
+        let stored = memory.kv.cells_of(index).iter().copied();
+        self.set_i64s(pool.cells, stored.chain(repeat(NO_ROW)).take(n_tokens))?;
         self.set(pool.positions, &cells.positions()[..n_kv])?;
         self.write_tables(pool.tables, |seq, from, tables| cells.push_table(seq, from, 0, tables))
     }
 
-    fn write_joined(&mut self, joined: &JoinedInputs, memory: &Memory) -> Result {
+    fn write_joined(&mut self, joined: &JoinedInputs, memory: &Memory, n_tokens: usize) -> Result {
         let [tokens, groups] = joined.pools.map(|p| &memory.kv.pools()[p]);
         let n_groups = memory.view().pools[joined.pools[1]].n_kv;
         let first_group = tokens.len() as i64;
         let cells = memory.kv.cells_of(joined.pools[1]).iter();
         let cells = cells.map(|&c| if c == NO_ROW { c } else { first_group + c });
-        self.set_i64s(Some(joined.cells), cells)?;
+        self.set_i64s(Some(joined.cells), cells.chain(repeat(NO_ROW)).take(n_tokens))?;
         let positions = tokens.positions().iter().chain(&groups.positions()[..n_groups]);
         self.set_i32s(Some(joined.positions), positions.copied())?;
         self.write_tables(Some(joined.tables), |seq, from, tables| {

@@ -37,6 +37,7 @@ mod media;
 mod media_error;
 mod memory;
 mod outputs;
+mod padding;
 mod pages;
 mod params;
 mod patches;

@@ -53,6 +53,11 @@ impl Outputs {
         pooled.unwrap_or_else(|| tokens.iter().filter(|t| t.output).count())
     }
 
+    /// Returns true if the outputs are embeddings of sequences.
+    pub fn are_pooled(&self) -> bool {
+        self.pooled.n_rows().is_some()
+    }
+
     /// Returns the graph output for `n_rows` rows.
     pub fn graph_output(&self, n_rows: usize) -> GraphOutput {
         self.pooled.graph_output(n_rows)

@@ -12,6 +12,7 @@ use crate::sched::{Observer, SchedError, SchedParams, Scheduler};
 
 use super::graphs::{BuiltGraph, GraphCache, GraphSource};
 use super::inputs::{InputWriter, Staging, Ubatch};
+use super::padding::runs_on_gpus;
 use super::{ContextError, ContextParams, DecodeError};
 
 /// Builds and computes graphs.
@@ -52,7 +53,7 @@ impl GraphRunner {
         }
         Ok(GraphRunner {
             sched,
-            graphs: GraphCache::new(),
+            graphs: GraphCache::new(runs_on_gpus(model)),
             staging: Staging::default(),
             profile: params.profile.clone(),
         })
@@ -91,14 +92,14 @@ impl GraphRunner {
     /// Reserves memory for graphs of these sizes and drops all cached graphs. The last sizes should be the
     /// largest.
     pub fn reserve(&mut self, source: GraphSource<'_>, sizes: &[BuildParams]) -> Result<(), ContextError> {
-        for place in self.graphs.places() {
+        for place in self.graphs.reserved() {
             for &params in sizes {
                 place.build(source, params)?;
                 self.sched.reserve(&mut place.graph)?;
                 self.sched.alloc_graph(&mut place.graph)?;
             }
-            place.forget();
         }
+        self.graphs.forget();
         Ok(())
     }
 
