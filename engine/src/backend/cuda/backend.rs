@@ -83,7 +83,7 @@ impl CudaBackend {
         device_error(self.device.name(), &error)
     }
 
-    /// Enqueues the writes so far.
+    /// Enqueues all pending writes.
     fn flush(&mut self) -> Result<(), BackendError> {
         let flushed = self.writes.flush(&self.stream);
         flushed.map_err(|error| self.failed(error))
