@@ -36,7 +36,7 @@ fn counted(ty: GgmlType, n: usize) -> Option<(u64, u64)> {
 }
 
 /// Eight columns read and decode the weights once, like one column. Without tensor cores, eight columns took 3.7
-/// times the instructions of one, and memory waited for them.
+/// times the instructions of one column.
 #[test]
 fn eight_columns_read_and_decode_weights_once() {
     with_device("cuda_few::eight_columns_read_and_decode_weights_once", || {
