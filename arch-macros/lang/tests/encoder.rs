@@ -230,7 +230,7 @@ fn declaration_describes_images_of_any_size() {
     let text = text.replacen("image_size: 112, ", "", 1);
     let text = text.replacen("blocks(merge);", "blocks(merge) of windows(4); positions: axes;", 1);
     let arch = compile_file("my.rs", &text, &library()).unwrap().unwrap();
-    let image = arch.media.unwrap().image;
+    let image = arch.media.unwrap().image.unwrap();
     let ImageSize::Multiple { unit, min, max } = image.size else {
         panic!("{:?}", image.size);
     };

@@ -125,6 +125,7 @@ impl<'a> Lowering<'a, '_> {
             },
             ValueKind::Encoded(_) => TensorExpr::Encoded,
             ValueKind::Hidden(_) => TensorExpr::Hidden,
+            ValueKind::Frames(at, _) => return self.fail(*at, "`frames` is not available at run time".to_owned()),
             ValueKind::Patches(at, _) => return self.fail(*at, "`patches` is not available at run time".to_owned()),
             ValueKind::Linear(w, x) => TensorExpr::Linear(w.it, self.boxed(x)?),
             ValueKind::Weight(w) => TensorExpr::Weight(w.it),

@@ -49,6 +49,10 @@ impl Lowering<'_, '_> {
             ScalarKind::Has(name) => Expr::Has(self.tensor_named(name, s.per_layer)?),
             ScalarKind::Model(cond) => self.expr(cond)?,
             ScalarKind::Given(key) => Expr::Given(text(key)),
+            ScalarKind::FileRows(name) => {
+                let at = self.arch.name_span;
+                return self.fail(at, format!("`file_rows({name:?})` is not available at run time"));
+            }
             ScalarKind::Rust(tokens) => {
                 self.errors.at(tokens, NO_RUST);
                 return None;

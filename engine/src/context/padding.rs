@@ -55,7 +55,7 @@ impl Padding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::batch::SeqSet;
+    use super::super::batch::{AxisPosition, SeqSet};
     use super::*;
 
     fn token(pos: i32, output: bool) -> BatchToken {
@@ -65,6 +65,7 @@ mod tests {
             seqs: SeqSet::one(0),
             output,
             media: None,
+            axes: AxisPosition::default(),
         }
     }
 
