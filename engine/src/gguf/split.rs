@@ -196,7 +196,7 @@ impl GgufSet {
         all.filter(|(s, t)| self.index.get(t.name.as_str()).is_some_and(|(shard, _)| shard == s))
     }
 
-    /// Returns a set in which the tensors of `file` replace those of equal names. Metadata does not change.
+    /// Returns the set with the tensors of `file` in place of tensors of equal names. Metadata does not change.
     pub fn with_replaced(&self, file: GgufFile) -> GgufSet {
         let mut set = self.clone();
         let shard = set.shards.len();

@@ -1,7 +1,7 @@
 //! Types by the place of a matrix in its layer, for models whose mixture in llama.cpp follows from substrings of names.
 //!
-//! Most weights of a model with experts are those of the experts, of which a token uses few. They get the base type,
-//! and the matrices that every token uses get better ones, which takes little space. The same holds for the small
+//! Experts have most weights of a model, and each token uses few experts. They get the base type, and the matrices
+//! that every token uses get better ones, which takes little space. The same holds for the small
 //! matrices of recurrent mixers and of latent attention, whose errors add up over tokens or reach all heads.
 //! Dense attention and dense FFNs keep the types of the mixture.
 
@@ -21,7 +21,7 @@ pub(super) enum Place {
     Latent,
     /// FFN that every token uses alone.
     Dense,
-    /// Experts, of which a token uses few.
+    /// Experts. A token uses few of them.
     Experts,
     /// Experts that every token uses.
     SharedExperts,

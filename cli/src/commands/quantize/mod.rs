@@ -75,7 +75,7 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
         warn_of_importance(&plan);
         write::write(args, &source, &plan, &overrides, &of_input)?;
     }
-    let other = other_mixture(&source, &options).map_err(of_input)?;
+    let other = other_mixture(&source, &options, &plan);
     let measured = args
         .measure
         .as_deref()
@@ -85,12 +85,13 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
 }
 
 /// Returns the plan with the types of llama.cpp, or those by role in its place.
-fn other_mixture(source: &GgufSet, options: &Options) -> Result<QuantizePlan, QuantizeError> {
+fn other_mixture(source: &GgufSet, options: &Options, plan: &QuantizePlan) -> QuantizePlan {
     let options = Options {
         by_role: !options.by_role,
         ..options.clone()
     };
-    QuantizePlan::new(source, &options)
+    // A quantized source may have the types of one mixture only.
+    QuantizePlan::new(source, &options).unwrap_or_else(|_| plan.clone())
 }
 
 /// Warns of matrices that the importance matrix has no data for.

@@ -23,13 +23,9 @@ pub fn print(
 ) -> Outcome {
     let mut out = stdout();
     let is_chosen = recipe.costs.iter().any(|costs| !costs.types.is_empty());
+    let pairs = || plan.tensors.iter().zip(&other.tensors);
     if args.json {
-        let tensors: Vec<_> = plan
-            .tensors
-            .iter()
-            .zip(&other.tensors)
-            .map(|(tensor, other)| tensor_json(tensor, other, recipe))
-            .collect();
+        let tensors = pairs().map(|(tensor, other)| tensor_json(tensor, other, recipe));
         let report = json!({
             "file": args.output.display().to_string(),
             "type": plan.mixture.to_string(),
@@ -37,27 +33,15 @@ pub fn print(
             "bits_per_weight": plan.bits_per_weight(),
             "expected_kld": is_chosen.then(|| recipe.divergence()),
             "measured": measured.map(perplexity::comparison_json),
-            "tensors": tensors,
+            "tensors": tensors.collect::<Vec<_>>(),
         });
         serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;
         return Ok(out.flush()?);
     }
     if args.dry_run || is_chosen {
-        for (tensor, other) in plan.tensors.iter().zip(&other.tensors) {
-            let shape = format::shape(&tensor.shape);
-            let bytes = format::bytes(tensor.bytes);
-            let (name, from, to) = (&tensor.name, tensor.from.to_string(), tensor.to.to_string());
-            let note = match (tensor.wanted, divergence(tensor, recipe)) {
-                (Some(wanted), _) => format!("  (not whole blocks of {wanted})"),
-                (None, Some(divergence)) => format!("  {:5.2} bits, KL {divergence:.6}", bits(tensor)),
-                (None, None) => String::new(),
-            };
-            let differs = other_note(args, tensor, other);
-            writeln!(
-                out,
-                "{name:<40} {shape:<18} {from:>6} -> {to:<7} {bytes:>10}{note}{differs}"
-            )?;
+        for (tensor, other) in pairs() {
+            writeln!(out, "{}{}", line(tensor, recipe), other_note(args, tensor, other))?;
         }
     }
     writeln!(
@@ -71,21 +55,39 @@ pub fn print(
     if is_chosen {
         writeln!(out, "expected KL divergence: {:.6}", recipe.divergence())?;
     }
-    if let Some(s) = measured {
-        writeln!(
-            out,
-            "KL divergence: mean {:.6} ± {:.6}, median {:.6}, 99.9% {:.6}; same top token {:.2} ± {:.2} %; perplexity {:.4} (source {:.4})",
-            s.kld.value,
-            s.kld.error,
-            s.klds.quantile(0.5),
-            s.klds.quantile(0.999),
-            100.0 * s.same_top.value,
-            100.0 * s.same_top.error,
-            s.perplexity.value,
-            s.base_perplexity.value
-        )?;
+    if let Some(summary) = measured {
+        writeln!(out, "{}", measured_line(summary))?;
     }
     Ok(out.flush()?)
+}
+
+/// Returns a line about a tensor.
+fn line(tensor: &PlannedTensor, recipe: &Recipe) -> String {
+    let shape = format::shape(&tensor.shape);
+    let bytes = format::bytes(tensor.bytes);
+    let (name, from, to) = (&tensor.name, tensor.from.to_string(), tensor.to.to_string());
+    let note = match (tensor.wanted, divergence(tensor, recipe)) {
+        (Some(wanted), _) => format!("  (not whole blocks of {wanted})"),
+        (None, Some(divergence)) => format!("  {:5.2} bits, KL {divergence:.6}", bits(tensor)),
+        (None, None) => String::new(),
+    };
+    format!("{name:<40} {shape:<18} {from:>6} -> {to:<7} {bytes:>10}{note}")
+}
+
+/// Returns a line about the divergence from the source.
+fn measured_line(s: &Summary) -> String {
+    format!(
+        "KL divergence: mean {:.6} ± {:.6}, median {:.6}, 99.9% {:.6}; same top token {:.2} ± {:.2} %; \
+         perplexity {:.4} (source {:.4})",
+        s.kld.value,
+        s.kld.error,
+        s.klds.quantile(0.5),
+        s.klds.quantile(0.999),
+        100.0 * s.same_top.value,
+        100.0 * s.same_top.error,
+        s.perplexity.value,
+        s.base_perplexity.value
+    )
 }
 
 /// Returns a note about the type in the other mixture.
@@ -99,7 +101,7 @@ fn other_note(args: &QuantizeArgs, tensor: &PlannedTensor, other: &PlannedTensor
 
 /// Returns the expected divergence of a tensor whose type was chosen by its costs.
 fn divergence(tensor: &PlannedTensor, recipe: &Recipe) -> Option<f64> {
-    let costs = recipe.costs.iter().find(|costs| costs.name == tensor.name);
+    let costs = recipe.costs.iter().find(|costs| costs.name == tensor.source);
     recipe.divergence_of(costs?)
 }
 
