@@ -38,7 +38,7 @@ fn every_launch_is_measured() {
             *measured.entry(&time.kernel).or_default() += time.launches;
             assert!(time.us_min > 0.0 && time.us_min <= time.us_median, "{time:?}");
             assert!(time.block > 0 && !time.grid.contains(&0), "{time:?}");
-            let has_work = ["mul_vec", "mul_mat", "attention"]
+            let has_work = ["mul_vec", "mul_few", "mul_mat", "attention"]
                 .iter()
                 .any(|name| time.kernel.starts_with(name));
             assert_eq!(time.bytes.is_some() && time.tflops.is_some(), has_work, "{time:?}");
