@@ -160,6 +160,7 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
         slot_save_path: None,
         slot_save_limit: u64::MAX,
         adapters: args.adapters.names(),
+        media_limits: args.media.limits(),
         build: version::short(),
     })
 }

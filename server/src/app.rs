@@ -8,6 +8,7 @@ use engine::context::ContextParams;
 use crate::embedder::Embedder;
 use crate::response_store::ResponseStore;
 use crate::service::ModelService;
+use crate::speech::SpeechRecognizer;
 
 /// State shared by all handlers of one model.
 pub struct App {
@@ -17,6 +18,8 @@ pub struct App {
     pub embedder: Embedder,
     /// Computes reranking scores.
     pub ranker: Embedder,
+    /// Recognizes speech.
+    pub speech: SpeechRecognizer,
     /// Stored responses of `/v1/responses`.
     pub responses: ResponseStore,
 }
@@ -33,6 +36,7 @@ impl App {
             ..embedding.clone()
         };
         App {
+            speech: SpeechRecognizer::new(model.clone(), embedding.clone()),
             embedder: Embedder::new(model.clone(), embedding, service.scheduler.metrics().clone()),
             ranker: Embedder::new(model.clone(), ranking, service.scheduler.metrics().clone()),
             responses: ResponseStore::default(),

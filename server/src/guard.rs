@@ -189,8 +189,8 @@ const UNSUPPORTED: &[(&str, &str, &str)] = &[
         "/v1/streams",
         "a completion can be streamed only on the connection of its request",
     ),
-    ("", "/v1/audio", "only text models are supported"),
-    ("", "/audio", "only text models are supported"),
+    ("", "/v1/audio", "speech is recognized, but not generated"),
+    ("", "/audio", "speech is recognized, but not generated"),
     ("", "/v1/systemone", "models of this kind are not supported"),
     (
         "",

@@ -7,7 +7,8 @@
 //! - [`chat`]: prompts and parsed output of chats, with tool calls; [`infill`]: fill-in-the-middle prompts
 //! - [`images`]: the encoder of images; [`encoding`]: requests that wait for the encoder
 //! - [`service`]: completions and chats of one model; [`capabilities`]: its features
-//! - [`embedder`]: embeddings and reranking; [`response_store`]: stored responses
+//! - [`embedder`]: embeddings and reranking; [`speech`]: speech recognition;
+//!   [`response_store`]: stored responses
 //! - [`app`]: the state of the handlers, made of the above
 //! - [`http`]: connections, bodies and streams; [`wanted`]: end of the work for clients that have left
 //! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the APIs of OpenAI, Anthropic, Ollama and
@@ -41,6 +42,7 @@ pub mod router;
 pub mod routes;
 pub mod scheduler;
 pub mod service;
+pub mod speech;
 pub mod vertex;
 pub mod wanted;
 pub mod web;

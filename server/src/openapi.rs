@@ -109,8 +109,11 @@ fn operation<S>(route: &Route<S>, path: &str) -> Json {
         operation["parameters"] = parameters.into();
     }
     if route.method == "POST" {
-        operation["requestBody"] =
-            json!({ "required": true, "content": { "application/json": { "schema": body(route) } } });
+        let content_type = match path.contains("/audio/") {
+            true => "multipart/form-data",
+            false => "application/json",
+        };
+        operation["requestBody"] = json!({ "required": true, "content": { content_type: { "schema": body(route) } } });
     }
     operation
 }

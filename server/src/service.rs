@@ -10,6 +10,7 @@ use engine::grammar::{Constraint, Grammar};
 use engine::model::Model;
 use engine::sample::{LogitBias, Token};
 use engine::vocab::Vocab;
+use media::Limits;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::api::{ApiResult, Defaults};
@@ -44,6 +45,8 @@ pub struct ServiceParams {
     pub slot_save_limit: u64,
     /// Paths of the LoRA adapters.
     pub adapters: Vec<String>,
+    /// Limits of audio.
+    pub media_limits: Limits,
     /// Build identification, such as the version.
     pub build: String,
 }

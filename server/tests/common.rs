@@ -309,6 +309,10 @@ pub fn app(options: &Options, path: &std::path::Path, name: &str) -> Result<App,
         slot_save_path: options.slot_save_path.clone(),
         slot_save_limit: options.slot_save_limit,
         adapters: Vec::new(),
+        media_limits: Limits {
+            bytes: options.media_bytes,
+            ..Limits::default()
+        },
         build: "test".to_owned(),
     };
     let chat = ChatParams {

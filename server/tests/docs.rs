@@ -206,7 +206,11 @@ fn openapi_document_lists_every_route_and_field() {
         for path in route.paths {
             let operation = &document["paths"][path][route.method.to_ascii_lowercase()];
             assert_eq!(operation["summary"], route.doc, "{path}");
-            let properties = &operation["requestBody"]["content"]["application/json"]["schema"]["properties"];
+            let content_type = match path.contains("/audio/") {
+                true => "multipart/form-data",
+                false => "application/json",
+            };
+            let properties = &operation["requestBody"]["content"][content_type]["schema"]["properties"];
             let fields = route.fields.iter().flat_map(|table| table.iter());
             for field in fields {
                 assert_eq!(

@@ -19,6 +19,7 @@ mod ollama;
 mod operations;
 mod peer;
 mod responses;
+mod speech;
 mod structured;
 mod tools;
 mod web;

@@ -7,6 +7,7 @@ pub mod layouts;
 pub mod mtp;
 pub mod published;
 mod root;
+pub mod speech;
 mod text;
 pub mod variation;
 

@@ -153,7 +153,7 @@ fn decoded(data: &str, max: usize) -> Result<Vec<u8>, String> {
         true => data.split(is_space).collect::<String>().into(),
         false => data.into(),
     };
-    check_size(data.trim_end_matches('=').len() / 4 * 3, max)?;
+    check_size(data.trim_end_matches('=').len() * 3 / 4, max)?;
     let engine = if data.contains(['-', '_']) { SAFE } else { PLAIN };
     let bytes = engine
         .decode(data.as_bytes())

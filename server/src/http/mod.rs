@@ -3,6 +3,7 @@
 mod body;
 mod charge;
 pub(crate) mod cors;
+mod form;
 mod idle;
 mod listen;
 mod parse;
@@ -14,6 +15,7 @@ mod tls;
 pub use body::{AnyBody, Body, Bytes, blocking};
 pub(crate) use charge::Charge;
 pub use cors::{ANY as ANY_ORIGIN, is_entry as is_origin_entry};
+pub use form::Form;
 pub use listen::{ListenParams, Listener, serve};
 pub use stream::{EventEncoder, stream};
 pub use tls::{TlsError, tls};

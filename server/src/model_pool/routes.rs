@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes as Data};
 use axum::extract::{FromRequest, Path, Request, State};
-use axum::http::Method;
+use axum::http::{HeaderMap, Method, header};
 use axum::response::Response;
 use axum::routing::{MethodFilter, get, on, post};
 use futures_util::StreamExt;
@@ -20,7 +20,7 @@ use super::activity::{InFlightGuard, KeepAlive};
 use super::pool::{Loaded, ModelPool, not_loaded};
 use crate::api::{ApiError, ApiResult, Field, Fields};
 use crate::guard::{AccessPolicy, guarded};
-use crate::http::{Body as HttpBody, Bytes, Charge, Client, blocking, json};
+use crate::http::{Body as HttpBody, Bytes, Charge, Client, Form, blocking, json};
 use crate::native::{check_health, exposition, metrics_of, readiness};
 use crate::ollama;
 use crate::openapi::{Document, OPENAPI_ROUTES, OpenApi};
@@ -226,7 +226,10 @@ async fn forward(State(pool): State<Arc<ModelPool>>, request: Request) -> ApiRes
     let mut of_body = Request::new(body);
     of_body.extensions_mut().insert(charge.clone());
     let Bytes(bytes) = Bytes::from_request(of_body, &()).await?;
-    let named = Named::of(&bytes);
+    let named = match multer::parse_boundary(content_type(&parts.headers)) {
+        Ok(boundary) => Named::of_form(bytes.clone(), boundary).await?,
+        Err(_) => Named::of(&bytes),
+    };
     let name = match named
         .model
         .or(named.name)
@@ -337,7 +340,21 @@ fn scalar<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Js
     deserializer.deserialize_any(Scalar)
 }
 
+fn content_type(headers: &HeaderMap) -> &str {
+    let value = headers.get(header::CONTENT_TYPE);
+    value.and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
 impl Named {
+    /// Reads the model of a multipart form.
+    async fn of_form(body: Data, boundary: String) -> ApiResult<Named> {
+        let mut form = Form::parse(body, boundary).await?;
+        Ok(Named {
+            model: form.text("model")?,
+            ..Named::default()
+        })
+    }
+
     /// Reads the fields; other bodies have none.
     fn of(body: &[u8]) -> Named {
         serde_json::from_slice(body).unwrap_or_default()

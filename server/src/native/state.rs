@@ -15,6 +15,7 @@ use crate::http::json;
 use crate::metrics::{Counter, Gauges, Histogram, Metrics, Rates};
 use crate::scheduler::Scheduler;
 use crate::service::ModelService;
+use crate::speech::SpeechRecognizer;
 
 /// Handles `GET /health`.
 pub async fn health(State(app): State<Shared>) -> ApiResult {
@@ -77,7 +78,7 @@ pub fn props_json(service: &ModelService) -> Json {
         "chat_template_tool_problem": service.chat.tool_problem(),
         "bos_token": text(service.vocab().bos()),
         "eos_token": text(service.vocab().eos()),
-        "modalities": { "vision": service.chat.reads_images(), "audio": false },
+        "modalities": { "vision": service.chat.reads_images(), "audio": SpeechRecognizer::is_supported(service.model()) },
         "build_info": service.params.build,
         "is_sleeping": false,
     })

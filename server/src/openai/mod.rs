@@ -1,5 +1,6 @@
 //! OpenAI's API.
 
+mod audio;
 mod chat;
 mod completions;
 mod control;
@@ -10,6 +11,7 @@ mod prompts;
 mod reasoning;
 mod responses;
 
+pub use audio::{AUDIO_FIELDS, TRANSCRIPTION_FIELDS, transcriptions, translations};
 pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation, count as count_chat};
 pub use completions::{FIELDS as COMPLETION_FIELDS, MAX_TOP, completions};
 pub use control::{FIELDS as CONTROL_FIELDS, control};

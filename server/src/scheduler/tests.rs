@@ -3,6 +3,7 @@
 
 mod cache;
 mod drafts;
+mod images;
 
 use ::tests::{context, model};
 use engine::context::ContextParams;
