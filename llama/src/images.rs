@@ -305,10 +305,10 @@ fn around(encoder: &Model) -> [String; 2] {
     around
 }
 
-/// Iterates over the `<…>` in a text.
+/// Iterates over the `<…>` and `[…]` in a text.
 fn tags(text: &str) -> impl Iterator<Item = &str> {
-    text.split_inclusive('>')
-        .filter_map(|piece| piece.find('<').map(|at| &piece[at..]))
+    text.split_inclusive(['>', ']'])
+        .filter_map(|piece| piece.find(['<', '[']).map(|at| &piece[at..]))
 }
 
 /// Returns the text of a message without marks.
@@ -432,6 +432,7 @@ mod tests {
     fn tags_are_found_in_text() {
         let found: Vec<_> = tags("\n\n<a><b-c> x <d").collect();
         assert_eq!(found, ["<a>", "<b-c>", "<d"]);
+        assert_eq!(tags("[BEGIN] x").collect::<Vec<_>>(), ["[BEGIN]"]);
         assert_eq!(without_marks("a\u{fdef}b"), "a[image]b");
     }
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use engine::context::{ContextParams, DecodeError};
 use llama::parts::{Phrase, SPEECH_RATE, TranscribeError, TranscribeOptions, Transcriber, Transcription};
 use serde_json::json;
@@ -29,7 +29,16 @@ pub struct TranscribeArgs {
     /// Spoken language, such as en or de [default: detected]
     #[arg(short, long, value_name = "CODE")]
     pub language: Option<String>,
-    /// Translate to English
+    /// Text to write: that of the speech, or its translation to English
+    #[arg(
+        long,
+        value_enum,
+        value_name = "TASK",
+        default_value = "transcribe",
+        conflicts_with = "translate"
+    )]
+    pub task: Task,
+    /// Translate to English (--task translate)
     #[arg(long)]
     pub translate: bool,
     /// Print a JSON object per file, with the times of phrases in seconds
@@ -55,6 +64,15 @@ pub struct TranscribeArgs {
     pub threads: Option<usize>,
 }
 
+/// Text that the model writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Task {
+    /// The speech, in its language
+    Transcribe,
+    /// A translation to English
+    Translate,
+}
+
 /// Transcribes the files in turn and prints each result.
 pub fn run(args: &TranscribeArgs) -> Outcome {
     let (model, files) = model_and_texts(args.model.as_deref(), &args.hub, args.files.clone())?;
@@ -77,7 +95,7 @@ pub fn run(args: &TranscribeArgs) -> Outcome {
     transcriber.set_cancel(Some(stop.flag()));
     let options = TranscribeOptions {
         language: args.language.clone(),
-        translate: args.translate,
+        translate: args.translate || args.task == Task::Translate,
         without_timestamps: args.no_timestamps,
         without_context: args.no_context,
     };

@@ -248,7 +248,9 @@ mod tests {
             "--ssl-key-file" => line.extend(["--ssl-cert-file", "cert.pem"]),
             "--ssl-cert-file" => line.extend(["--ssl-key-file", "key.pem"]),
             "--prompt-cache-ro" => line.extend(["--prompt-cache", "a"]),
-            "--image" | "--image-min-tokens" | "--image-max-tokens" => line.extend(["--mmproj", "mmproj.gguf"]),
+            "--image" | "--audio" | "--image-min-tokens" | "--image-max-tokens" => {
+                line.extend(["--mmproj", "mmproj.gguf"]);
+            }
             "--device-draft" | "--n-gpu-layers-draft" => line.extend(["--draft", "a.gguf"]),
             _ => {}
         }

@@ -123,6 +123,7 @@ pub const ACCEPTED: &[CompatOption] = &[
     flag("--image-min-tokens", "64", "LLAMA_ARG_IMAGE_MIN_TOKENS", "--image-min-tokens"),
     flag("--image-max-tokens", "256", "LLAMA_ARG_IMAGE_MAX_TOKENS", "--image-max-tokens"),
     flag("--image", "image.png", "", "--image"),
+    flag("--audio", "audio.wav", "", "--audio"),
     flag("-lm --load-mode", "mmap+mlock", "LLAMA_ARG_LOAD_MODE", "--load-mode"),
     flag("-dev --device", "cpu", "LLAMA_ARG_DEVICE", "--device"),
     command("--list-devices", "devices"),

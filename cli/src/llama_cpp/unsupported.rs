@@ -62,7 +62,7 @@ pub const UNSUPPORTED: &[UnsupportedOptions] = &[
     ], "use `llama bench` with -p, -n, -d and -np"),
     no(&[
         "-mmu --mmproj-url", "--mmproj-auto", "--mmproj-offload", "--no-mmproj-offload",
-        "--audio --video", "--video-fps",
+        "--video", "--video-fps",
         "--video-timestamp-interval", "--video-ffmpeg-dir", "--tts-lang", "--tts-speaker-file",
         "-mmdev --mmproj-device",
     ], "not supported with --mmproj"),

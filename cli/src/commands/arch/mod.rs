@@ -147,7 +147,10 @@ fn list_markdown() -> Outcome {
             limits(description)
         )?;
     }
-    writeln!(out, "\n## Encoders of images\n\nSee [encoders](encoders.md).\n")?;
+    writeln!(
+        out,
+        "\n## Encoders of images and audio\n\nSee [encoders](encoders.md).\n"
+    )?;
     writeln!(out, "| projector type | models |\n|---|---|")?;
     for r in archs::ENCODERS {
         let about = about(r);
