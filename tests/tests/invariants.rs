@@ -81,7 +81,7 @@ fn crates_only_depend_downwards() {
     assert_eq!(dependencies("arch-macros/lang"), [""; 0]);
     assert_eq!(dependencies("arch-macros"), ["arch-lang"]);
     assert_eq!(dependencies("archs"), ["arch-macros", "engine"]);
-    assert_eq!(dependencies("arch-runtime"), ["arch-lang", "engine"]);
+    assert_eq!(dependencies("arch-macros/runtime"), ["arch-lang", "engine"]);
     assert_eq!(dependencies("llama"), ["archs", "engine", "kernels", "media"]);
     assert_eq!(dependencies("media"), [""; 0]);
     assert_eq!(dependencies("server"), ["engine", "llama", "media"]);
@@ -98,7 +98,7 @@ fn no_crate_depends_on_emulated_driver() {
         "arch-macros",
         "arch-macros/lang",
         "archs",
-        "arch-runtime",
+        "arch-macros/runtime",
         "llama",
         "server",
         "cli",

@@ -9,7 +9,7 @@ const DIRECTORIES: [&str; 3] = ["", "fragments", "parents"];
 
 fn main() -> ExitCode {
     let variable = |name: &str| std::env::var_os(name).unwrap_or_default();
-    let archs = Path::new(&variable("CARGO_MANIFEST_DIR")).join("../archs");
+    let archs = Path::new(&variable("CARGO_MANIFEST_DIR")).join("../../archs");
     println!("cargo:rerun-if-changed={}", archs.display());
     let written =
         table(&archs).and_then(|text| std::fs::write(Path::new(&variable("OUT_DIR")).join("sources.rs"), text));
