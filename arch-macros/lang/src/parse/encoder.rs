@@ -5,12 +5,12 @@
 //! part      = "of" ":" medium ";"
 //!           | "image" "{" { fact } "}"
 //!           | "text" "{" piece { "," piece } "}" ;                      (* the prompt around a medium *)
-//! fact      = "size" ":" size ";"
+//! fact      = "size" ":" sizing ";"
 //!           | "resize" ":" filter ";"
 //!           | "patches" ":" EXPR [ "in" "blocks" "(" EXPR ")" [ "of" "windows" "(" EXPR ")" ] ] ";"
 //!                                                  (* sides of a patch, of a block in patches, of a window in blocks *)
 //!           | "positions" ":" ( "sequence" | "axes" ) ";" ;            (* of the rows; default: sequence *)
-//! size      = "fixed" "(" EXPR ")"                                     (* squares of this side *)
+//! sizing    = "fixed" "(" EXPR ")"                                     (* squares of this side *)
 //!           | "multiple" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")" ;   (* divisor of the sides; number of rows *)
 //! filter    = "bilinear" | "bicubic" | "lanczos" ;
 //! piece     = STRING | medium ;
