@@ -56,7 +56,7 @@ impl<'a> Input<'a> {
     fn entry(&mut self) -> Option<(String, Entry)> {
         let name = self.string()?;
         let n_chunks = self.count()?;
-        let n_values = self.count()?;
+        let n_values = self.count().filter(|&n| n > 0)?;
         let bytes = self.take(n_values.checked_mul(4)?)?;
         let squares = bytes
             .chunks_exact(4)
