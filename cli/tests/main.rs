@@ -3,6 +3,7 @@
 mod common;
 
 mod bench;
+mod audio;
 mod chat;
 mod chat_commands;
 mod checkpoints;
