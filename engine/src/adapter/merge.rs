@@ -385,7 +385,7 @@ mod tests {
             ("blk.0.attn_q.weight.lora_b", &[1, 2], vec![0.0; 2]),
         ]);
         assert!(
-            error.contains("shapes [2] and [1, 2] do not fit a weight of shape [2, 3]"),
+            error.contains("shapes [2, 1] and [1, 2] do not fit a weight of shape [2, 3]"),
             "{error}"
         );
         let error = refused(&[
