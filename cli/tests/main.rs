@@ -2,8 +2,8 @@
 
 mod common;
 
-mod bench;
 mod audio;
+mod bench;
 mod chat;
 mod chat_commands;
 mod checkpoints;

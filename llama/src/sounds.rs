@@ -34,7 +34,7 @@ pub enum SoundError {
     /// The projector encodes the other medium.
     #[error("the projector encodes {found}, not {wanted}")]
     Medium {
-        /// What the projector encodes.
+        /// Medium that the projector encodes.
         found: &'static str,
         /// Requested medium.
         wanted: &'static str,
@@ -211,7 +211,7 @@ impl MediaProjector {
     }
 }
 
-/// Returns what an encoder reads.
+/// Returns the medium that an encoder reads.
 fn medium_of(model: &Model) -> Medium {
     model.arch().media.map_or(Medium::Image, |media| media.medium)
 }

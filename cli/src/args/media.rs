@@ -29,10 +29,10 @@ pub struct ProjectorArgs {
     )]
     pub no_mmproj: bool,
     /// Minimum rows (tokens) of an image, for encoders that take images of any size
-    #[arg(long, value_name = "N", requires = "mmproj", value_parser = clap::value_parser!(u32).range(1..), help_heading = IMAGES)]
+    #[arg(long, value_name = "N", requires = "mmproj", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..), help_heading = IMAGES)]
     pub image_min_tokens: Option<u32>,
     /// Maximum rows (tokens) of an image, for encoders that take images of any size
-    #[arg(long, value_name = "N", requires = "mmproj", value_parser = clap::value_parser!(u32).range(1..), help_heading = IMAGES)]
+    #[arg(long, value_name = "N", requires = "mmproj", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..), help_heading = IMAGES)]
     pub image_max_tokens: Option<u32>,
 }
 

@@ -171,8 +171,15 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(sqrt Sqrt),
     operation!(abs Abs),
     operation!(with_media(x) with_media),
+    operation!(deepstack(x) deepstack),
+    operation!(beside(x, y) beside),
+    operation!(resized(w) resized),
+    operation!(rope_grid(x, base) rope_grid),
     operation!(group_rows(x, n) group_rows),
     operation!(transposed(w) transposed),
+    operation!(interleave(x, n) interleave),
+    operation!(pool_rows(x, n) pool_rows),
+    operation!(stack_rows(x, n) stack_rows),
 ];
 
 /// Returns the operation with this name.

@@ -3,13 +3,13 @@
 /// Part of a declaration that only encoders have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MediaDecl {
-    /// What the encoder reads.
+    /// Medium that the encoder reads.
     pub medium: Medium,
     /// Text around the rows of a medium; contains [`TextPart::Medium`] exactly once.
     pub text: &'static [TextPart],
 }
 
-/// What an encoder reads.
+/// Medium that an encoder reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// An image.

@@ -6,7 +6,7 @@
 
 /// Size and cost of a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Item {
+pub struct Choice {
     /// Size in bytes.
     pub bytes: usize,
     /// Cost, not negative.
@@ -15,7 +15,7 @@ pub struct Item {
 
 /// Returns the index of a choice of each group, whose sizes do not exceed the budget. If the smallest choices exceed
 /// the budget, returns their size as an error. Each group has at least one choice, sorted by size.
-pub fn choose(groups: &[Vec<Item>], budget: usize) -> Result<Vec<usize>, usize> {
+pub fn choose(groups: &[Vec<Choice>], budget: usize) -> Result<Vec<usize>, usize> {
     let hulls: Vec<Vec<usize>> = groups.iter().map(|items| hull(items)).collect();
     let mut chosen: Vec<usize> = hulls.iter().map(|hull| hull[0]).collect();
     let smallest: usize = groups.iter().zip(&chosen).map(|(items, &i)| items[i].bytes).sum();
@@ -41,13 +41,13 @@ pub fn choose(groups: &[Vec<Item>], budget: usize) -> Result<Vec<usize>, usize> 
 }
 
 /// Returns the decrease of the cost per byte.
-fn gain(items: &[Item], from: usize, to: usize) -> f64 {
+fn gain(items: &[Choice], from: usize, to: usize) -> f64 {
     let bytes = items[to].bytes.saturating_sub(items[from].bytes);
     (items[from].cost - items[to].cost) / bytes.max(1) as f64
 }
 
 /// Returns the choices on the lower convex hull, from the smallest one to the one with the least cost.
-fn hull(items: &[Item]) -> Vec<usize> {
+fn hull(items: &[Choice]) -> Vec<usize> {
     let mut hull: Vec<usize> = Vec::new();
     for (i, item) in items.iter().enumerate() {
         if let Some(&last) = hull.last() {
@@ -69,7 +69,7 @@ fn hull(items: &[Item]) -> Vec<usize> {
 }
 
 /// Returns the group and choice that lower the cost most among those that need at most `left` more bytes.
-fn best_change(groups: &[Vec<Item>], chosen: &[usize], left: usize) -> Option<(usize, usize)> {
+fn best_change(groups: &[Vec<Choice>], chosen: &[usize], left: usize) -> Option<(usize, usize)> {
     let mut best = None;
     let mut most = 0.0;
     for (group, (items, &now)) in groups.iter().zip(chosen).enumerate() {
@@ -88,13 +88,13 @@ mod tests {
     use super::*;
     use crate::random::SplitMix64;
 
-    fn total(groups: &[Vec<Item>], chosen: &[usize]) -> (usize, f64) {
+    fn total(groups: &[Vec<Choice>], chosen: &[usize]) -> (usize, f64) {
         let items = groups.iter().zip(chosen).map(|(items, &i)| items[i]);
         items.fold((0, 0.0), |(bytes, cost), item| (bytes + item.bytes, cost + item.cost))
     }
 
     /// Returns the least cost of all combinations within the budget.
-    fn least(groups: &[Vec<Item>], budget: usize) -> f64 {
+    fn least(groups: &[Vec<Choice>], budget: usize) -> f64 {
         let Some((first, rest)) = groups.split_first() else {
             return 0.0;
         };
@@ -108,13 +108,13 @@ mod tests {
         let mut rng = SplitMix64(7);
         let mut n_optimal = 0;
         for _ in 0..200 {
-            let groups: Vec<Vec<Item>> = (0..6)
+            let groups: Vec<Vec<Choice>> = (0..6)
                 .map(|_| {
                     let mut bytes = 0;
                     let items = (0..4).map(|_| {
                         bytes += 1 + rng.below(9);
                         let cost = rng.below(1000) as f64;
-                        Item { bytes, cost }
+                        Choice { bytes, cost }
                     });
                     items.collect()
                 })
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_budget_below_the_smallest_types_is_an_error() {
-        let item = |bytes, cost| Item { bytes, cost };
+        let item = |bytes, cost| Choice { bytes, cost };
         let groups = vec![vec![item(3, 1.0), item(9, 0.0)], vec![item(4, 1.0)]];
         assert_eq!(choose(&groups, 6), Err(7));
         assert_eq!(choose(&groups, 7), Ok(vec![0, 0]));

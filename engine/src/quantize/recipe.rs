@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::costs::{MatrixCosts, TypeCost};
 use super::error::QuantizeError;
-use super::knapsack::{self, Item};
+use super::knapsack::{self, Choice};
 use super::plan::QuantizePlan;
 use crate::gguf::{GgufSet, Value};
 
@@ -76,8 +76,8 @@ impl Recipe {
         let is_chosen = |name: &str| costs.iter().any(|costs| costs.name == name);
         let others = plan.tensors.iter().filter(|tensor| !is_chosen(&tensor.source));
         let fixed: usize = others.map(|tensor| tensor.bytes).sum();
-        let items = |costs: &MatrixCosts| -> Vec<Item> {
-            let item = |cost: &TypeCost| Item {
+        let items = |costs: &MatrixCosts| -> Vec<Choice> {
+            let item = |cost: &TypeCost| Choice {
                 bytes: cost.bytes,
                 cost: cost.divergence,
             };

@@ -1,6 +1,6 @@
 //! Generates the graph as builder calls, one per line. Nested calls are bound to variables first.
 
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote};
 
 use super::scalar::{self, Scope, emit};
@@ -287,14 +287,8 @@ impl Emitter<'_> {
                 let method = Ident::new("hidden_rows", *at);
                 quote!(#b.#method())
             }
-            ValueKind::Patches(at, width) => {
-                let (method, width) = (Ident::new("patches", *at), self.scalar(width));
-                quote!(#b.#method(#width))
-            }
-            ValueKind::Frames(at, width) => {
-                let (method, width) = (Ident::new("frames", *at), self.scalar(width));
-                quote!(#b.#method(#width))
-            }
+            ValueKind::Patches(at, width) => self.medium("patches", *at, width),
+            ValueKind::Frames(at, width) => self.medium("frames", *at, width),
             ValueKind::Weight(w) => {
                 let w = self.handle(w);
                 quote!(#b.weight(#w))
@@ -319,6 +313,12 @@ impl Emitter<'_> {
             ValueKind::Rust(tokens) => quote!({ #tokens }),
             ValueKind::Call(callee, params, body) => self.inlined(callee.as_ref(), params, body),
         }
+    }
+
+    /// Generates the columns that an encoder reads, of `width` values each.
+    fn medium(&mut self, method: &str, at: Span, width: &Scalar) -> TokenStream {
+        let (b, method, width) = (shared("b"), Ident::new(method, at), self.scalar(width));
+        quote!(#b.#method(#width))
     }
 
     /// Generates `x * s`, `x / s` or `x + s`, as given by `value`.

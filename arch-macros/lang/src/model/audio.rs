@@ -2,7 +2,7 @@
 
 use super::Scalar;
 
-/// Preprocessing of audio: a log-mel spectrogram, of which each position of an encoder reads some frames.
+/// Preprocessing of audio: a log-mel spectrogram. Each position of an encoder reads some of its frames.
 #[derive(Debug)]
 pub struct Audio {
     /// Samples per second.

@@ -2,7 +2,7 @@
 
 use super::Scalar;
 
-/// What an encoder reads.
+/// Medium that an encoder reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Medium {
     Image,
