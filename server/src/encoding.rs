@@ -36,6 +36,7 @@ where
 }
 
 /// A request that was started at once, or waits for its images.
+#[expect(clippy::large_enum_variant, reason = "lives for a call")]
 enum Begun<R, S, T> {
     Started(T),
     Read(Conversation, R, S),

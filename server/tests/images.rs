@@ -190,7 +190,7 @@ fn images_in_tool_results_are_read() {
         {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": url(0)}]}]);
     server.ask("/v1/responses", &json!({ "input": input, "max_output_tokens": 4 }));
     assert_eq!(counter(&server, ENCODED), 2);
-    // A model that reads text only goes on with a note.
+    // A model for text reads a note instead.
     let text_only = Server::new();
     let noted = text_only.post("/v1/messages", &results(json!([block(0)])));
     assert!(

@@ -97,7 +97,7 @@ impl Depth {
     /// Adds a character. Returns false if the depth exceeds its limit.
     fn fits(&mut self, c: char) -> bool {
         let is_word = c.is_alphanumeric() || c == '_';
-        let starts = !c.is_whitespace() && !(is_word && self.in_word);
+        let starts = !(c.is_whitespace() || is_word && self.in_word);
         self.in_word = is_word;
         if starts && self.ended > 0 {
             let continued = if c == 'e' { self.ended } else { 0 };

@@ -111,7 +111,7 @@ impl AdapterConversion {
             let weight = adapter.weight(tensor, &config, is_embedding)?;
             adapter.weights.push(weight);
         }
-        for t in adapter.first.iter().filter(|t| adapter.second.get(&t.name).is_none()) {
+        if let Some(t) = adapter.first.iter().find(|t| adapter.second.get(&t.name).is_none()) {
             return Err(adapter.error(&t.name, "has no second factor"));
         }
         Ok(adapter)

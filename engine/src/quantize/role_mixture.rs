@@ -124,7 +124,7 @@ pub(super) fn place(kind: &str) -> Option<Place> {
         Some(start) => kind.starts_with(start),
         None => kind == *pattern,
     };
-    let found = PLACES.iter().find(|(_, patterns)| patterns.iter().any(|p| matches(&p)));
+    let found = PLACES.iter().find(|(_, patterns)| patterns.iter().any(matches));
     found.map(|(place, _)| *place)
 }
 

@@ -266,12 +266,15 @@ fn load(set: &GgufSet, calibration: &Calibration<'_>) -> Result<Arc<Model>, Quan
     Ok(Arc::new(model.map_err(Box::new)?))
 }
 
+/// Logits of a scored position, and the token that follows.
+type Scored<'a> = (&'a [f32], Token);
+
 /// Passes the logits of the scored positions of each step to `visit`, each with the token that follows.
 fn decode(
     model: &Arc<Model>,
     corpus: &Corpus,
     calibration: &Calibration<'_>,
-    visit: &mut dyn FnMut(&[(&[f32], Token)]) -> Result<(), MeasureError>,
+    visit: &mut dyn FnMut(&[Scored<'_>]) -> Result<(), MeasureError>,
 ) -> Result<(), QuantizeError> {
     let n_batch = calibration.n_batch;
     let n_seq_max = corpus.n_parallel(n_batch);

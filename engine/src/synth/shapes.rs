@@ -174,7 +174,9 @@ impl ModelShape {
             Some((_, old)) => *old = n,
             None => sizes.push((symbol.to_owned(), n)),
         };
-        set("n_ctx_train", N_CTX_TRAIN);
+        // With a context of its own for the decoder, this context is that of the encoder of audio.
+        let is_encoder = symbols(arch).contains(&"n_ctx_dec");
+        set("n_ctx_train", if is_encoder { N_CTX_AUDIO } else { N_CTX_TRAIN });
         if !own.contains(&ArchSizes::Layers) {
             set("n_layer", self.n_layer as f64);
         }
@@ -216,6 +218,9 @@ impl ModelShape {
 
 /// Training context length in the metadata; sufficient for any benchmark.
 const N_CTX_TRAIN: f64 = 131_072.0;
+
+/// Positions of 30 seconds of audio.
+const N_CTX_AUDIO: f64 = 1500.0;
 
 /// Returns the names of an architecture's sizes and hyper-parameters.
 pub(super) fn symbols(arch: &Architecture) -> Vec<&'static str> {

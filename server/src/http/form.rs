@@ -1,4 +1,4 @@
-//! Multipart forms, with which clients send files.
+//! Multipart forms: requests with files.
 
 use std::convert::Infallible;
 

@@ -29,6 +29,7 @@ pub struct ImageSyntax {
 }
 
 /// Size that images are resized to.
+#[expect(clippy::large_enum_variant, reason = "a declaration has one size")]
 pub enum SizeSyntax {
     /// `fixed(side)`: squares.
     Fixed(Expr),

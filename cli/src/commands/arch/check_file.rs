@@ -31,6 +31,7 @@ pub fn run_test_model(params: &CheckParams, limit: f64) -> Outcome {
     draft.metadata.insert(KEY_GELU, "exact");
     let bytes = draft.seeded(params.seed)?;
     let path = PathBuf::from(format!("{}.gguf", declared.arch.name));
+    #[expect(clippy::result_large_err, reason = "the type that the check expects")]
     let load = |load: &LoadParams| -> Result<Model, CheckError> {
         Ok(Model::from_file(
             GgufFile::from_bytes(&path, &bytes)?,

@@ -47,7 +47,7 @@ fn requests(name: &str) -> Vec<Request> {
     let [a, b] = [1, 2].map(|id| image(name, id));
     vec![
         greedy(prompt(0, 9), 24),
-        with_images(1, &[a.clone()], 5, 8),
+        with_images(1, std::slice::from_ref(&a), 5, 8),
         with_images(2, &[a.clone(), b.clone()], 70, 8),
         with_images(3, &[b, a], 1, 8),
         greedy(prompt(4, 90), 8),
