@@ -224,7 +224,7 @@ fn published_rows(encoder: &str, n_samples: usize) -> usize {
     match encoder {
         "qwen2a" => {
             let whole = n_frames / chunk;
-            let of = |n: usize| if n == 0 { 0 } else { ((n - 1) / 2 + 1) / 2 };
+            let of = |n: usize| n.div_ceil(2) / 2;
             whole * of(chunk) + of(n_frames % chunk)
         }
         "voxtral" => n_frames.max(1).div_ceil(chunk) * (chunk / 2 / 4),

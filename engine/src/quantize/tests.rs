@@ -10,6 +10,7 @@ use super::*;
 use crate::gguf::{Gguf, GgufFile, GgufSet, GgufWriter};
 use crate::importance::{Entry, ImportanceMatrix};
 
+#[allow(clippy::duplicate_mod)]
 #[path = "../../../tests/src/root.rs"]
 mod root;
 

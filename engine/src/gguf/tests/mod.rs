@@ -4,6 +4,7 @@ mod bad_files;
 mod changes;
 mod properties;
 mod real_files;
+#[allow(clippy::duplicate_mod)]
 #[path = "../../../../tests/src/root.rs"]
 mod root;
 
