@@ -43,7 +43,9 @@ arch_macros::encoder! {
         for layer {
             x += attend(layer_norm(x, ln1));
             x += ffn(layer_norm(x, ln2));
-            if deep { x = beside(x, deep_fc2(gelu_erf(deep_fc1(layer_norm(blocks(x), deep_norm))))); }
+            if deep {
+                x = beside(x, deep_fc2(gelu_erf(deep_fc1(layer_norm(blocks(x), deep_norm)))));
+            }
         }
         merged(layer_norm(x, post_ln))
     }

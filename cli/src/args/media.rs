@@ -11,7 +11,7 @@ const IMAGES: &str = "Images and audio";
 /// Projector of a model.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ProjectorArgs {
-    /// Multimodal projector file, which encodes images or audio for the model (-mm) [default: mmproj*.gguf next to the model]
+    /// Projector for images or audio (-mm) [default: mmproj*.gguf next to the model]
     #[arg(
         long,
         value_name = "FILE",

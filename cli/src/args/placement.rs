@@ -13,7 +13,7 @@ pub const LOADING: &str = "Loading";
 /// Architecture override and device placement options.
 #[derive(Clone, Debug, Args)]
 pub struct PlacementArgs {
-    /// Architecture to load the file as, or a declaration file (FILE.rs); `auto` uses the file's metadata
+    /// Architecture, or a declaration FILE.rs; `auto`: from the file
     ///
     /// A declaration file needs no build. `auto` also finds declarations in the directory LLAMA_ARCHS and in
     /// `~/.config/llama/archs`.

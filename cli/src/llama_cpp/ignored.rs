@@ -70,7 +70,7 @@ const IGNORED: &[Group] = &[
             "--cpu-mask", "--cpu-range", "--cpu-strict", "--prio", "--poll", "--cpu-mask-batch", "--cpu-range-batch",
             "--cpu-strict-batch", "--prio-batch", "--poll-batch", "--ctx-checkpoints", "--rpc", "--lazy-mode", "--numa",
             "--lookup-cache-static", "--lookup-cache-dynamic", "--mmproj-url", "--mmproj-device",
-            "--image-min-tokens", "--image-max-tokens", "--video-fps", "--video-timestamp-interval",
+            "--video-fps", "--video-timestamp-interval",
             "--video-ffmpeg-dir", "--threads-draft", "--threads-batch-draft", "--cpu-mask-draft", "--cpu-range-draft",
             "--cpu-strict-draft", "--prio-draft", "--poll-draft", "--cpu-mask-batch-draft", "--cpu-range-batch-draft",
             "--cpu-strict-batch-draft", "--prio-batch-draft", "--poll-batch-draft", "--cache-type-k-draft",
