@@ -6,14 +6,7 @@ arch_macros::arch! {
     like: "decoder";
     rope: neox;
 
-    graph {
-        let x = with_media(token_embd[tokens]);
-        for layer {
-            x += attend(rms_norm(x, attn_norm));
-            x += ffn(rms_norm(x, ffn_norm));
-        }
-        output(rms_norm(x, output_norm))
-    }
+    fn embeddings() { with_media(token_embd[tokens]) }
 
     checkpoint "Qwen2ForCausalLM" {
         check first("use_sliding_window", false) == false, "use_sliding_window must be false: this class has no windows here";

@@ -14,13 +14,4 @@ arch_macros::arch! {
     tensors {
         ignore "output.bias"; // optional in files; not used by the model
     }
-
-    graph {
-        let x = with_media(token_embd[tokens]);
-        for layer {
-            x += attend(rms_norm(x, attn_norm));
-            x += ffn(rms_norm(x, ffn_norm));
-        }
-        output(rms_norm(x, output_norm))
-    }
 }

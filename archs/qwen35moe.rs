@@ -10,18 +10,5 @@ arch_macros::arch! {
         let by_key = false;
     }
 
-    graph {
-        let x = with_media(token_embd[tokens]);
-        for layer {
-            let h = rms_norm(x, attn_norm);
-            x += if is_recurrent { delta_net(h) } else { attend(h) };
-            let h = rms_norm(x, ffn_norm);
-            x += if n_expert > 0 { experts(h) } else { ffn(h) };
-        }
-        output(rms_norm(x, output_norm))
-    }
-
-    mtp {
-        mtp_logits(layer(mtp_input()))
-    }
+    fn embeddings() { with_media(token_embd[tokens]) }
 }

@@ -37,8 +37,10 @@ arch_macros::arch! {
         routed(h, gate_up = gate_up_exps) + gated_shared_expert(h)
     }
 
+    fn embeddings() { token_embd[tokens] }
+
     graph {
-        let x = token_embd[tokens];
+        let x = embeddings();
         for layer {
             let h = rms_norm(x, attn_norm);
             x += if is_recurrent { delta_net(h) } else { attend(h) };

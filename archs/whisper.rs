@@ -31,19 +31,13 @@ arch_macros::arch! {
 
         layer enc "enc.blk" n_layer {
             attn_norm, ffn_norm: norm [n_embd];
-            wq: linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk: linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv: linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
+            use self_attention;
             use plain_ffn(activation = gelu_erf);
         }
 
         layer dec "dec.blk" n_layer_dec {
             attn_norm, ffn_norm: norm [n_embd];
-            wq: linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk: linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv: linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
+            use self_attention;
             use plain_ffn(activation = gelu_erf);
             cross_norm: norm   "cross_attn_norm"   [n_embd];
             cross_q:    linear "cross_attn_q"      [n_embd -> n_head * head_dim];
@@ -51,10 +45,6 @@ arch_macros::arch! {
             cross_v:    linear "cross_attn_v"      [n_embd -> n_head_kv * head_dim_v];
             cross_o:    linear "cross_attn_output" [n_head * head_dim_v -> n_embd];
         }
-    }
-
-    fn attend(h: [n_embd, T]) {
-        wo(attention(heads(wq(h), n_head), heads(wk(h), n_head_kv), heads(wv(h), n_head_kv)))
     }
 
     encoder {
@@ -65,7 +55,7 @@ arch_macros::arch! {
         let behind = gelu_erf(conv1(frames[n_mel * 2..n_mel * 5])) * frames[n_mel * 5 + 3..n_mel * 5 + 4];
         let x = gelu_erf(conv2(concat(concat(before, at), behind))) + enc_positions[positions];
         for enc {
-            x += attend(layer_norm(x, attn_norm));
+            x += attend(layer_norm(x, attn_norm), rotated = false);
             x += ffn(layer_norm(x, ffn_norm));
         }
         layer_norm(x, enc_norm)
@@ -74,7 +64,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens] + position_embd[positions];
         for dec {
-            x += attend(layer_norm(x, attn_norm));
+            x += attend(layer_norm(x, attn_norm), rotated = false);
             let q = heads(cross_q(layer_norm(x, cross_norm)), n_head);
             let k = heads(cross_k(encoded), n_head_kv);
             x += cross_o(cross_attention(q, k, heads(cross_v(encoded), n_head_kv)));

@@ -8,7 +8,6 @@ arch_macros::encoder! {
 
     hparams {
         image_size: usize = "image_size";
-        deep: [bool] = "is_deepstack_layers";
         let side = image_size / patch_size;
     }
 
@@ -28,11 +27,7 @@ arch_macros::encoder! {
 
         layer {
             use vit_block;
-            if deep {
-                deep_norm: norm   "/v.deepstack.{}.norm" [joined];
-                deep_fc1:  linear "/v.deepstack.{}.fc1"  [joined -> joined];
-                deep_fc2:  linear "/v.deepstack.{}.fc2"  [joined -> n_out];
-            }
+            use deepstack;
         }
     }
 
@@ -44,7 +39,7 @@ arch_macros::encoder! {
             x += attend(layer_norm(x, ln1));
             x += ffn(layer_norm(x, ln2));
             if deep {
-                x = beside(x, deep_fc2(gelu_erf(deep_fc1(layer_norm(blocks(x), deep_norm)))));
+                x = beside(x, deep_features(x));
             }
         }
         merged(layer_norm(x, post_ln))

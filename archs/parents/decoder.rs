@@ -11,8 +11,10 @@ parent! {
         }
     }
 
+    fn embeddings() { token_embd[tokens] }
+
     graph {
-        let x = token_embd[tokens];
+        let x = embeddings();
         for layer {
             x += attend(rms_norm(x, attn_norm));
             x += ffn(rms_norm(x, ffn_norm));

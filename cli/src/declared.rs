@@ -1,7 +1,7 @@
 //! Architectures from declaration files: `--arch FILE.rs`, and the files in `LLAMA_ARCHS` and in the user's
 //! configuration directory.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +19,7 @@ const DIRECTORY: &str = "LLAMA_ARCHS";
 const MAX_FILES: usize = 1000;
 
 /// Declarations that were read. A file that changes later has no effect on a running server.
-static LOADED: Mutex<Option<HashMap<PathBuf, &'static Registered>>> = Mutex::new(None);
+static LOADED: Mutex<BTreeMap<PathBuf, &'static Registered>> = Mutex::new(BTreeMap::new());
 
 /// Returns true if the value of `--arch` is a declaration file rather than the name of an architecture.
 pub fn is_file(name: &str) -> bool {
@@ -44,7 +44,6 @@ pub fn load(path: &Path) -> Outcome<&'static Registered> {
 
 fn read(path: &Path) -> Result<&'static Registered, DeclarationError> {
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-    let loaded = loaded.get_or_insert_default();
     if let Some(&registered) = loaded.get(path) {
         return Ok(registered);
     }
@@ -77,8 +76,7 @@ fn files() -> Vec<(String, PathBuf)> {
     found
 }
 
-/// Finds an architecture in the directories of declarations. Built-in architectures take precedence, so this is only
-/// called for other names.
+/// Finds an architecture in the directories of declarations. Callers search the built-in architectures first.
 ///
 /// # Errors
 /// The errors of the declaration with this name.
@@ -93,7 +91,7 @@ pub fn find(name: &str) -> Result<Option<Registered>, String> {
     }
 }
 
-/// Returns the names and files of the architectures in the directories, without names of built-in ones.
+/// Returns the names and files of the architectures in the directories, except for names of built-in architectures.
 pub fn list() -> Vec<(String, PathBuf)> {
     let mut list = files();
     list.retain(|(name, _)| archs::find(name).is_none());

@@ -13,8 +13,8 @@ use crate::failure::{Failure, Outcome};
 use crate::input;
 
 /// Loads the projector of a language model on the devices of the model: the file of `--mmproj`, or the file
-/// `mmproj*.gguf` in the directory of the model. Returns `None` if there is neither, or the file in the directory
-/// belongs to another model.
+/// `mmproj*.gguf` in the directory of the model. Returns `None` if neither exists, or if the file in the directory
+/// cannot be used with the model.
 pub fn projector(
     args: &ProjectorArgs,
     load: &LoadArgs,
@@ -38,10 +38,17 @@ pub fn projector(
         let opened = open(path)?.map_err(|e| Failure::new(format_args!("--mmproj: {e}")))?;
         return Ok(Some(opened));
     }
-    if args.no_mmproj || language.arch().media_use == MediaUse::None {
-        return Ok(None);
-    }
-    let Some(path) = beside(language.path()) else {
+    let path = if args.no_mmproj || language.arch().media_use == MediaUse::None {
+        None
+    } else {
+        projector_next_to(language.path())
+    };
+    let Some(path) = path else {
+        if args.limits_rows() {
+            return Err(Failure::new(
+                "--image-min-tokens and --image-max-tokens need a projector: pass it with --mmproj",
+            ));
+        }
         return Ok(None);
     };
     match open(&path)? {
@@ -53,8 +60,8 @@ pub fn projector(
     }
 }
 
-/// Returns the only file `mmproj*.gguf` in the directory of a model.
-fn beside(model: &Path) -> Option<PathBuf> {
+/// Returns the file `mmproj*.gguf` in the directory of a model. Returns `None` and warns if there are several.
+fn projector_next_to(model: &Path) -> Option<PathBuf> {
     let directory = match model.parent() {
         Some(directory) if !directory.as_os_str().is_empty() => directory,
         _ => Path::new("."),
@@ -77,7 +84,7 @@ fn beside(model: &Path) -> Option<PathBuf> {
     found.pop()
 }
 
-/// Kind of a file.
+/// Medium of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Medium {
     Image,

@@ -16,7 +16,7 @@ pub struct OutputFile {
     path: PathBuf,
 }
 
-/// Name of a file that is not complete.
+/// Path of an incomplete file.
 enum Partial {
     /// Deleted on an error or an interrupt.
     Temporary(TempPath),
@@ -76,10 +76,10 @@ impl OutputFile {
     }
 }
 
-/// Ends the names of incomplete files.
+/// Suffix of the names of incomplete files.
 const SUFFIX: &str = ".partial";
 
-/// Returns the start of the names of incomplete files.
+/// Returns the prefix of the names of incomplete files.
 fn prefix(path: &Path) -> String {
     format!(".{}.", path.file_name().unwrap_or_default().to_string_lossy())
 }

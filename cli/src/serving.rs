@@ -100,19 +100,19 @@ pub fn app(args: &ServingArgs, path: &Path) -> Outcome<App> {
 /// Loads the projector, if the model has one, and reserves space for the rows of an image in the context.
 fn image_encoder(args: &ServingArgs, params: &mut ContextParams, model: &Model) -> Outcome<Option<ImageEncoder>> {
     let media = &args.media;
-    // With threads of its own, the encoder does not delay the tokens of running completions for a whole image.
-    let of_encoder = ContextParams {
+    // A separate thread pool, so that encoding an image does not delay running completions.
+    let encoder_params = ContextParams {
         thread_pool: None,
         ..params.clone()
     };
     let precision = args.context.precision.mode;
-    let projector = match images::projector(&media.projector, &args.load, precision, &of_encoder, model)? {
+    let projector = match images::projector(&media.projector, &args.load, precision, &encoder_params, model)? {
         None => return Ok(None),
         Some(MediaProjector::Image(projector)) => projector,
         Some(MediaProjector::Audio(_)) if media.projector.mmproj.is_none() => return Ok(None),
         Some(MediaProjector::Audio(_)) => {
             return Err(Failure::new(
-                "--mmproj: the projector encodes audio; the server reads images only",
+                "--mmproj: the projector encodes audio; the server accepts only images",
             ));
         }
     };

@@ -1,7 +1,8 @@
 //! Audio on the command line: `llama run --audio` and `llama encode`.
 
-use engine::conformance::Draft;
 use engine::gguf::logits::Logits;
+use tests::images::{N_EMBD, projector_of};
+use tests::speech::wav;
 
 use crate::common::{Ended, Home, ended};
 
@@ -19,37 +20,23 @@ fn file(home: &Home, name: &str, bytes: &[u8]) -> String {
     path.into_os_string().into_string().unwrap()
 }
 
-/// Writes the projector of an encoder, with rows of this width.
-fn projector(home: &Home, encoder: &str, n_out: f64) -> String {
-    let arch = archs::find_encoder(encoder).unwrap().arch;
-    let mut sizes = arch.test.to_vec();
-    let of_rows = sizes.iter_mut().filter(|(name, _)| *name == "n_out");
-    of_rows.for_each(|(_, n)| *n = n_out);
-    let draft = Draft::of_sizes(arch, archs::ENCODERS, &sizes, |_| true).unwrap();
-    file(home, &format!("{encoder}.gguf"), &draft.seeded(1).unwrap())
+/// Writes the projector of an encoder, with rows of `n_out` values.
+fn projector(home: &Home, encoder: &str, n_out: usize) -> String {
+    file(home, &format!("{encoder}.gguf"), &projector_of(encoder, n_out))
 }
 
 /// Writes half a second of a tone, 8,000 samples per second.
 fn tone(home: &Home, name: &str, period: usize) -> String {
-    let samples: Vec<u8> = (0..4000usize)
-        .flat_map(|i| ((i % period * 20_000 / period) as i16 - 10_000).to_le_bytes())
-        .collect();
-    let mut bytes = b"RIFF".to_vec();
-    bytes.extend((36 + samples.len() as u32).to_le_bytes());
-    bytes.extend(b"WAVEfmt \x10\0\0\0\x01\0\x01\0");
-    bytes.extend(8000u32.to_le_bytes());
-    bytes.extend(16_000u32.to_le_bytes());
-    bytes.extend(b"\x02\0\x10\0data");
-    bytes.extend((samples.len() as u32).to_le_bytes());
-    bytes.extend(samples);
-    file(home, name, &bytes)
+    let sample = |i: usize| (i % period * 20_000 / period) as i16 - 10_000;
+    let samples: Vec<i16> = (0..4000).map(sample).collect();
+    file(home, name, &wav(&samples, 8000))
 }
 
 #[test]
 fn audio_is_part_of_the_prompt() {
     let home = Home::new();
     let model = file(&home, "model.gguf", &tests::text_model("llama", Some(TEMPLATE)));
-    let mmproj = projector(&home, "ultravox", 256.0);
+    let mmproj = projector(&home, "ultravox", N_EMBD);
     let (one, other) = (tone(&home, "1.wav", 40), tone(&home, "2.wav", 23));
     let asked = |mmproj: &str, option: &str, files: &str| {
         let args = [
@@ -71,7 +58,7 @@ fn audio_is_part_of_the_prompt() {
     );
     let damaged = asked(&mmproj, "--audio", &mmproj);
     assert!(damaged.err.contains("WAV, MP3, FLAC, OGG Vorbis"), "{}", damaged.err);
-    let voxtral = projector(&home, "voxtral", 256.0);
+    let voxtral = projector(&home, "voxtral", N_EMBD);
     let wrong = asked(&voxtral, "--audio", &one);
     assert!(wrong.err.contains("no token \"[BEGIN_AUDIO]\""), "{}", wrong.err);
 }
@@ -81,7 +68,7 @@ fn encode_and_inspect_count_rows_of_audio() {
     let home = Home::new();
     let sound = tone(&home, "1.wav", 40);
     for (encoder, n_rows) in [("qwen2a", 12), ("voxtral", 10), ("ultravox", 7)] {
-        let (mmproj, rows) = (projector(&home, encoder, 64.0), home.path("rows"));
+        let (mmproj, rows) = (projector(&home, encoder, 64), home.path("rows"));
         let out = rows.to_str().unwrap();
         let ran = run(&home, &["encode", &sound, "--mmproj", &mmproj, "-o", out, "-ngl", "0"]);
         assert!(

@@ -105,7 +105,7 @@ fn projector_next_to_model_is_found() {
     let found = run(&home, &line);
     assert_eq!(found.status, 0, "{}", found.err);
     assert_eq!(found.out, asked(&home, &model, &mmproj, &image).out);
-    // A projector of another model is not used, and neither is one of several.
+    // A projector of another model is not used. With several projectors, none is used.
     projector(&home, 64);
     let other = run(&home, &line);
     assert!(

@@ -145,7 +145,7 @@ fn quantize_target_chooses_types_within_the_budget_and_reproduces_them() {
     let bytes: usize = file.tensors().iter().map(|tensor| tensor.bytes).sum();
     let n_weights: usize = file.tensors().iter().map(|tensor| tensor.n_elements()).sum();
     assert!(bytes * 8 <= 6 * n_weights, "{bytes} bytes of {n_weights} weights");
-    // The next larger type of the smallest matrix would exceed the budget.
+    // The types use most of the budget.
     assert!(bytes * 8 > 5 * n_weights, "{bytes} bytes of {n_weights} weights");
     let digest = file
         .require::<&str>("quantize.recipe.source_sha256")
@@ -175,7 +175,7 @@ fn quantize_target_chooses_types_within_the_budget_and_reproduces_them() {
 }
 
 #[test]
-fn quantize_target_explains_refusals() {
+fn quantize_target_reports_invalid_arguments() {
     let home = Home::new();
     let model = home.model_with_text("gpt2", None);
     let path = |name: &str| path_of(&home, name);
@@ -243,6 +243,7 @@ fn quantize_keeps_the_files_of_a_split_source() {
     assert!(set.shards().len() > 1);
     quantize(&home, &model, &output, &["q8_0"]).succeeds();
     let whole = engine::gguf::GgufSet::open(&output).unwrap();
+    assert_eq!(set.n_tensors(), whole.n_tensors());
     for (_, tensor) in set.tensors() {
         assert_eq!(whole.tensor_data(&tensor.name), set.tensor_data(&tensor.name));
     }
@@ -261,7 +262,7 @@ fn quantize_resume_continues_after_whole_tensors() {
     let (whole, output) = (path_of(&home, "small-whole.gguf"), path_of(&home, "small.gguf"));
     quantize(&home, &model, &whole, &["q8_0"]).succeeds();
     let mut expected = std::fs::read(&whole).unwrap();
-    // A directory of this name keeps the complete file from getting its name.
+    // A directory at the output path makes the final rename fail.
     std::fs::create_dir(&output).unwrap();
     quantize(&home, &model, &output, &["q8_0", "--resume"]).fails_saying(&["cannot write"]);
     std::fs::remove_dir(&output).unwrap();
@@ -271,7 +272,7 @@ fn quantize_resume_continues_after_whole_tensors() {
         .find(|file| file.file_name().to_string_lossy().ends_with(".partial"));
     let partial = partial.unwrap().path();
     assert!(std::fs::read(&partial).unwrap() == expected);
-    // The first tensor is not written again, so that its new bytes remain. The last tensor is.
+    // The changed first tensor is kept. The truncated last tensor is written again.
     let file = GgufFile::open(&whole).unwrap();
     let start = file.tensor_offset(&file.tensors()[0]);
     expected[start] ^= 1;
@@ -279,7 +280,7 @@ fn quantize_resume_continues_after_whole_tensors() {
     quantize(&home, &model, &output, &["q8_0", "--resume"]).succeeds();
     assert!(std::fs::read(&output).unwrap() == expected);
     assert!(!partial.exists());
-    // Other types are another file.
+    // Other types do not continue the same incomplete file.
     quantize(&home, &model, &output, &["q4_0", "--resume"]).succeeds();
     assert_eq!(
         GgufFile::open(&output)

@@ -19,8 +19,8 @@ const TEMPLATES: [&str; 5] = [
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let corpus = |target: &str| -> std::io::Result<_> {
-        let folder = root.join("corpus").join(target);
-        fs::create_dir_all(&folder).map(|()| folder)
+        let directory = root.join("corpus").join(target);
+        fs::create_dir_all(&directory).map(|()| directory)
     };
     let (header, declare, load) = (corpus("header")?, corpus("declare")?, corpus("load")?);
     let declaration = corpus("declaration")?;
@@ -60,9 +60,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes the encoded media of a recording: name, encoded bytes, `skipped` bytes, a number, and `size` bytes of the decoded
-/// medium for each of this number. Names and bytes follow their length in one or four bytes.
-fn recorded(file: &Path, [skipped, size]: [usize; 2], folder: &Path) -> Result<(), Box<dyn Error>> {
+/// Writes the encoded media of a recording. A record has a name, encoded bytes, `skipped` bytes, a count, and `size`
+/// decoded bytes per item. The length of the name has one byte. The length of the encoded bytes and the count have four.
+fn recorded(file: &Path, [skipped, size]: [usize; 2], directory: &Path) -> Result<(), Box<dyn Error>> {
     let data = fs::read(file)?;
     let mut rest = data.as_slice();
     let mut take = |n: usize| rest.split_off(..n).ok_or("a recording is truncated");
@@ -70,7 +70,7 @@ fn recorded(file: &Path, [skipped, size]: [usize; 2], folder: &Path) -> Result<(
     while let Ok(n) = take(1) {
         let name = String::from_utf8(take(number(n))?.to_vec())?;
         let n = number(take(4)?);
-        fs::write(folder.join(name.replace('/', "-")), take(n)?)?;
+        fs::write(directory.join(name.replace('/', "-")), take(n)?)?;
         take(skipped)?;
         let n = number(take(4)?);
         take(n * size)?;
@@ -80,7 +80,7 @@ fn recorded(file: &Path, [skipped, size]: [usize; 2], folder: &Path) -> Result<(
 
 /// Writes states with one sequence, with several sequences that share cells, with more tokens than the
 /// window, and of a single sequence.
-fn states(folder: &Path) -> Result<(), Box<dyn Error>> {
+fn states(directory: &Path) -> Result<(), Box<dyn Error>> {
     let mut ctx = fuzz_targets::state_context();
     let (mut empty, mut one, mut shared, mut long, mut seq) = (vec![], vec![], vec![], vec![], vec![]);
     ctx.save_state(&mut empty)?;
@@ -108,13 +108,13 @@ fn states(folder: &Path) -> Result<(), Box<dyn Error>> {
         ("long", long),
         ("seq", seq),
     ] {
-        fs::write(folder.join(name), state)?;
+        fs::write(directory.join(name), state)?;
     }
     Ok(())
 }
 
 /// Writes adapters for matrices, embeddings, and expert stacks, and control vectors.
-fn adapters(folder: &Path) -> Result<(), Box<dyn Error>> {
+fn adapters(directory: &Path) -> Result<(), Box<dyn Error>> {
     const RANK: usize = 2;
     for (model, weights) in fuzz_targets::adapted_models().iter().zip([
         ["token_embd.weight", "blk.0.attn_q.weight", "output.weight"],
@@ -141,12 +141,12 @@ fn adapters(folder: &Path) -> Result<(), Box<dyn Error>> {
                 out.add_tensor_with(format!("{name}.lora_a"), GgmlType::F32, &a[..n_dims], |_| Ok(()))?;
                 out.add_tensor_with(format!("{name}.lora_b"), GgmlType::F32, &b[..n_dims], |_| Ok(()))?;
             }
-            fs::write(folder.join(format!("{}-{i}", model.arch().name)), out.header()?)?;
+            fs::write(directory.join(format!("{}-{i}", model.arch().name)), out.header()?)?;
         }
     }
     let mut out = GgufWriter::new();
     out.add_tensor_with("direction.1".to_owned(), GgmlType::F32, &[256], |_| Ok(()))?;
-    fs::write(folder.join("control"), out.header()?)?;
+    fs::write(directory.join("control"), out.header()?)?;
     Ok(())
 }
 

@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| match ImportanceMatrix::parse("imatrix.gguf".as_ref(
             }
         }
         let mut sum = matrix.clone();
-        sum.merge(&matrix).expect("a matrix has the sizes of its copy");
+        sum.merge(&matrix).expect("a matrix and its copy should have equal sizes");
     }
     Err(e) => assert!(!e.to_string().is_empty()),
 });

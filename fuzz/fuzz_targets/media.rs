@@ -9,7 +9,7 @@ use media::{Limits, audio, image};
 const RATE: u32 = 16_000;
 
 fuzz_target!(|bytes: &[u8]| {
-    // Small, so that an input takes little time.
+    // Small limits keep the time of each input short.
     let limits = Limits {
         bytes: 1 << 16,
         pixels: 1 << 16,

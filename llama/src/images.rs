@@ -21,7 +21,7 @@ pub const IMAGE_MARK: char = '\u{fdef}';
 /// Name of an image in the text of a prompt.
 const SHOWN: &str = "[image]";
 
-/// Encoded images that a projector keeps, in bytes of their rows.
+/// Maximum size in bytes of the recent rows that a projector caches.
 const CACHE_BYTES: usize = 64 << 20;
 
 /// An error that can occur with projectors and images.
@@ -62,7 +62,7 @@ pub enum ImageError {
     Decode(#[from] DecodeError),
 }
 
-/// Sizes of images, and their places in prompts. Needs no encoder.
+/// Sizes of images, and their places in prompts. Usable while the encoder is busy.
 #[derive(Clone, Debug)]
 pub struct ImageLayout {
     /// Texts before and after the rows of an image.
@@ -74,8 +74,30 @@ pub struct ImageLayout {
 pub struct Projector {
     encoder: MediaEncoder,
     layout: ImageLayout,
-    /// Rows of recent images, the most recent last.
-    recent: Vec<Arc<MediaRows>>,
+    recent: RecentRows,
+}
+
+/// Cache of the rows of recent media, the most recent last.
+#[derive(Default)]
+pub(crate) struct RecentRows(Vec<Arc<MediaRows>>);
+
+impl RecentRows {
+    /// Returns cached rows and marks them as most recent.
+    pub fn get(&mut self, id: u128) -> Option<Arc<MediaRows>> {
+        let at = self.0.iter().position(|rows| rows.id() == id)?;
+        let rows = self.0.remove(at);
+        self.0.push(rows.clone());
+        Some(rows)
+    }
+
+    /// Adds rows. Evicts the least recent rows until the others fit in [`CACHE_BYTES`].
+    pub fn push(&mut self, rows: Arc<MediaRows>) {
+        self.0.push(rows);
+        let bytes = |rows: &Arc<MediaRows>| size_of_val(rows.rows());
+        while self.0.len() > 1 && self.0.iter().map(bytes).sum::<usize>() > CACHE_BYTES {
+            self.0.remove(0);
+        }
+    }
 }
 
 impl Projector {
@@ -100,7 +122,7 @@ impl Projector {
         Projector {
             encoder,
             layout: ImageLayout { around, sizes },
-            recent: Vec::new(),
+            recent: RecentRows::default(),
         }
     }
 
@@ -109,7 +131,7 @@ impl Projector {
         &self.layout
     }
 
-    /// Returns the rows of an image file in memory, which is always encoded.
+    /// Encodes an image file in memory without the cache of recent images.
     ///
     /// # Errors
     /// [`ImageError`] if the file exceeds a limit or cannot be decoded, or the encoder fails.
@@ -143,17 +165,11 @@ impl Projector {
         let image = decoded(&self.encoder, file, &Limits::default())?;
         let (width, height) = (image.width as usize, image.height as usize);
         let id = self.encoder.id_of(width, height, &image.data);
-        if let Some(at) = self.recent.iter().position(|rows| rows.id() == id) {
-            let rows = self.recent.remove(at);
-            self.recent.push(rows.clone());
+        if let Some(rows) = self.recent.get(id) {
             return Ok(rows);
         }
         let rows = self.encoder.encode(width, height, &image.data)?;
         self.recent.push(rows.clone());
-        let bytes = |rows: &Arc<MediaRows>| size_of_val(rows.rows());
-        while self.recent.len() > 1 && self.recent.iter().map(bytes).sum::<usize>() > CACHE_BYTES {
-            self.recent.remove(0);
-        }
         Ok(rows)
     }
 
@@ -371,7 +387,7 @@ pub fn image_batch_end(spans: &[ImageSpan], from: usize, len: usize, n_batch: us
     }
 }
 
-/// Adds a part of a prompt with images to a batch, from position `part.start` on, with output for none of its tokens.
+/// Adds a part of a prompt with images to a batch, from position `part.start` on, without output.
 pub fn push_with_images(batch: &mut Batch, prompt: &[Token], part: Range<usize>, spans: &[ImageSpan], seq: usize) {
     let seqs = SeqSet::one(seq);
     let mut at = part.start;

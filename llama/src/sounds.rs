@@ -10,14 +10,11 @@ use engine::vocab::Vocab;
 use media::audio::{MelKind, decode, mel};
 use media::{Limits, MediaError as DecodeError};
 
-use crate::images::{ImageError, Projector, model_and_texts, tokenize};
+use crate::images::{ImageError, Projector, RecentRows, model_and_texts, tokenize};
 use crate::template::{Prompt, PromptTemplate, Rendered};
 
 /// Name of audio in the text of a prompt.
 const SHOWN: &str = "[audio]";
-
-/// Encoded audio that a projector keeps, in bytes of its rows.
-const CACHE_BYTES: usize = 64 << 20;
 
 /// An error that can occur with audio in prompts.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +28,7 @@ pub enum SoundError {
     /// The audio cannot be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The projector encodes the other medium.
+    /// The projector encodes another medium than the requested one.
     #[error("the projector encodes {found}, not {wanted}")]
     Medium {
         /// Medium that the projector encodes.
@@ -46,8 +43,7 @@ pub struct AudioProjector {
     encoder: AudioEncoder,
     /// Texts before and after the rows of audio.
     around: [String; 2],
-    /// Rows of recent audio, the most recent last.
-    recent: Vec<Arc<MediaRows>>,
+    recent: RecentRows,
 }
 
 impl AudioProjector {
@@ -63,17 +59,11 @@ impl AudioProjector {
     pub fn rows(&mut self, file: &[u8]) -> Result<Arc<MediaRows>, SoundError> {
         let (n_samples, spectrogram) = decoded(&self.encoder, file)?;
         let id = self.encoder.id_of(n_samples, &spectrogram);
-        if let Some(at) = self.recent.iter().position(|rows| rows.id() == id) {
-            let rows = self.recent.remove(at);
-            self.recent.push(rows.clone());
+        if let Some(rows) = self.recent.get(id) {
             return Ok(rows);
         }
         let rows = self.encoder.encode(n_samples, &spectrogram)?;
         self.recent.push(rows.clone());
-        let bytes = |rows: &Arc<MediaRows>| size_of_val(rows.rows());
-        while self.recent.len() > 1 && self.recent.iter().map(bytes).sum::<usize>() > CACHE_BYTES {
-            self.recent.remove(0);
-        }
         Ok(rows)
     }
 }
@@ -129,7 +119,7 @@ impl MediaProjector {
             Medium::Audio => MediaProjector::Audio(AudioProjector {
                 encoder: AudioEncoder::new(model, context)?,
                 around,
-                recent: Vec::new(),
+                recent: RecentRows::default(),
             }),
         })
     }

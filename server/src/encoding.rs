@@ -35,8 +35,8 @@ where
     blocking(move || start(&starter, conversation, rest)).await
 }
 
-/// A request that was started at once, or waits for its images.
-#[expect(clippy::large_enum_variant, reason = "lives for a call")]
+/// A request that has started, or that waits for its images.
+#[expect(clippy::large_enum_variant, reason = "short-lived")]
 enum Begun<R, S, T> {
     Started(T),
     Read(Conversation, R, S),

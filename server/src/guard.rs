@@ -189,8 +189,8 @@ const UNSUPPORTED: &[(&str, &str, &str)] = &[
         "/v1/streams",
         "a completion can be streamed only on the connection of its request",
     ),
-    ("", "/v1/audio", "speech is recognized, but not generated"),
-    ("", "/audio", "speech is recognized, but not generated"),
+    ("", "/v1/audio", "speech synthesis is not supported"),
+    ("", "/audio", "speech synthesis is not supported"),
     ("", "/v1/systemone", "models of this kind are not supported"),
     (
         "",

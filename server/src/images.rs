@@ -1,10 +1,10 @@
 //! Encoder of the images of requests, with a cache of encoded images.
 //!
-//! The encoder has threads of its own, so that running completions go on. One image is encoded at a time, in the order
-//! of requests; a request with several images lets others in between.
+//! The encoder has its own threads, so that it does not block running completions. Images are encoded one at a time, in
+//! order of arrival; images of different requests may alternate.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use engine::context::MediaRows;
@@ -54,14 +54,12 @@ impl ImageEncoder {
 
     async fn rows(&self, image: &ImageFile, owner: u64, metrics: &Arc<Metrics>) -> ApiResult<Arc<MediaRows>> {
         let key = (owner, image.digest);
-        if let Some(rows) = self.cached(&key) {
-            metrics.n_images_cached.add(1);
+        if let Some(rows) = self.cached(&key, metrics) {
             return Ok(rows);
         }
         // The guard moves to the blocking thread: at most one thread encodes, even if clients disconnect.
         let mut projector = self.projector.clone().lock_owned().await;
-        if let Some(rows) = self.cached(&key) {
-            metrics.n_images_cached.add(1);
+        if let Some(rows) = self.cached(&key, metrics) {
             return Ok(rows);
         }
         let (image, limits, metrics) = (image.clone(), self.format.limits.clone(), metrics.clone());
@@ -82,12 +80,14 @@ impl ImageEncoder {
         .await
     }
 
-    fn cached(&self, key: &Key) -> Option<Arc<MediaRows>> {
-        lock(&self.cache).get(key)
+    fn cached(&self, key: &Key, metrics: &Metrics) -> Option<Arc<MediaRows>> {
+        let rows = lock(&self.cache).get(key)?;
+        metrics.n_images_cached.add(1);
+        Some(rows)
     }
 }
 
-fn lock(cache: &Mutex<ImageCache>) -> std::sync::MutexGuard<'_, ImageCache> {
+fn lock(cache: &Mutex<ImageCache>) -> MutexGuard<'_, ImageCache> {
     cache.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -134,21 +134,21 @@ impl ImageCache {
 
     /// Adds an image, unless the cache is too small for it.
     fn insert(&mut self, key: Key, rows: Arc<MediaRows>) {
-        let n_bytes = n_bytes(&rows);
-        if n_bytes > self.max_bytes {
+        let added = n_bytes(&rows);
+        if added > self.max_bytes {
             return;
         }
         self.clock += 1;
         let used = self.clock;
-        self.n_bytes += n_bytes;
+        self.n_bytes += added;
         if let Some(before) = self.entries.insert(key, Entry { rows, used }) {
-            self.n_bytes -= self::n_bytes(&before.rows);
+            self.n_bytes -= n_bytes(&before.rows);
         }
         while self.n_bytes > self.max_bytes {
             let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
             let Some(key) = oldest.map(|(key, _)| *key) else { return };
             if let Some(removed) = self.entries.remove(&key) {
-                self.n_bytes -= self::n_bytes(&removed.rows);
+                self.n_bytes -= n_bytes(&removed.rows);
             }
         }
     }

@@ -42,7 +42,7 @@ pub struct Metrics {
     pub n_images_encoded: Counter,
     /// Number of images found in the cache.
     pub n_images_cached: Counter,
-    /// Time of encoding images, in microseconds.
+    /// Time spent encoding images, in microseconds.
     pub t_images: Counter,
     /// Number of requests whose client disconnected before the end.
     pub n_abandoned: Counter,

@@ -142,7 +142,7 @@ impl ModelService {
     /// Encodes the images of a conversation, unless they are cached.
     ///
     /// # Errors
-    /// 400 if an image is damaged.
+    /// 400 if an image is damaged, 500 if the encoder fails.
     pub async fn encode_images(&self, conversation: &mut Conversation, client: u64) -> ApiResult<()> {
         let owner = self.scheduler.settings().cache_owner(client);
         match &self.images {

@@ -38,7 +38,7 @@ impl SpeechRecognizer {
         model.frame_width().is_some() && model.arch().encoder
     }
 
-    /// Writes down the speech of an audio file. Also returns the duration of the audio in seconds.
+    /// Transcribes the speech of an audio file. Also returns the duration of the audio in seconds.
     ///
     /// # Errors
     /// 400 if the file is damaged or exceeds a limit, 501 if the model does not recognize speech.

@@ -141,13 +141,13 @@ fn message_fields_and_parts_of_other_servers_are_accepted() {
     let refusal = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, {"role": "user", "content": "b"}]);
     assert_eq!(prompt(refusal), "<user>a<assistant>no<user>b<assistant>");
     let image = json!([{"type": "text", "text": "Look: "}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]);
-    let user =
+    let with_image =
         |role: &str| hello(json!({"messages": [{"role": "user", "content": "a"}, {"role": role, "content": image}]}));
     assert_eq!(
-        answered(&server, CHAT, &user("tool")).header("warning"),
+        answered(&server, CHAT, &with_image("tool")).header("warning"),
         Some("299 - \"ignored: content of type image_url\"")
     );
-    let refused = server.refused(CHAT, &user("user"), 400);
+    let refused = server.refused(CHAT, &with_image("user"), 400);
     assert!(
         refused["message"].as_str().unwrap().contains("reads text only"),
         "{refused}"

@@ -160,7 +160,7 @@ fn prefix_cache_distinguishes_images() {
 }
 
 #[test]
-fn cache_of_images_has_a_size() {
+fn image_cache_of_size_zero_caches_nothing() {
     let server = Server::with(Options {
         media_cache: 0,
         ..Options::with_images()
@@ -251,7 +251,7 @@ fn bad_images_are_refused_with_position_and_limit() {
 }
 
 #[test]
-fn bodies_have_room_for_images_in_base64() {
+fn body_limit_allows_images_in_base64() {
     let server = server();
     // 18 MiB of data behind the pixels need 24 MiB of base64.
     let mut file = bitmap(IMAGE_SIDE, 0);
@@ -286,7 +286,7 @@ fn text_cannot_stand_for_images() {
 }
 
 #[test]
-fn capabilities_name_images() {
+fn capabilities_list_vision() {
     for (server, reads) in [(server(), true), (Server::new(), false)] {
         assert_eq!(
             server.get("/props").json()["modalities"],
@@ -301,7 +301,7 @@ fn capabilities_name_images() {
 }
 
 #[test]
-fn disconnect_during_images_leaves_nothing() {
+fn disconnect_during_encoding_leaves_no_request() {
     let server = server();
     let body = |seed: usize| chat(&[seed, seed + 1, seed + 2], "what").to_string();
     for seed in 0..12 {

@@ -384,7 +384,7 @@ fn unsupported_routes_report_reason() {
         ("GET", "/cors-proxy?url=http://127.0.0.1", "pages"),
         ("GET", "/models/sse", "/v1/models"),
         ("GET", "/v1/stream/abc", "connection"),
-        ("POST", "/v1/audio/speech", "not generated"),
+        ("POST", "/v1/audio/speech", "synthesis"),
         ("POST", "/models", "llama pull"),
         ("DELETE", "/models", "llama rm"),
         ("POST", "/models/load", "--models-dir"),

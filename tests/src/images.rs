@@ -42,7 +42,12 @@ fn with_control_tokens(metadata: &mut Metadata, texts: &[&str]) {
 
 /// Returns a projector file with rows of `n_out` values.
 pub fn projector(n_out: usize) -> Vec<u8> {
-    let arch = archs::find_encoder("idefics3").expect("an encoder").arch;
+    projector_of("idefics3", n_out)
+}
+
+/// Returns a projector file of an encoder, with rows of `n_out` values.
+pub fn projector_of(encoder: &str, n_out: usize) -> Vec<u8> {
+    let arch = archs::find_encoder(encoder).expect("an encoder").arch;
     let mut sizes = arch.test.to_vec();
     let widths = sizes.iter_mut().filter(|(name, _)| *name == "n_out");
     widths.for_each(|(_, n)| *n = n_out as f64);

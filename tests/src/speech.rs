@@ -49,16 +49,16 @@ pub fn whisper_model() -> Vec<u8> {
     file
 }
 
-/// Returns a WAV file of 16-bit samples at 16 kHz.
-pub fn wav(samples: &[i16]) -> Vec<u8> {
+/// Returns a mono WAV file of 16-bit samples at `rate` Hz.
+pub fn wav(samples: &[i16], rate: u32) -> Vec<u8> {
     let n = 2 * samples.len() as u32;
     let mut file = b"RIFF".to_vec();
     file.extend((36 + n).to_le_bytes());
     file.extend(b"WAVEfmt ");
     file.extend(16_u32.to_le_bytes());
     file.extend([1, 0, 1, 0]);
-    file.extend(16_000_u32.to_le_bytes());
-    file.extend(32_000_u32.to_le_bytes());
+    file.extend(rate.to_le_bytes());
+    file.extend((2 * rate).to_le_bytes());
     file.extend([2, 0, 16, 0]);
     file.extend(b"data");
     file.extend(n.to_le_bytes());

@@ -6,18 +6,16 @@ use std::sync::Arc;
 
 use engine::builder::{AudioRules, Silence, Spectrogram};
 use engine::conformance::{CheckParams, Draft};
-use engine::context::{AudioEncoder, AudioError, Batch, Context, ContextParams, MediaRows, SeqSet};
+use engine::context::{AudioEncoder, AudioError, Context, ContextParams, MediaRows};
 use engine::gguf::logits::Logits;
-use engine::gguf::{Gguf, GgufFile, seeded};
-use engine::model::{Model, ModelError, Registered};
+use engine::gguf::{Gguf, seeded};
 use engine::random::splitmix64;
 use tests::emulator::with_device;
 use tests::{data_dir, exact, place_on};
 
 use crate::cuda::card;
+use crate::encoders::{load, logits};
 
-/// Token that stands for a row in the recordings.
-const PLACEHOLDER: i32 = 127;
 /// Samples between frames.
 const HOP: usize = 160;
 
@@ -118,15 +116,9 @@ impl Family {
             ..params.context.clone()
         };
         let mut ctx = Context::new(load(text, archs::ALL, params).unwrap(), &context).unwrap();
-        let logits = logits(&mut ctx, recorded.tokens(), &rows, pieces);
+        let logits = logits(&mut ctx, recorded.tokens(), std::slice::from_ref(&rows), pieces);
         [self.recorded(".rows").nmse(rows.rows()), recorded.nmse(&logits)]
     }
-}
-
-#[allow(clippy::result_large_err, reason = "a test")]
-fn load(bytes: &[u8], archs: &[Registered], params: &CheckParams) -> Result<Arc<Model>, ModelError> {
-    let file = GgufFile::from_bytes("seeded.gguf", bytes)?;
-    Model::from_file(file, archs, &params.load).map(Arc::new)
 }
 
 /// Returns the recorded spectrogram: noise, also in the frames of silence.
@@ -135,33 +127,6 @@ fn spectrogram(rules: &AudioRules, n_samples: usize) -> Vec<f32> {
     (0..n)
         .map(|i| (splitmix64(i as u64) >> 56) as f32 / 64.0 - 2.0)
         .collect()
-}
-
-/// Returns the logits of all tokens. Text and rows are decoded together, or in a batch each.
-fn logits(ctx: &mut Context, tokens: &[i32], rows: &Arc<MediaRows>, pieces: bool) -> Vec<f32> {
-    let first = tokens.iter().position(|t| *t == PLACEHOLDER).unwrap();
-    let after = first + rows.len();
-    assert!(tokens[first..after].iter().all(|t| *t == PLACEHOLDER) && tokens[after] != PLACEHOLDER);
-    let mut all = Vec::new();
-    let mut batch = Batch::new();
-    let mut decode = |batch: &mut Batch, is_last: bool| {
-        if pieces || is_last {
-            batch.request_all();
-            ctx.decode(batch).unwrap();
-            (0..batch.len()).for_each(|i| all.extend_from_slice(ctx.logits(i).unwrap()));
-            batch.clear();
-        }
-    };
-    let push = |batch: &mut Batch, range: std::ops::Range<usize>| {
-        range.for_each(|pos| batch.push(tokens[pos] as u32, pos, SeqSet::one(0), true));
-    };
-    push(&mut batch, 0..first);
-    decode(&mut batch, false);
-    batch.push_media(rows, 0..rows.len(), first, SeqSet::one(0));
-    decode(&mut batch, false);
-    push(&mut batch, after..tokens.len());
-    decode(&mut batch, true);
-    all
 }
 
 #[test]
@@ -277,7 +242,7 @@ fn encoder_describes_audio_before_it_is_computed() {
 }
 
 #[test]
-fn audio_of_another_size_is_refused() {
+fn audio_encode_rejects_wrong_and_short_spectrograms() {
     let mut encoder = FAMILIES[0].encoder(&exact());
     let rules = encoder.rules();
     let error = encoder.encode(1000, &[0.0; 9]).err().unwrap();

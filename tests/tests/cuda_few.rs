@@ -35,31 +35,32 @@ fn counted(ty: GgmlType, n: usize) -> Option<(u64, u64)> {
     Some((warps.sum(), matmul["copies"]["bytes"].as_u64().expect("a counter")))
 }
 
-/// Eight columns read and decode the weights once, like one column. Without tensor cores, eight columns took 3.7
-/// times the instructions of one column.
+/// Warp instructions of two and of eight columns, relative to one column.
+const INSTRUCTIONS: [(GgmlType, [f64; 2]); 5] = [
+    (GgmlType::Q4_K, [1.04, 2.07]),
+    (GgmlType::Q6_K, [1.57, 2.67]),
+    (GgmlType::Q8_0, [1.20, 2.14]),
+    (GgmlType::Q4_0, [1.37, 2.23]),
+    (GgmlType::Q5_K, [1.07, 1.77]),
+];
+
+/// Eight columns load the weights once. The numbers of instructions are a record, which must not grow by more than 5 %;
+/// the target of the kernel is a time: 1.15 times that of one column.
 #[test]
-fn eight_columns_read_and_decode_weights_once() {
-    with_device("cuda_few::eight_columns_read_and_decode_weights_once", || {
-        for ty in [
-            GgmlType::Q4_K,
-            GgmlType::Q6_K,
-            GgmlType::Q8_0,
-            GgmlType::Q4_0,
-            GgmlType::Q5_K,
-        ] {
+fn eight_columns_load_weights_once() {
+    with_device("cuda_few::eight_columns_load_weights_once", || {
+        for (ty, recorded) in INSTRUCTIONS {
             let [one, two, eight] = [1, 2, 8].map(|n| counted(ty, n));
             let (Some(one), Some(two), Some(eight)) = (one, two, eight) else {
                 return;
             };
-            let ratios = [two.0, eight.0].map(|n| n as f64 / one.0 as f64);
-            eprintln!("{ty}: {one:?}, {two:?}, {eight:?}, ratios {ratios:.2?}");
             assert_eq!((two.1, eight.1), (one.1, one.1), "{ty}: bytes of the weights");
-            // Types with a scale for each 16 values have twice as many sums.
-            let most = if ty == GgmlType::Q6_K { [1.7, 2.8] } else { [1.5, 2.4] };
-            assert!(
-                ratios[0] < most[0] && ratios[1] < most[1],
-                "{ty}: {ratios:?} times the instructions"
-            );
+            let ratios = [two.0, eight.0].map(|n| n as f64 / one.0 as f64);
+            let fits = ratios
+                .iter()
+                .zip(recorded)
+                .all(|(found, recorded)| *found <= 1.05 * recorded);
+            assert!(fits, "{ty}: {ratios:?} times the instructions, recorded {recorded:?}");
         }
     });
 }

@@ -236,19 +236,19 @@ fn loaded(header: &Gguf, arch: &'static Architecture, n_tokens: &[usize]) -> Res
 }
 
 /// Compares both architectures on a header. Returns true if the header is valid.
-fn is_equal(pair: &Pair, header: &Gguf, n_tokens: &[usize], what: &str) -> bool {
+fn is_equal(pair: &Pair, header: &Gguf, n_tokens: &[usize], case: &str) -> bool {
     let [generated, program] = pair.archs.map(|arch| loaded(header, arch, n_tokens));
     let (is_valid, name) = (generated.is_ok(), &pair.name);
     match (generated, program) {
         (Ok(a), Ok(b)) => {
             for (a, b) in a.iter().zip(&b) {
                 let differing = a.tensors.iter().zip(&b.tensors).find(|(a, b)| a != b);
-                assert_eq!(differing, None, "{name}, {what}");
-                assert!(a == b, "{name}, {what}: {:?} {:?}", a.error, b.error);
+                assert_eq!(differing, None, "{name}, {case}");
+                assert!(a == b, "{name}, {case}: {:?} {:?}", a.error, b.error);
             }
             assert_eq!(a.len(), b.len());
         }
-        (a, b) => assert_eq!(a.err(), b.err(), "{name}, {what}"),
+        (a, b) => assert_eq!(a.err(), b.err(), "{name}, {case}"),
     }
     is_valid
 }
@@ -316,9 +316,9 @@ fn mutated_headers_have_equal_results() {
                 variants.push(metadata);
             }
             for metadata in variants {
-                let what = format!("{key} = {:?}", metadata.get(key));
+                let case = format!("{key} = {:?}", metadata.get(key));
                 if let Some(header) = changed(&pair.header, metadata, None) {
-                    n_valid += usize::from(is_equal(pair, &header, &[3], &what));
+                    n_valid += usize::from(is_equal(pair, &header, &[3], &case));
                     n_cases += 1;
                 }
             }

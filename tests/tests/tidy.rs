@@ -284,7 +284,7 @@ fn declarations(directory: &str) -> BTreeMap<String, String> {
 const LARGER: &[(&str, usize)] = &[
     ("qwen4exp.rs", 126),  // hyper-connections, hashed n-gram embeddings, an indexer
     ("hy_v4.rs", 90),      // hyper-connections and an indexer
-    ("whisper.rs", 73),    // its audio, an encoder with convolutions, and a decoder with cross attention
+    ("whisper.rs", 68),    // an encoder with convolutions, and a decoder with cross attention
     ("glm5_next.rs", 100), // delta attention, latent attention with an indexer over pools, hyper-connections
     ("kimi_k3.rs", 82),    // delta attention, latent attention, hyper-connections
     ("deepseek4.rs", 125), // compressed keys with an indexer, low-rank outputs, routing by token, hyper-connections

@@ -58,14 +58,13 @@ def audio_config(g):
     }
 
 
-def logits_around(model, rows, embedding, head=None):
+def logits_around(model, rows, embedding):
     """Returns the tokens, and the logits of a language model with the rows in place of the placeholders."""
     text_ids = [(i * 37 + 11) % PLACEHOLDER for i in range(BEFORE + AFTER)]
     tokens = text_ids[:BEFORE] + [PLACEHOLDER] * len(rows) + text_ids[BEFORE:]
     x = embedding(torch.tensor([tokens]))
     x[0, BEFORE : BEFORE + len(rows)] = rows
-    found = model(inputs_embeds=x)
-    return tokens, (found.logits if head is None else head(found.last_hidden_state))[0]
+    return tokens, model(inputs_embeds=x).logits[0]
 
 
 def qwen2a(audio, text):

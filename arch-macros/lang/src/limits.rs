@@ -8,7 +8,7 @@ use crate::options::{Bindings, uses};
 /// Maximum depth of functions, fragments, and parents that use each other.
 pub const MAX_NESTING: usize = 64;
 
-/// Maximum depth of nested expressions, with those of inlined functions.
+/// Maximum depth of nested expressions, conditions, and loops, including those of inlined functions.
 pub const MAX_DEPTH: usize = 400;
 
 /// Maximum number of tokens of all function bodies and fragments after the substitution of options.

@@ -1,8 +1,8 @@
 //! Architectures at run time: compiles a declaration file to a program of the engine, without a Rust toolchain.
 //!
-//! [`load`] reads a file such as `my_model.rs`. The stages are those of `arch!` up to the checked model, and the
-//! errors have the same words and places. `lower` then converts the model to an [`engine::declared::Program`] instead
-//! of Rust code. `like:` and `use` find files next to the declaration and the built-in ones ([`library`]).
+//! [`load`] reads a file such as `my_model.rs`. Its stages up to the checked model are those of `arch!`, so both
+//! report the same errors at the same locations. `lower` then converts the model to an [`engine::declared::Program`]
+//! instead of Rust code. `like:` and `use` find files next to the declaration and the built-in files ([`library`]).
 //!
 //! A declaration is untrusted input: [`limits`] bounds its size, and it can only name files of the library.
 
@@ -109,7 +109,7 @@ pub fn check(file: &str, text: &str, library: &(dyn Library + Sync)) -> Result<V
     }
 }
 
-/// Compiles a text on a thread of its own, and converts the checked model with `stage`, which receives a digest of all
+/// Compiles a text on a separate thread, and converts the checked model with `stage`, which receives a digest of all
 /// texts. Returns `None` for a fragment or parent.
 fn compile<T: Send>(
     file: &str,

@@ -26,7 +26,7 @@ const STACK: usize = 64 << 20;
 #[allow(missing_docs)]
 pub enum TextError {
     /// The declaration is too large.
-    #[error("a declaration and the files that it uses have at most {MAX_BYTES} bytes")]
+    #[error("the declaration and the files that it uses have more than {MAX_BYTES} bytes")]
     TooLarge,
     /// An expression is too long or too deep.
     #[error("line {line}: the expression is nested too deeply, or is too long")]
@@ -42,15 +42,15 @@ pub enum TextError {
 /// Errors of the system, `InvalidData` for text that is not UTF-8, and `InvalidInput` for a path that is not a regular
 /// file, or a file that is too large.
 pub fn read(path: &Path) -> io::Result<String> {
-    let refuse = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
+    let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
     // Opening a pipe would wait for its writer.
     if !std::fs::metadata(path)?.is_file() {
-        return Err(refuse("not a regular file".to_owned()));
+        return Err(invalid("not a regular file".to_owned()));
     }
     let mut text = String::new();
     File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
     if text.len() > MAX_BYTES {
-        return Err(refuse(TextError::TooLarge.to_string()));
+        return Err(invalid(TextError::TooLarge.to_string()));
     }
     Ok(text)
 }
@@ -141,7 +141,7 @@ pub(crate) fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result
     })
 }
 
-/// Library that checks the files of another one, and records a digest of them.
+/// Library that checks the limits of each file of another library, and computes a digest of the files.
 pub(crate) struct Limited<'a> {
     library: &'a dyn Library,
     state: RefCell<State>,
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deep_or_long_text_is_refused() {
+    fn deep_or_long_text_is_rejected() {
         for deep in [
             "! ".repeat(3000),
             "( ".repeat(3000),

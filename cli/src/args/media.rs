@@ -6,7 +6,7 @@ use clap::Args;
 use media::Limits;
 
 /// Help heading of the options.
-const IMAGES: &str = "Images and audio";
+const MEDIA: &str = "Images and audio";
 
 /// Projector of a model.
 #[derive(Clone, Debug, Default, Args)]
@@ -16,7 +16,7 @@ pub struct ProjectorArgs {
         long,
         value_name = "FILE",
         overrides_with = "no_mmproj",
-        help_heading = IMAGES
+        help_heading = MEDIA
     )]
     pub mmproj: Option<PathBuf>,
     /// Do not load a projector
@@ -25,15 +25,22 @@ pub struct ProjectorArgs {
         alias = "no-mmproj-auto",
         overrides_with = "mmproj",
         hide_short_help = true,
-        help_heading = IMAGES
+        help_heading = MEDIA
     )]
     pub no_mmproj: bool,
     /// Minimum rows (tokens) of an image, for encoders that take images of any size
-    #[arg(long, value_name = "N", requires = "mmproj", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..), help_heading = IMAGES)]
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..), help_heading = MEDIA)]
     pub image_min_tokens: Option<u32>,
     /// Maximum rows (tokens) of an image, for encoders that take images of any size
-    #[arg(long, value_name = "N", requires = "mmproj", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..), help_heading = IMAGES)]
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..), help_heading = MEDIA)]
     pub image_max_tokens: Option<u32>,
+}
+
+impl ProjectorArgs {
+    /// Returns true if an option limits the rows of images.
+    pub fn limits_rows(&self) -> bool {
+        self.image_min_tokens.is_some() || self.image_max_tokens.is_some()
+    }
 }
 
 /// Image and audio options of a prompt.
@@ -44,12 +51,12 @@ pub struct MediaArgs {
     /// Image to put before the prompt (may be repeated, or comma-separated)
     ///
     /// PNG, JPEG, WebP, GIF and BMP files are accepted.
-    #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = IMAGES)]
+    #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = MEDIA)]
     pub image: Vec<PathBuf>,
     /// Audio to put before the prompt (may be repeated, or comma-separated)
     ///
     /// WAV, MP3, FLAC and OGG Vorbis files are accepted.
-    #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = IMAGES)]
+    #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = MEDIA)]
     pub audio: Vec<PathBuf>,
 }
 
@@ -59,10 +66,10 @@ pub struct ServedMediaArgs {
     #[command(flatten)]
     pub projector: ProjectorArgs,
     /// Memory for encoded images in MiB; a repeated image is not encoded again
-    #[arg(long, value_name = "MIB", default_value_t = 256, hide_short_help = true, help_heading = IMAGES, value_parser = clap::value_parser!(u32).range(..=1 << 20))]
+    #[arg(long, value_name = "MIB", default_value_t = 256, hide_short_help = true, help_heading = MEDIA, value_parser = clap::value_parser!(u32).range(..=1 << 20))]
     pub media_cache: u32,
     /// Maximum size of an image in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 20, hide_short_help = true, help_heading = IMAGES, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "MIB", default_value_t = 20, hide_short_help = true, help_heading = MEDIA, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub media_max_mib: u32,
 }
 
@@ -70,7 +77,7 @@ impl ServedMediaArgs {
     /// Returns the limits of an image.
     pub fn limits(&self) -> Limits {
         Limits {
-            bytes: mib(self.media_max_mib),
+            bytes: self.max_bytes(),
             ..Limits::default()
         }
     }

@@ -66,7 +66,7 @@ pub struct ExportLoraArgs {
     pub json: bool,
 }
 
-/// Writes an adapter and prints its properties.
+/// Converts an adapter and prints its properties.
 pub fn convert(args: &ConvertLoraArgs) -> Outcome {
     if !args.dry_run {
         check_absent(&args.output, args.force)?;
@@ -152,7 +152,7 @@ pub fn export(args: &ExportLoraArgs) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// Writes a file, which gets its name once it is complete.
+/// Writes a file under a temporary name, and renames it once it is complete.
 fn write(path: &Path, f: impl FnOnce(&mut dyn Write) -> Outcome) -> Outcome {
     let mut output = OutputFile::create(path)?;
     let mut out = BufWriter::with_capacity(1 << 20, output.file());

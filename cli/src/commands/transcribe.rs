@@ -29,7 +29,7 @@ pub struct TranscribeArgs {
     /// Spoken language, such as en or de [default: detected]
     #[arg(short, long, value_name = "CODE")]
     pub language: Option<String>,
-    /// Text to write: that of the speech, or its translation to English
+    /// Transcribe the speech, or translate it to English
     #[arg(
         long,
         value_enum,
@@ -64,12 +64,12 @@ pub struct TranscribeArgs {
     pub threads: Option<usize>,
 }
 
-/// Text that the model writes.
+/// Task of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Task {
-    /// The speech, in its language
+    /// Transcribe the speech in its language
     Transcribe,
-    /// A translation to English
+    /// Translate the speech to English
     Translate,
 }
 

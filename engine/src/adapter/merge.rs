@@ -16,7 +16,7 @@ use crate::gguf::{FileKind, GgufError, GgufFile, GgufSet, GgufWriter, Metadata, 
 /// Elements decoded at a time.
 const BATCH: usize = 1 << 22;
 
-/// Embedding table, whose first factor is looked up by token.
+/// Embedding table. The rows of its first factor belong to tokens.
 const EMBEDDING: &str = "token_embd.weight";
 
 /// Reason why an adapter cannot be merged.
@@ -49,7 +49,7 @@ pub struct Merge<'a> {
     terms: BTreeMap<&'a str, Vec<Term>>,
 }
 
-/// Factors of a weight.
+/// Low-rank term of a weight, with decoded factors.
 struct Term {
     a: Vec<f32>,
     b: Vec<f32>,
@@ -63,7 +63,7 @@ struct Term {
 pub struct ScaledFactors<'a> {
     /// The file.
     pub file: &'a GgufFile,
-    /// Factor of the adapter, besides its own.
+    /// Scale of the adapter, multiplied by the `alpha / rank` of its file.
     pub scale: f32,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Merge<'a> {
     /// Matches adapters with the weights of a model.
     ///
     /// # Errors
-    /// If a file is not an adapter for this architecture, or a factor does not fit its weight.
+    /// If a file is not an adapter for the model's architecture, or a factor does not fit its weight.
     pub fn new(model: &'a GgufSet, adapters: &[ScaledFactors<'_>]) -> Result<Merge<'a>, MergeError> {
         let mut merge = Merge {
             model,
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn products_of_factors_are_added_to_weights() {
+    fn merge_adds_scaled_factors_to_weights() {
         let adapter = file(
             &[
                 ("token_embd.weight.lora_a", &[1, 3], vec![1.0, 2.0, 3.0]),
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn factors_that_do_not_fit_are_refused() {
+    fn merge_rejects_factors_that_do_not_fit() {
         let refused = |tensors: &[(&str, &[usize], Vec<f32>)]| {
             let (model, adapter) = (model(), file(tensors, true));
             let adapters = [ScaledFactors {

@@ -13,7 +13,7 @@ impl Builder<'_> {
         self.merge(places)
     }
 
-    /// Returns the mean of each `n` consecutive columns of `x [d, T]`, without those that are left over: `[d, T / n]`.
+    /// Returns the mean of each `n` consecutive columns of `x [d, T]`, without the remaining columns: `[d, T / n]`.
     pub fn pool_rows(&mut self, x: TensorId, n: usize) -> TensorId {
         let [d, n_rows, ..] = self.g.tensor(x).ne;
         let n_groups = n_rows.checked_div(n).unwrap_or(0);

@@ -49,7 +49,7 @@ pub enum Silence {
 }
 
 impl AudioRules {
-    /// Returns the number of values that a position reads: the frames, and a number for each.
+    /// Returns the number of values that a position reads: the frames, and a mask value for each.
     pub fn width(&self) -> usize {
         (self.n_mel + 1) * self.window
     }
@@ -93,7 +93,7 @@ impl AudioRules {
             .map(move |from| from..n_frames.min(from + chunk))
     }
 
-    /// Returns the number of positions of some frames.
+    /// Returns the number of positions of `n_frames` frames.
     pub fn n_positions(&self, n_frames: usize) -> usize {
         n_frames.div_ceil(self.step.max(1))
     }
@@ -126,7 +126,8 @@ impl AudioRules {
         columns
     }
 
-    /// Returns the end of the chunk from a frame on. A further chunk without silence is filled with zeros.
+    /// Returns the end of the chunk that starts at a frame. After the first chunk, [`Silence::Bare`] fills chunks with
+    /// zeros.
     fn chunk_end(&self, n_frames: usize, start: usize, end: usize) -> usize {
         let whole = start + self.chunk * self.step;
         match self.silence {

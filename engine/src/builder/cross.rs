@@ -1,5 +1,5 @@
-//! Cross attention: a decoder attends to the encoder output. The keys and values of the output are computed once,
-//! by a graph of their own.
+//! Cross attention: a decoder attends to the encoder output. A separate graph computes the keys and values of the
+//! output once.
 
 use kernels::GgmlType;
 
@@ -51,7 +51,7 @@ impl Builder<'_> {
         };
     }
 
-    /// Forgets inputs that only the computation of stored keys and values reads.
+    /// Removes inputs that only the computation of stored keys and values reads.
     pub(super) fn drop_unread_encoded(&mut self) {
         let leafs = self.g.leafs();
         self.inputs.encoded.rows = self.inputs.encoded.rows.filter(|id| leafs.contains(id));

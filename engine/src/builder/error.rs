@@ -92,7 +92,7 @@ pub enum BuildError {
         /// Number of evaluated statements and values when the build stopped.
         n_steps: usize,
     },
-    /// Operands of other types in a program, which its lowering rules out.
+    /// A program has operands of unexpected types. The lowering of declarations prevents this error.
     #[error("internal error: the program of the declaration is inconsistent")]
     Inconsistent,
     /// RoPE in an architecture that declares no RoPE kind.

@@ -23,7 +23,7 @@ pub struct ImageRules {
     /// Side of a window in blocks; 0 without windows. The blocks of a window are consecutive, and the windows at the
     /// right and bottom edges are smaller.
     pub window: usize,
-    /// Rows have positions along the axes of M-RoPE: the row and the column of their block.
+    /// Whether rows have positions along the axes of M-RoPE: the row and the column of their block.
     pub axes: bool,
 }
 
@@ -104,8 +104,8 @@ impl ImageRules {
         }
     }
 
-    /// Returns the rules with other limits of the area, in blocks. A limit that is not given is moved as far as the given
-    /// limit requires.
+    /// Returns the rules with other limits of the area, in blocks. If only one limit is given, the other limit changes
+    /// if it contradicts the given one.
     ///
     /// # Errors
     /// The reason, if all images have one size.
@@ -220,7 +220,14 @@ fn multiple(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) -> [usize; 2
     } else {
         rounded
     };
-    blocks.map(|n| n * unit)
+    // The published preprocessing exceeds the maximum for close limits and for narrow images. The longer side is cut.
+    let [columns, rows] = blocks;
+    let within = if columns >= rows {
+        [columns.min(max / rows), rows]
+    } else {
+        [columns, rows.min(max / columns)]
+    };
+    within.map(|n| n * unit)
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ pub struct EncodedInputs {
     pub rows: Option<TensorId>,
     /// Position of each encoder row, i32 `[n_encoded]`.
     pub positions: Option<TensorId>,
-    /// Row of [`CrossSlot`](super::CrossSlot) for each encoder row, i64 `[n_encoded]`: its index.
+    /// Row of [`CrossSlot`](super::CrossSlot) that each encoder row is written to, i64 `[n_encoded]`.
     pub cells: Option<TensorId>,
     /// Page tables of the encoded rows.
     pub tables: Option<TableInputs>,

@@ -110,8 +110,8 @@ impl Builder<'_> {
         self.matmul(weights, columns)
     }
 
-    /// Rotates `x [d, n, T]` by the place of each patch: the pairs `(i, i + d / 2)` with `i < d / 4` by the row, and the
-    /// others by the column, with the same frequencies.
+    /// Rotates `x [d, n, T]` by the place of each patch: the pairs `(i, i + d / 2)` with `i < d / 4` by the row, and
+    /// the other pairs by the column, with equal frequencies.
     pub fn rope_grid(&mut self, x: TensorId, base: f32) -> TensorId {
         let d = self.g.tensor(x).ne[0];
         let quarter = d / 4;

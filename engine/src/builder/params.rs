@@ -17,8 +17,8 @@ pub struct BuildParams {
     pub part: GraphPart,
     /// Hidden states to compute in addition to the result.
     pub hidden: HiddenRows,
-    /// Rows of the encoder output; 0 in graphs without cross attention. A graph of [`GraphPart::Cross`] has as
-    /// many tokens.
+    /// Rows of the encoder output; 0 in graphs without cross attention. The number of tokens in graphs of
+    /// [`GraphPart::Cross`].
     pub n_encoded: usize,
     /// Width of the residual stream and of the encoder output.
     pub n_embd: usize,

@@ -1,7 +1,7 @@
 //! Low-rank adapters of published checkpoints (LoRA, as the PEFT library saves them), and their conversion to GGUF.
 //!
-//! The second factor of an adapter has the rows of the weight, so that the steps of the checkpoint section that select
-//! and reorder rows apply to the factor. The first factor does not change.
+//! The rows of an adapter's second factor correspond to the rows of the weight. Steps of the checkpoint section that
+//! select and reorder rows therefore apply to this factor. The first factor does not change.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ use super::view::View;
 use crate::gguf::GgufWriter;
 use crate::model::{Architecture, Registered};
 
-/// Longest `adapter_config.json`.
+/// Maximum size of `adapter_config.json`, in bytes.
 const MAX_CONFIG: u64 = 1 << 20;
 
 /// Settings of an adapter.
@@ -45,7 +45,7 @@ struct AdapterConfig {
 pub struct AdapterConversion {
     /// Architecture of the base model.
     pub arch: &'static Architecture,
-    /// Numerator of the scale.
+    /// Numerator of the scale; the denominator is the rank.
     pub alpha: f64,
     /// Name of the base model, if the adapter has one.
     pub base: Option<String>,
@@ -62,7 +62,7 @@ pub struct AdaptedWeight {
     pub name: String,
     /// Rank of the factors.
     pub rank: usize,
-    /// Names of the adapted modules; several for a stack.
+    /// Names of the adapted weights in the checkpoint; several for a stack of experts.
     pub from: Vec<String>,
     /// Sizes of both factors, innermost dimension first.
     pub shapes: [Vec<usize>; 2],
@@ -89,14 +89,14 @@ impl AdapterConversion {
                 (factor.index == n).then(|| format!("{module}.weight"))
             })
         };
-        let (first, second) = (factor(all, 0)?, factor(Shards::open(&file)?, 1)?);
-        let base_config = Config::read(&base.join("config.json"))?;
-        let (arch, tensors) = plan::of_rows(&base_config, &second, archs)?;
-        let embeddings: Vec<String> = Shards::open(&file)?
+        let embeddings: Vec<String> = all
             .iter()
             .filter_map(|t| split(&t.name).filter(|(_, factor)| factor.is_embedding))
             .map(|(module, _)| format!("{module}.weight"))
             .collect();
+        let (first, second) = (factor(all, 0)?, factor(Shards::open(&file)?, 1)?);
+        let base_config = Config::read(&base.join("config.json"))?;
+        let (arch, tensors) = plan::of_rows(&base_config, &second, archs)?;
         let mut adapter = AdapterConversion {
             arch,
             alpha: alpha(&config),
@@ -249,7 +249,7 @@ impl AdapterConversion {
     }
 }
 
-/// Returns the type of a factor.
+/// Returns the GGUF type of a factor.
 fn output(source: SourceType) -> GgmlType {
     match source {
         SourceType::F32 | SourceType::F64 => GgmlType::F32,
@@ -258,13 +258,14 @@ fn output(source: SourceType) -> GgmlType {
     }
 }
 
-/// A factor in the name of a tensor.
+/// Factor that a tensor name denotes.
 struct Factor {
+    /// 0 for `lora_A`, and 1 for `lora_B`.
     index: usize,
     is_embedding: bool,
 }
 
-/// Returns the adapted module and the factor that the name of a tensor means.
+/// Splits a tensor name into the adapted module and the factor.
 fn split(name: &str) -> Option<(&str, Factor)> {
     let name = name.strip_prefix("base_model.model.").unwrap_or(name);
     for (mark, index, is_embedding) in [
@@ -322,7 +323,7 @@ fn alpha(config: &AdapterConfig) -> f64 {
     }
 }
 
-/// Returns the scale of a weight.
+/// Returns the scale of a weight, which `alpha_pattern` can change.
 fn factor(config: &AdapterConfig, weight: &str, rank: usize) -> f64 {
     let module = weight.trim_end_matches(".weight");
     let is_of = |key: &str| module == key || module.ends_with(&format!(".{key}"));

@@ -4,7 +4,7 @@
 //! order of the data flow:
 //!
 //! - `safetensors`, `shards`: checked headers, and the tensors of all files
-//! - `config`, `setting`: `config.json`, the values of settings, and of keys
+//! - `config`, `setting`: `config.json`, the values of settings, and the values of metadata keys
 //! - `view`, `data`: steps of a mapping, and the written elements
 //! - `rope`, `tokenizer`: rotary scaling and vocabularies
 //! - `plan`, `write`: a checked plan, and the writer of its file

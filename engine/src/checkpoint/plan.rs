@@ -272,12 +272,12 @@ struct Planner<'a> {
     /// Tensors of the checkpoint that are converted.
     used: HashSet<String>,
     tensors: Vec<ConvertedTensor>,
-    /// Whether steps that do not only select or reorder rows are errors.
+    /// Whether steps other than selecting, reordering, and scaling rows are errors.
     has_rows_only: bool,
 }
 
-/// Plans the tensors that an architecture makes from matrices with the rows of its weights, such as the second factors
-/// of a low-rank adapter.
+/// Plans the conversion of matrices whose rows correspond to those of the weights, such as the second factors of a
+/// low-rank adapter.
 pub(super) fn of_rows(
     config: &Config,
     shards: &Shards,
@@ -295,7 +295,7 @@ pub(super) fn of_rows(
         tensors: Vec::new(),
         has_rows_only: true,
     };
-    // Sizes of steps follow from settings.
+    // The settings determine the sizes of steps.
     planner.settings(Path::new("."))?;
     planner.all_tensors()?;
     planner.check_unused()?;

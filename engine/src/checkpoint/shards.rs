@@ -66,7 +66,7 @@ impl Shards {
         Ok(())
     }
 
-    /// Gives tensors new names, and leaves out those without one.
+    /// Renames all tensors, and removes a tensor if `rename` returns `None`.
     pub fn renamed(mut self, rename: impl Fn(&str) -> Option<String>) -> Result<Shards, CheckpointError> {
         self.names.clear();
         for (s, shard) in self.shards.iter_mut().enumerate() {

@@ -3,21 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sha2::{Digest as _, Sha256};
-
-use crate::backend::PendingRead;
-use crate::builder::{Adaptation, AudioRules, BuildParams, CacheView};
+use crate::builder::AudioRules;
 use crate::model::Model;
 
-use super::adapt::Adapters;
 use super::batch::{AxisPosition, BatchToken};
-use super::encoded::Encoded;
-use super::graphs::GraphSource;
-use super::inputs::{ImageInput, Ubatch};
+use super::encoder_graph::EncoderGraph;
+use super::inputs::ImageInput;
 use super::media::MediaRows;
-use super::outputs::Outputs;
-use super::runner::GraphRunner;
-use super::settings::Settings;
 use super::{ContextError, ContextParams, DecodeError, SeqSet};
 
 /// An error that can occur when creating or using an encoder of audio.
@@ -34,7 +26,7 @@ pub enum AudioError {
         expected: usize,
         found: usize,
     },
-    /// The encoder returns no row for so little audio.
+    /// The audio is too short for one row.
     #[error("the audio has {n_samples} samples; the encoder needs at least {least}")]
     TooShort { n_samples: usize, least: usize },
     /// The graph cannot be reserved.
@@ -47,13 +39,11 @@ pub enum AudioError {
 
 /// Encoder of audio with its graph and compute buffers.
 pub struct AudioEncoder {
-    model: Arc<Model>,
-    settings: Settings,
-    runner: GraphRunner,
+    graph: EncoderGraph,
     rules: AudioRules,
-    /// Values in a row.
+    /// Number of values in a row.
     width: usize,
-    /// Fewest positions with a row.
+    /// Minimum number of positions for one row.
     least: usize,
 }
 
@@ -70,41 +60,20 @@ impl AudioEncoder {
             return Err(AudioError::NotAnEncoder { model });
         };
         let n = rules.chunk;
-        let params = ContextParams {
-            n_ctx: n,
-            n_batch: n,
-            n_ubatch: n,
-            n_threads: params.n_threads,
-            n_threads_batch: params.n_threads_batch,
-            thread_pool: params.thread_pool.clone(),
-            precision: params.precision,
-            profile: params.profile.clone(),
-            ..ContextParams::default()
-        };
-        let settings = Settings::new(&params, &model)?;
-        let mut runner = GraphRunner::new(&model, &settings.params)?;
-        let view = CacheView::default();
-        let source = GraphSource {
-            model: &model,
-            view: &view,
-            adaptation: Adaptation::NONE,
-        };
-        runner.reserve(source, &[settings.build_params(&model)])?;
-        runner.reserve_inputs(n, 1, n);
-        let has_row = |n: &usize| model.rows_of(*n).is_some_and(|rows| rows > 0);
+        let mut graph = EncoderGraph::new(model, n, params)?;
+        graph.reserve(n)?;
+        let has_row = |n: &usize| graph.model.rows_of(*n).is_some_and(|rows| rows > 0);
         Ok(AudioEncoder {
-            width: model.result_shape()[0],
+            width: graph.model.result_shape()[0],
             least: (1..n).find(has_row).unwrap_or(n),
-            model,
-            settings,
-            runner,
+            graph,
             rules,
         })
     }
 
     /// Returns the encoder's weights and declaration.
     pub fn model(&self) -> &Arc<Model> {
-        &self.model
+        &self.graph.model
     }
 
     /// Returns the preprocessing of audio.
@@ -119,7 +88,7 @@ impl AudioEncoder {
 
     /// Returns the size of the compute buffers in bytes.
     pub fn n_bytes(&self) -> usize {
-        self.runner.n_bytes()
+        self.graph.n_bytes()
     }
 
     /// Returns the number of rows of `n_samples` samples, from the declaration and the keys of the file.
@@ -133,21 +102,12 @@ impl AudioEncoder {
         if n < self.least {
             return 0;
         }
-        self.model.rows_of(n).unwrap_or(0)
+        self.model().rows_of(n).unwrap_or(0)
     }
 
     /// Returns a digest of a spectrogram and of the encoder, the [`MediaRows::id`] of its rows.
     pub fn id_of(&self, n_samples: usize, spectrogram: &[f32]) -> u128 {
-        let encoder = self.model.fingerprint();
-        let mut hash = Sha256::new();
-        hash.update(encoder.arch);
-        for number in [encoder.hparams, encoder.tensors, encoder.weights, n_samples as u64] {
-            hash.update(number.to_le_bytes());
-        }
-        hash.update(bytemuck::cast_slice::<f32, u8>(spectrogram));
-        let digest: [u8; 32] = hash.finalize().into();
-        let (half, _) = digest.as_chunks::<16>();
-        u128::from_le_bytes(half[0])
+        self.graph.id_of(&[n_samples as u64], bytemuck::cast_slice(spectrogram))
     }
 
     /// Computes the rows of audio, a chunk at a time. The spectrogram `[n_mel, n_frames]` is that of `n_samples`
@@ -183,8 +143,6 @@ impl AudioEncoder {
 
     /// Appends the rows of a chunk of `n` positions.
     fn compute(&mut self, n: usize, n_rows: usize, columns: &[f32], rows: &mut Vec<f32>) -> Result<(), DecodeError> {
-        let mut buffers = self.model.buffers().iter();
-        buffers.try_for_each(|buffer| buffer.check())?;
         let token = |pos: usize| BatchToken {
             token: 0,
             pos: pos as i32,
@@ -194,37 +152,9 @@ impl AudioEncoder {
             axes: AxisPosition::default(),
         };
         let tokens: Vec<BatchToken> = (0..n).map(token).collect();
-        let view = CacheView::default();
-        let source = GraphSource {
-            model: &self.model,
-            view: &view,
-            adaptation: Adaptation::NONE,
-        };
-        let params = BuildParams {
-            n_tokens: n,
-            n_outputs: n,
-            ..self.settings.build_params(&self.model)
-        };
-        let graph = self.runner.prepare(source, params)?;
-        let ubatch = Ubatch {
-            tokens: &tokens,
-            memory: None,
-            outputs: &Outputs::new(&self.model, &self.settings),
-            adapters: &Adapters::default(),
-            encoded: &Encoded::default(),
-            hidden: &[],
-            media: &[],
-            frames: columns,
-            image: ImageInput::default(),
-        };
-        let mut computed = graph.run(ubatch, self.settings.params.n_threads_batch)?;
         let start = rows.len();
         rows.resize(start + n_rows * self.width, 0.0);
-        let chunk = &mut rows[start..];
-        let pending: Option<Box<dyn PendingRead>> = computed.read_result(chunk)?;
-        if let Some(read) = pending {
-            read.wait(bytemuck::cast_slice_mut(chunk))?;
-        }
-        Ok(())
+        let image = ImageInput::default();
+        self.graph.compute(&tokens, image, columns, &mut rows[start..])
     }
 }

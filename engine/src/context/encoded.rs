@@ -9,7 +9,7 @@ pub(super) struct Encoded {
     rows: Vec<f32>,
     /// Token of each row.
     tokens: Vec<BatchToken>,
-    /// The keys and values of cross attention are those of the rows.
+    /// Whether the stored keys and values of cross attention were computed from the rows.
     is_stored: bool,
 }
 
@@ -72,12 +72,12 @@ impl Encoded {
         &self.tokens
     }
 
-    /// Returns true if the keys and values of cross attention are those of the rows.
+    /// Returns true if the stored keys and values of cross attention were computed from the rows.
     pub fn is_stored(&self) -> bool {
         self.is_stored
     }
 
-    /// Records whether the keys and values of cross attention are those of the rows.
+    /// Records whether the stored keys and values of cross attention were computed from the rows.
     pub fn set_stored(&mut self, is_stored: bool) {
         self.is_stored = is_stored;
     }

@@ -2,25 +2,17 @@
 
 use std::sync::Arc;
 
-use sha2::{Digest as _, Sha256};
-
-use crate::backend::PendingRead;
-use crate::builder::{Adaptation, BuildParams, CacheView, ImageRules, ImageSize, PatchGrid};
+use crate::builder::{ImageRules, ImageSize, PatchGrid};
 use crate::gguf::{Array, Value};
 use crate::model::Model;
 
-use super::adapt::Adapters;
 use super::batch::BatchToken;
-use super::encoded::Encoded;
-use super::graphs::GraphSource;
+use super::encoder_graph::EncoderGraph;
 use super::image_sizes::ImageSizes;
-use super::inputs::{ImageInput, Ubatch};
+use super::inputs::ImageInput;
 use super::media::MediaRows;
 use super::media_error::MediaError;
-use super::outputs::Outputs;
 use super::patches::{ChannelScale, Patch, in_reading_order, patch_columns, patches};
-use super::runner::GraphRunner;
-use super::settings::Settings;
 use super::{AxisPosition, ContextParams, DecodeError, SeqSet};
 
 /// Metadata keys with the mean and the deviation of each color channel.
@@ -28,9 +20,7 @@ const COLOR_KEYS: [&str; 2] = ["clip.vision.image_mean", "clip.vision.image_std"
 
 /// Encoder of images with its graph and compute buffers.
 pub struct MediaEncoder {
-    model: Arc<Model>,
-    settings: Settings,
-    runner: GraphRunner,
+    graph: EncoderGraph,
     sizes: ImageSizes,
     colors: [ChannelScale; 3],
     /// Number of values in a row.
@@ -38,8 +28,8 @@ pub struct MediaEncoder {
 }
 
 impl MediaEncoder {
-    /// Creates an encoder, and reserves memory if all images have one size. Of the parameters, only those of threads, precision,
-    /// and profile apply.
+    /// Creates an encoder, and reserves memory if all images have one size. Of the parameters, only those of threads,
+    /// precision, and profile apply.
     ///
     /// # Errors
     /// [`MediaError`] if the model is not an encoder of images, or memory is insufficient.
@@ -50,42 +40,21 @@ impl MediaEncoder {
         };
         let colors = colors(&model)?;
         let n = rules.max_patches();
-        let params = ContextParams {
-            n_ctx: n,
-            n_batch: n,
-            n_ubatch: n,
-            n_threads: params.n_threads,
-            n_threads_batch: params.n_threads_batch,
-            thread_pool: params.thread_pool.clone(),
-            precision: params.precision,
-            profile: params.profile.clone(),
-            ..ContextParams::default()
-        };
-        let settings = Settings::new(&params, &model)?;
-        let mut runner = GraphRunner::new(&model, &settings.params)?;
-        let view = CacheView::default();
-        let source = GraphSource {
-            model: &model,
-            view: &view,
-            adaptation: Adaptation::NONE,
-        };
+        let mut graph = EncoderGraph::new(model, n, params)?;
         // Images of other sizes reserve memory when they are encoded, since most are far below the maximum.
         if matches!(rules.size, ImageSize::Fixed(_)) {
-            runner.reserve(source, &[settings.build_params(&model)])?;
-            runner.reserve_inputs(n, 1, n);
+            graph.reserve(n)?;
         }
         Ok(MediaEncoder {
-            width: model.result_shape()[0],
-            sizes: ImageSizes::new(&model, rules),
-            model,
-            settings,
-            runner,
+            width: graph.model.result_shape()[0],
+            sizes: ImageSizes::new(&graph.model, rules),
+            graph,
             colors,
         })
     }
 
-    /// Limits the number of rows of an image, which determines the size that images are resized to. `None` keeps a limit
-    /// of the declaration.
+    /// Limits the number of rows of an image, which determines the size that images are resized to. `None` keeps a
+    /// limit of the declaration.
     ///
     /// # Errors
     /// [`MediaError::Limits`] if all images have one size, or the limits are invalid.
@@ -96,7 +65,7 @@ impl MediaEncoder {
 
     /// Returns the encoder's weights and declaration.
     pub fn model(&self) -> &Arc<Model> {
-        &self.model
+        &self.graph.model
     }
 
     /// Returns the preprocessing of images.
@@ -116,22 +85,12 @@ impl MediaEncoder {
 
     /// Returns the size of the compute buffers in bytes.
     pub fn n_bytes(&self) -> usize {
-        self.runner.n_bytes()
+        self.graph.n_bytes()
     }
 
     /// Returns a digest of an image and of the encoder, the [`MediaRows::id`] of its rows.
     pub fn id_of(&self, width: usize, height: usize, rgb: &[u8]) -> u128 {
-        let encoder = self.model.fingerprint();
-        let mut hash = Sha256::new();
-        hash.update(encoder.arch);
-        let numbers = [encoder.hparams, encoder.tensors, encoder.weights];
-        for number in numbers.into_iter().chain([width as u64, height as u64]) {
-            hash.update(number.to_le_bytes());
-        }
-        hash.update(rgb);
-        let digest: [u8; 32] = hash.finalize().into();
-        let (half, _) = digest.as_chunks::<16>();
-        u128::from_le_bytes(half[0])
+        self.graph.id_of(&[width as u64, height as u64], rgb)
     }
 
     /// Computes the rows of an image: 8-bit red, green, and blue values by pixel, in reading order. The image has the
@@ -161,48 +120,18 @@ impl MediaEncoder {
     }
 
     fn compute(&mut self, grid: PatchGrid, rgb: &[u8]) -> Result<Vec<f32>, DecodeError> {
-        let mut buffers = self.model.buffers().iter();
-        buffers.try_for_each(|buffer| buffer.check())?;
         let patches = patches(&self.rules(), grid);
         let colors = patch_columns(self.rules().patch, grid, &patches, &self.colors, rgb);
         let tokens: Vec<BatchToken> = patches.iter().map(token).collect();
-        let n_rows = self.sizes.rows_of(patches.len());
         let place = |patch: &Patch| (patch.row * grid.columns + patch.column) as i32;
         let places: Vec<i32> = patches.iter().map(place).collect();
-        let params = BuildParams {
-            n_tokens: grid.n_patches(),
-            n_outputs: grid.n_patches(),
+        let image = ImageInput {
+            patches: &colors,
+            places: &places,
             grid,
-            ..self.settings.build_params(&self.model)
         };
-        let view = CacheView::default();
-        let source = GraphSource {
-            model: &self.model,
-            view: &view,
-            adaptation: Adaptation::NONE,
-        };
-        let graph = self.runner.prepare(source, params)?;
-        let ubatch = Ubatch {
-            tokens: &tokens,
-            memory: None,
-            outputs: &Outputs::new(&self.model, &self.settings),
-            adapters: &Adapters::default(),
-            encoded: &Encoded::default(),
-            hidden: &[],
-            media: &[],
-            frames: &[],
-            image: ImageInput {
-                patches: &colors,
-                places: &places,
-                grid,
-            },
-        };
-        let mut computed = graph.run(ubatch, self.settings.params.n_threads_batch)?;
-        let mut rows = vec![0.0; self.width * n_rows];
-        let pending: Option<Box<dyn PendingRead>> = computed.read_result(&mut rows)?;
-        if let Some(read) = pending {
-            read.wait(bytemuck::cast_slice_mut(&mut rows))?;
-        }
+        let mut rows = vec![0.0; self.width * self.sizes.rows_of(patches.len())];
+        self.graph.compute(&tokens, image, &[], &mut rows)?;
         Ok(rows)
     }
 }

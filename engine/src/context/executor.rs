@@ -13,7 +13,7 @@ use super::batch::BatchToken;
 use super::encoded::Encoded;
 use super::graphs::GraphSource;
 use super::hybrid::{Memory, PlaceError, Transaction};
-use super::inputs::{ImageInput, Ubatch};
+use super::inputs::Ubatch;
 use super::outputs::Outputs;
 use super::padding::Padding;
 use super::runner::GraphRunner;
@@ -94,9 +94,10 @@ impl Executor {
         let settings = &self.settings;
         let most = settings.params.n_ubatch.min(settings.params.n_outputs_max);
         let suitable = may_be_padded(settings, outputs, tokens) && placed.view().states.is_empty();
-        let padded = match suitable && self.padding.pad(tokens, most) {
-            true => self.padding.tokens(),
-            false => tokens,
+        let padded = if suitable && self.padding.pad(tokens, most) {
+            self.padding.tokens()
+        } else {
+            tokens
         };
         let params = BuildParams {
             media: self.media_of(tokens),
@@ -110,15 +111,10 @@ impl Executor {
         let graph = self.runner.prepare(source, params)?;
         self.perf.count_graph(graph.was_built);
         let ubatch = Ubatch {
-            tokens: padded,
             memory: placed.cells(),
-            outputs,
-            adapters: &self.adapters,
-            encoded: &self.encoded,
             hidden: step.given(),
             media: step.media(),
-            image: ImageInput::default(),
-            frames: &[],
+            ..Ubatch::new(padded, outputs, &self.adapters, &self.encoded)
         };
         let computed = graph.run(ubatch, self.settings.n_threads(n_tokens))?;
         step.append(computed)?;
@@ -144,15 +140,8 @@ impl Executor {
         let graph = self.runner.prepare(source, params)?;
         self.perf.count_graph(graph.was_built);
         let ubatch = Ubatch {
-            tokens,
-            memory: None,
-            outputs,
-            adapters: &self.adapters,
-            encoded: &self.encoded,
-            hidden: &[],
-            media: &[],
-            image: ImageInput::default(),
             frames,
+            ..Ubatch::new(tokens, outputs, &self.adapters, &self.encoded)
         };
         let mut computed = graph.run(ubatch, self.settings.params.n_threads_batch)?;
         let Some(width) = computed.result_width() else {
@@ -165,7 +154,7 @@ impl Executor {
         }
     }
 
-    /// Computes the keys and values that cross attention reads, unless they are those of the encoder output.
+    /// Computes the keys and values that cross attention reads, unless those of the encoder output are stored.
     fn store_cross(&mut self, memory: &Memory, outputs: &Outputs) -> Result<(), DecodeError> {
         let n_rows = self.encoded.len();
         if n_rows == 0 || self.encoded.is_stored() || memory.view().cross.is_empty() {
@@ -179,17 +168,7 @@ impl Executor {
         };
         let graph = self.runner.prepare(source, params)?;
         self.perf.count_graph(graph.was_built);
-        let ubatch = Ubatch {
-            tokens: self.encoded.tokens(),
-            memory: None,
-            outputs,
-            adapters: &self.adapters,
-            encoded: &self.encoded,
-            hidden: &[],
-            media: &[],
-            image: ImageInput::default(),
-            frames: &[],
-        };
+        let ubatch = Ubatch::new(self.encoded.tokens(), outputs, &self.adapters, &self.encoded);
         graph.run(ubatch, self.settings.params.n_threads_batch)?;
         self.encoded.set_stored(true);
         Ok(())
@@ -313,7 +292,7 @@ impl Executor {
     }
 }
 
-/// Returns true if copies of a token change no result of a ubatch. Each token would change recurrent states.
+/// Returns true if copies of a token change no result of a ubatch, except through recurrent states.
 fn may_be_padded(settings: &Settings, outputs: &Outputs, tokens: &[BatchToken]) -> bool {
     let has_plain_outputs = settings.hidden_rows() == HiddenRows::None && !outputs.are_pooled();
     has_plain_outputs && tokens.iter().all(|token| token.media.is_none())

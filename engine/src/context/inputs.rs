@@ -34,6 +34,28 @@ pub(super) struct Ubatch<'a> {
     pub frames: &'a [f32],
 }
 
+impl<'a> Ubatch<'a> {
+    /// Returns a ubatch of tokens without cell memory, hidden states, media, image, and frames.
+    pub fn new(
+        tokens: &'a [BatchToken],
+        outputs: &'a Outputs,
+        adapters: &'a Adapters,
+        encoded: &'a Encoded,
+    ) -> Ubatch<'a> {
+        Ubatch {
+            tokens,
+            memory: None,
+            outputs,
+            adapters,
+            encoded,
+            hidden: &[],
+            media: &[],
+            image: ImageInput::default(),
+            frames: &[],
+        }
+    }
+}
+
 /// Image that an encoder reads; empty for other graphs.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ImageInput<'a> {
@@ -293,8 +315,7 @@ pub(super) fn along_axes(positions: impl Iterator<Item = i32> + Clone) -> impl I
     (0..ROPE_AXES).flat_map(move |axis| positions.clone().map(move |p| if axis == last { 0 } else { p }))
 }
 
-/// Returns the weight of each row of a table of `side` rows for each of `n` places, whose first and last are those of
-/// the table.
+/// Returns the weights of a linear interpolation from `side` to `n` rows with aligned corners: `[side, n]`.
 fn linear_weights(side: usize, n: usize) -> Vec<f32> {
     let mut weights = vec![0.0; side * n];
     // The places are computed in f32, as in the published model.

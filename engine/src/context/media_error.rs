@@ -18,7 +18,7 @@ pub enum MediaError {
         found: String,
     },
     /// The sides of the image differ too much.
-    #[error("the encoder takes no images of {width} x {height} pixels; crop the image to a ratio of at most 200 to 1")]
+    #[error("cannot encode images of {width} x {height} pixels; crop the image to a ratio of at most 200 to 1")]
     Ratio { width: usize, height: usize },
     /// All images have one size, or the limits exclude each other.
     #[error("images cannot be limited to {min} to {max} rows: {reason}")]

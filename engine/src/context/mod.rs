@@ -6,7 +6,8 @@
 //! - state: `hybrid` (over `memory`, `recurrent`, and `cross`), `encoded`
 //! - results: `step` (over `outputs`, `pooled`, `hidden`)
 //! - validation: `settings`, `admission`
-//! - media: `media`, `axes`, and `encoder` (over `patches`, `image_sizes`), which computes the rows of an image without a context
+//! - media: `media`, `axes`, and the encoders `encoder` (over `patches` and `image_sizes`) and `audio_encoder`, which
+//!   compute rows by an `encoder_graph` without a context
 //! - operations on these parts: `shift`, `state`, `adapt`
 //!
 //! A decode is a value, so that the compiler checks the order of its phases. `Results::admit` returns a
@@ -26,6 +27,7 @@ mod context;
 mod cross;
 mod encoded;
 mod encoder;
+mod encoder_graph;
 mod error;
 mod executor;
 mod graphs;

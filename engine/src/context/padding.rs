@@ -1,4 +1,4 @@
-//! Pads small ubatches to a few sizes, so that a GPU has a recorded graph for each of them.
+//! Pads small ubatches to powers of two, so that a few captured CUDA graphs serve all sizes.
 
 use crate::backend::DeviceKind;
 use crate::model::Model;
@@ -8,8 +8,7 @@ use super::batch::BatchToken;
 /// Largest padded ubatch.
 const MAX_PADDED: usize = 32;
 
-/// Returns true if GPUs compute all layers of a model. Only GPUs record graphs, and only there do more columns
-/// cost next to nothing.
+/// Returns true if GPUs compute all layers of a model. CPUs capture no graphs, and padding would cost time there.
 pub(super) fn runs_on_gpus(model: &Model) -> bool {
     let (base, placement) = (model.base(), model.placement());
     (0..base.n_layer()).all(|layer| placement.kv_device(layer).kind() == DeviceKind::Gpu)

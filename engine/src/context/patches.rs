@@ -21,8 +21,8 @@ impl ChannelScale {
 pub(super) struct Patch {
     pub column: usize,
     pub row: usize,
-    /// Position for windows: those of a window lie between consecutive multiples of its area. Without windows, the
-    /// index of the patch.
+    /// Position of the patch. The positions of a window are between consecutive multiples of its area. Without
+    /// windows, the position is the index of the patch.
     pub pos: usize,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn patches(rules: &ImageRules, grid: PatchGrid) -> Vec<Patch> {
     patches
 }
 
-/// Returns the column and the row of each block, by window. Without windows, all blocks belong to one.
+/// Returns the column and the row of each block, by window. Without windows, all blocks are in one window.
 fn windows(rules: &ImageRules, grid: PatchGrid) -> Vec<Vec<[usize; 2]>> {
     let block = rules.block.max(1);
     let (columns, rows) = (grid.columns / block, grid.rows / block);

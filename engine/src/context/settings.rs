@@ -89,7 +89,7 @@ impl Settings {
 
     /// Returns the maximum number of tokens per encode call.
     pub fn n_encode_max(&self) -> usize {
-        self.params.n_batch.min(self.n_ctx)
+        self.params.memory(self.n_ctx).n_encode_max()
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Interpreted {
     globals: Vec<Handle>,
     /// Handles of each layer, by group.
     groups: Vec<Vec<Vec<Handle>>>,
-    /// Variables of the last build, whose memory is reused.
+    /// Variables of the last build. Each build reuses their memory.
     vars: Mutex<Vars>,
 }
 
@@ -157,6 +157,8 @@ impl<'g> Run<'g> {
                 n_nodes,
                 n_steps: self.n_steps,
             });
+            // The skipped values are `TensorId(0)`, so the graph must not be empty.
+            b.positions();
         }
         !self.is_over
     }
@@ -413,8 +415,8 @@ fn present(b: &mut Builder<'_>, handle: Handle, tensor: &DeclaredTensor) -> Hand
     }
 }
 
-/// Records that a program is inconsistent, which lowering rules out.
+/// Records that a program is inconsistent, which lowering rules out. Returns a tensor that exists in every graph.
 fn mismatch(b: &mut Builder<'_>) -> TensorId {
     b.fail(BuildError::Inconsistent);
-    TensorId(0)
+    b.positions()
 }

@@ -152,7 +152,7 @@ pub enum Presence {
     Optional,
     /// The tensor is absent if its shape differs.
     Form,
-    /// The `embed` with this index replaces the tensor.
+    /// Without the tensor, the `embed` with this index is used.
     Tied(usize),
 }
 

@@ -29,7 +29,7 @@ impl ImportanceMatrix {
         legacy::parse(&std::fs::read(path)?)
     }
 
-    /// Reads a file in memory, in either format; `path` appears in messages only.
+    /// Parses the contents of a file in either format. `path` is only used in messages.
     ///
     /// # Errors
     /// If the file is damaged or of another kind.

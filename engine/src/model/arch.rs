@@ -67,7 +67,7 @@ pub trait LoadProgram: fmt::Debug + Send + Sync {
     /// Returns a digest of the declaration.
     fn digest(&self) -> u64;
 
-    /// Does the work of [`LoadCode`].
+    /// Reads the hyperparameters, declares the tensors, and returns the graph builder; see [`LoadCode`].
     fn load(&self, r: &mut HparamReader<'_>, t: &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>>;
 }
 
@@ -133,8 +133,8 @@ impl Architecture {
         }
     }
 
-    /// Returns build parameters for a graph of one token in one sequence, of the largest square image, or of one chunk of
-    /// audio.
+    /// Returns build parameters for a graph of one token in one sequence, of the largest square image, or of one chunk
+    /// of audio.
     pub(super) fn build_params(&self, base: &Base, graph: &dyn BuildGraph) -> BuildParams {
         let grid = graph.image().map_or_else(PatchGrid::default, |rules| rules.largest());
         let n_tokens = match self.media {

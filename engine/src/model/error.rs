@@ -53,7 +53,7 @@ pub enum ModelError {
         nearest: Vec<String>,
     },
     /// The declaration of the architecture has errors.
-    #[error("{}: the declaration of architecture `{arch}` cannot be used: {reason}", .path.display())]
+    #[error("{}: cannot use the declaration of architecture `{arch}`: {reason}", .path.display())]
     Declaration {
         path: PathBuf,
         /// Name of the architecture.

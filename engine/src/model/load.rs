@@ -57,11 +57,11 @@ pub struct LoadPlan {
     pub base: Base,
     /// Tensor table.
     pub rows: Vec<TableRow>,
-    /// Width and number of the rows that a graph of one token, or of the largest square image, returns.
+    /// Width and number of the rows of a graph of one token, of the largest square image, or of one chunk of audio.
     pub result_shape: [usize; 2],
     /// Preprocessing of images; `None` if the model is not an encoder of images.
     pub image: Option<ImageRules>,
-    /// Preprocessing of audio, if an encoder reads audio.
+    /// Preprocessing of audio; `None` if the model is not an encoder of audio.
     pub audio: Option<AudioRules>,
     /// Location of each row of the tensor table.
     pub places: Vec<TensorPlacement>,
@@ -280,7 +280,7 @@ impl Model {
     pub fn audio_rules(&self) -> Option<AudioRules> {
         self.graph.audio()
     }
-    /// Returns the number of rows that an encoder of media returns for `n` positions; `None` if `n` are too few.
+    /// Returns the number of rows that an encoder of media returns for `n` positions; `None` if `n` is too small.
     pub fn rows_of(&self, n: usize) -> Option<usize> {
         let params = BuildParams {
             n_tokens: n,
@@ -294,12 +294,13 @@ impl Model {
     pub fn media_width(&self) -> usize {
         self.base.n_embd().saturating_mul(1 + self.n_features)
     }
-    /// Returns the width and number of the rows of a graph of one token, of the largest square image, or of one chunk of
-    /// audio.
+    /// Returns the width and number of the rows of a graph of one token, of the largest square image, or of one chunk
+    /// of audio.
     pub fn result_shape(&self) -> [usize; 2] {
         self.result_shape
     }
-    /// Returns build parameters for a graph of one token in one sequence, or of the largest square image.
+    /// Returns build parameters for a graph of one token in one sequence, of the largest square image, or of one chunk
+    /// of audio.
     pub(crate) fn build_params(&self) -> BuildParams {
         self.arch.build_params(&self.base, self.graph.as_ref())
     }

@@ -15,8 +15,8 @@ pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
 /// Callback for the vocabulary and the number of logits of a model.
 pub type VocabHook = Arc<dyn Fn(&Arc<Vocab>, usize) + Send + Sync>;
 
-/// Finds the architecture of a file by its name. `Ok(None)` means that there is none, and an error is the reason why an
-/// architecture of this name cannot be used.
+/// Finds an architecture by name. Returns `Ok(None)` for an unknown name, and an error message for a declaration that
+/// cannot be used.
 pub type FindArch = Arc<dyn Fn(&str) -> Result<Option<Registered>, String> + Send + Sync>;
 
 /// Parameters for loading a model.

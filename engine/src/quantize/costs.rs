@@ -1,4 +1,4 @@
-//! Costs of types: the divergence that a matrix causes in each type.
+//! Costs of types: the divergence that quantizing a matrix to each type causes.
 
 use kernels::GgmlType::{self, *};
 use rayon::prelude::*;
@@ -9,19 +9,19 @@ use super::write::column_weights;
 use crate::finite;
 use crate::gguf::GgufSet;
 
-/// Elements of a matrix whose errors are measured.
+/// Number of elements sampled from each matrix to measure errors.
 const SAMPLE: usize = 1 << 16;
 
-/// Largest importance of a column in errors, in medians. A few tokens, such as the first one, have activations of
-/// hundreds of times the usual magnitude in a few columns. They dominate the mean square, but not the divergence.
+/// Maximum importance of a column, as a multiple of the median. A few tokens, such as the first token, have outliers of
+/// hundreds of times the usual magnitude in a few columns. Outliers dominate the mean square, but not the divergence.
 const CAP: f32 = 8.0;
 
-/// Types that a budget chooses from. Smaller ones need an importance matrix.
+/// Candidate types with or without an importance matrix.
 const TYPES: [GgmlType; 17] = [
     Q2_0, Q2_K, IQ3_XXS, Q3_K, IQ3_S, MXFP4, IQ4_XS, Q4_0, IQ4_NL, Q4_K, Q4_1, Q5_0, Q5_K, Q5_1, Q6_K, Q8_0, F16,
 ];
 
-/// Types that a budget chooses from if errors are weighted.
+/// Additional candidate types with an importance matrix.
 const WEIGHTED_TYPES: [GgmlType; 5] = [IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S];
 
 /// Cost of storing a matrix in a type.
@@ -33,7 +33,7 @@ pub struct TypeCost {
     pub bytes: usize,
     /// Sum of squared errors divided by the sum of squares, both weighted by importance.
     pub error: f64,
-    /// Divergence that the type causes alone; 0 before a measurement.
+    /// Divergence if only this matrix is quantized; 0 before the measurement.
     pub divergence: f64,
 }
 
@@ -44,15 +44,15 @@ pub struct MatrixCosts {
     pub name: String,
     /// Number of elements.
     pub n_weights: usize,
-    /// Divergence divided by the error of a type.
+    /// Ratio of divergence to error.
     pub sensitivity: f64,
-    /// Whether the sensitivity was measured, not interpolated between layers.
+    /// Whether the sensitivity was measured instead of interpolated between layers.
     pub is_measured: bool,
-    /// Types, the smallest first.
+    /// Costs of each type, sorted by size.
     pub types: Vec<TypeCost>,
 }
 
-/// Returns the types that a budget chooses from.
+/// Returns the default candidate types.
 pub fn candidate_types(has_importance: bool) -> Vec<GgmlType> {
     let weighted = WEIGHTED_TYPES.iter().filter(|_| has_importance);
     weighted.chain(&TYPES).copied().collect()
@@ -106,7 +106,7 @@ pub fn measure_errors(
     Ok(costs)
 }
 
-/// Returns the importance of columns, at most [`CAP`] times the median.
+/// Limits the importance of columns to [`CAP`] times the median; 1 for all columns if the median is 0.
 fn capped(weights: &[f32]) -> Vec<f32> {
     let mut sorted = weights.to_vec();
     let middle = sorted.len() / 2;
@@ -119,12 +119,12 @@ fn capped(weights: &[f32]) -> Vec<f32> {
         .collect()
 }
 
-/// Rows of a tensor in equal distances, with the importance of their columns.
+/// Evenly spaced rows of a tensor, with the importance of their columns.
 struct Sample {
     n_in: usize,
     rows: Vec<f32>,
     weights: Option<Vec<f32>>,
-    /// Weights of errors.
+    /// Weights of errors: `weights`, limited by [`capped`].
     capped: Vec<f32>,
     /// Matrix of each row.
     matrices: Vec<usize>,
@@ -165,7 +165,7 @@ impl Sample {
         Ok(sample)
     }
 
-    /// Returns the relative error of a type that fits the rows.
+    /// Returns the relative error of a type whose blocks divide the rows.
     fn error(&self, ty: GgmlType) -> f64 {
         let mut encoded = vec![0; ty.row_bytes(self.n_in).unwrap_or(0)];
         let mut decoded = vec![0.0; self.n_in];
@@ -192,12 +192,12 @@ mod tests {
     #[test]
     fn importance_is_capped_at_a_multiple_of_the_median() {
         assert_eq!(capped(&[1.0, 2.0, 1e6, 3.0, 0.5]), [1.0, 2.0, 16.0, 3.0, 0.5]);
-        // Without a median, all columns count equally.
+        // If the median is 0, all columns have the same importance.
         assert_eq!(capped(&[0.0, 0.0, 5.0]), [1.0, 1.0, 1.0]);
     }
 
     #[test]
-    fn candidate_types_need_importance_below_two_bits() {
+    fn candidate_types_below_two_bits_need_importance() {
         assert!(!candidate_types(false).contains(&IQ1_S));
         let all = candidate_types(true);
         assert!(all.contains(&IQ1_S) && all.contains(&Q4_K));

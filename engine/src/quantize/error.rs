@@ -59,7 +59,7 @@ pub enum QuantizeError {
         n_in: usize,
     },
     /// The budget is less than the size in the smallest types.
-    #[error("the smallest types need {} bytes ({:.2} bits per weight), but the target is {}", .smallest, .bits, .target)]
+    #[error("the smallest types need {smallest} bytes ({bits:.2} bits per weight), but the target is {target}")]
     SmallBudget {
         /// Size of all tensors in the smallest types.
         smallest: usize,
@@ -68,7 +68,7 @@ pub enum QuantizeError {
         /// Size that was requested for all tensors.
         target: usize,
     },
-    /// A layer that should be left out does not exist.
+    /// A layer to prune does not exist.
     #[error("there is no layer {layer} to prune; the model has {n_layers} layers, numbered from 0")]
     NoLayer {
         /// Number of the layer.
@@ -76,10 +76,10 @@ pub enum QuantizeError {
         /// Number of layers of the model.
         n_layers: usize,
     },
-    /// All layers should be left out.
+    /// Pruning would remove all layers.
     #[error("all layers would be pruned")]
     AllPruned,
-    /// A recipe has other tensors than the model.
+    /// A tensor or type of a recipe does not fit the model.
     #[error("the recipe has {tensor} as {ty}, which does not fit the model; the recipe belongs to another model")]
     ForeignRecipe {
         /// Name of the tensor.

@@ -1,20 +1,20 @@
 //! Choice of types within a budget.
 //!
-//! Each matrix starts in its smallest type. Then the step with the largest decrease of the cost per byte is taken,
-//! over the lower convex hull of the costs of each matrix, until no step fits. Finally, any change that fits and
-//! lowers the cost is taken, the most effective first.
+//! The search is greedy. Each matrix starts in its smallest type. Steps along the lower convex hull of a matrix's costs
+//! are taken in the order of their cost decrease per byte, if they fit. Finally, single changes that fit and lower the
+//! cost are taken, the largest decrease first.
 
 /// Size and cost of a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// Size in bytes.
     pub bytes: usize,
-    /// Cost, not negative.
+    /// Cost, at least 0.
     pub cost: f64,
 }
 
-/// Returns the index of a choice of each group, whose sizes do not exceed the budget. If the smallest choices exceed
-/// the budget, returns their size as an error. Each group has at least one choice, sorted by size.
+/// Returns the index of a choice for each group, with a total size within the budget. If the smallest choices exceed
+/// the budget, returns their total size as an error. Each group needs at least one choice, sorted by size.
 pub fn choose(groups: &[Vec<Choice>], budget: usize) -> Result<Vec<usize>, usize> {
     let hulls: Vec<Vec<usize>> = groups.iter().map(|items| hull(items)).collect();
     let mut chosen: Vec<usize> = hulls.iter().map(|hull| hull[0]).collect();
@@ -40,13 +40,13 @@ pub fn choose(groups: &[Vec<Choice>], budget: usize) -> Result<Vec<usize>, usize
     Ok(chosen)
 }
 
-/// Returns the decrease of the cost per byte.
+/// Returns the cost decrease per byte of a step.
 fn gain(items: &[Choice], from: usize, to: usize) -> f64 {
     let bytes = items[to].bytes.saturating_sub(items[from].bytes);
     (items[from].cost - items[to].cost) / bytes.max(1) as f64
 }
 
-/// Returns the choices on the lower convex hull, from the smallest one to the one with the least cost.
+/// Returns the choices on the lower convex hull, from the smallest choice to the choice with the least cost.
 fn hull(items: &[Choice]) -> Vec<usize> {
     let mut hull: Vec<usize> = Vec::new();
     for (i, item) in items.iter().enumerate() {
@@ -68,7 +68,7 @@ fn hull(items: &[Choice]) -> Vec<usize> {
     hull
 }
 
-/// Returns the group and choice that lower the cost most among those that need at most `left` more bytes.
+/// Returns the change, as group and choice, that lowers the cost most and needs at most `left` more bytes.
 fn best_change(groups: &[Vec<Choice>], chosen: &[usize], left: usize) -> Option<(usize, usize)> {
     let mut best = None;
     let mut most = 0.0;
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_below_the_smallest_types_is_an_error() {
+    fn choose_rejects_a_budget_below_the_smallest_types() {
         let item = |bytes, cost| Choice { bytes, cost };
         let groups = vec![vec![item(3, 1.0), item(9, 0.0)], vec![item(4, 1.0)]];
         assert_eq!(choose(&groups, 6), Err(7));

@@ -1,8 +1,8 @@
 //! Quantization of model files: the types of a [`Mixture`] or [`Recipe`] for all tensors of a file, and a writer
 //! that decodes and encodes one tensor at a time.
 //!
-//! A recipe has the least divergence within a budget of bytes. [`measure_errors`] and [`measure_sensitivities`]
-//! measure the divergence that each matrix causes in each type.
+//! [`Recipe::choose`] searches for the least expected divergence within a budget of bytes. [`measure_errors`] and
+//! [`measure_sensitivities`] measure the divergence that each matrix causes in each type.
 
 mod costs;
 mod error;

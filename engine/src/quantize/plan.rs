@@ -20,7 +20,7 @@ use crate::importance::ImportanceMatrix;
 pub struct Options {
     /// Types of all tensors without a rule of their own.
     pub mixture: Mixture,
-    /// Chooses types by the place of a matrix in its layer, in place of the types of llama.cpp.
+    /// Chooses types by the place of a matrix in its layer instead of the types of llama.cpp.
     pub by_role: bool,
     /// Stores all matrices in the base type of the mixture.
     pub pure: bool,
@@ -32,9 +32,9 @@ pub struct Options {
     pub embedding: Option<GgmlType>,
     /// Types of the tensors whose name matches. The first match counts.
     pub rules: Vec<(Regex, GgmlType)>,
-    /// Types of individual tensors, in place of those of the mixture.
+    /// Types of individual tensors, which replace the types of the mixture.
     pub types: BTreeMap<String, GgmlType>,
-    /// Layers that are left out.
+    /// Layers to remove.
     pub pruned: PrunedLayers,
     /// Accepts source tensors that are quantized already.
     pub allow_requantize: bool,
@@ -43,7 +43,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Checks that the layers to leave out exist, and that others remain.
+    /// Checks that the layers to remove exist, and that at least one layer remains.
     fn check_pruned(&self, source: &GgufSet) -> Result<(), QuantizeError> {
         let layers = source.tensors().filter_map(|(_, info)| prune::split(&info.name));
         let layers: BTreeSet<usize> = layers.map(|(layer, _)| layer).collect();
@@ -65,7 +65,7 @@ pub struct PlannedTensor {
     pub name: String,
     /// Name of the tensor in the source.
     pub source: String,
-    /// Index of the file of the source that has the tensor.
+    /// Index of the source file that contains the tensor.
     pub shard: usize,
     /// Dimensions, fastest-varying first.
     pub shape: Vec<usize>,
@@ -75,7 +75,7 @@ pub struct PlannedTensor {
     pub to: GgmlType,
     /// Type that the rules chose, if rows are not whole blocks of it.
     pub wanted: Option<GgmlType>,
-    /// Whether the type is that of the mixture or of [`Options::types`], because no other option determines it.
+    /// Whether the mixture or [`Options::types`] determines the type.
     pub is_free: bool,
     /// Size in the output file.
     pub bytes: usize,
@@ -111,7 +111,7 @@ pub struct QuantizePlan {
     pub tensors: Vec<PlannedTensor>,
     /// Importance of the columns of matrices.
     pub importance: Option<Arc<ImportanceMatrix>>,
-    /// Layers that are left out.
+    /// Removed layers.
     pub pruned: PrunedLayers,
 }
 
@@ -195,7 +195,7 @@ impl QuantizePlan {
     }
 }
 
-/// Checks that the tensors of a recipe are those of the model.
+/// Checks that [`Options::types`] names tensors of the model, and types that fit their rows.
 fn check_types(tensors: &[PlannedTensor], options: &Options) -> Result<(), QuantizeError> {
     let is_known = |name: &str, ty: GgmlType| {
         let tensor = tensors.iter().find(|tensor| tensor.source == name);
@@ -211,7 +211,7 @@ fn check_types(tensors: &[PlannedTensor], options: &Options) -> Result<(), Quant
     }
 }
 
-/// Type of a tensor.
+/// Type of a tensor, and whether a budget may change it.
 enum Choice {
     /// Type of the mixture or of a recipe.
     Free(GgmlType),

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use crate::gguf::{Array, Metadata, Value};
 
-/// Layers that are left out. Later layers get lower numbers.
+/// Set of layers to remove. Later layers are renumbered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrunedLayers(BTreeSet<usize>);
 
-/// Names of the tensors of layers start with this.
+/// Prefix of the names of layer tensors.
 const LAYER: &str = "blk.";
 
 impl PrunedLayers {
-    /// Leaves out these layers.
+    /// Creates a set of layers to remove.
     pub fn new(layers: impl IntoIterator<Item = usize>) -> PrunedLayers {
         PrunedLayers(layers.into_iter().collect())
     }
@@ -22,7 +22,7 @@ impl PrunedLayers {
         self.0.iter().copied()
     }
 
-    /// Returns the name of a tensor in the output; `None` if the tensor is left out.
+    /// Returns the name of a tensor in the output; `None` if its layer is removed.
     pub(super) fn name(&self, name: &str) -> Option<String> {
         let Some((layer, kind)) = split(name) else {
             return Some(name.to_owned());
@@ -31,13 +31,13 @@ impl PrunedLayers {
         Some(format!("{LAYER}{new}.{kind}"))
     }
 
-    /// Returns the number of a layer in the output; `None` if the layer is left out.
+    /// Returns the number of a layer in the output; `None` if the layer is removed.
     fn index(&self, layer: usize) -> Option<usize> {
         let is_kept = !self.0.contains(&layer);
         is_kept.then(|| layer - self.0.range(..layer).count())
     }
 
-    /// Lowers the numbers of layers, and shortens lists with an element for each layer.
+    /// Adjusts the layer counts, and shortens arrays with one element per layer.
     pub(super) fn change_metadata(&self, metadata: &mut Metadata) {
         let arch = metadata.get("general.architecture").and_then(Value::as_str);
         let Some(arch) = arch.map(str::to_owned).filter(|_| !self.0.is_empty()) else {
@@ -59,14 +59,16 @@ impl PrunedLayers {
         ] {
             let key = format!("{arch}.{key}");
             let pruned = self.0.range(range.clone()).count();
-            if let Some(old) = metadata.get(&key) {
+            if let Some(old) = metadata.get(&key).filter(|old| old.as_u64().is_some()) {
                 let new = with_number(old, range.len() - pruned);
                 metadata.insert(key, new);
             }
         }
+        let prefix = format!("{arch}.");
+        // Sections of rotary positions belong to axes, not to layers.
         let of_layers = |key: &str, value: &Value| {
-            let array = value.as_array().filter(|_| key.starts_with(&arch));
-            array.is_some_and(|array| array.len() == n_layer)
+            let may_be = key.starts_with(&prefix) && !key.ends_with(".dimension_sections");
+            may_be && value.as_array().is_some_and(|array| array.len() == n_layer)
         };
         let lists = metadata.iter().filter(|(key, value)| of_layers(key, value));
         let shorter: Vec<(String, Value)> = lists
@@ -77,7 +79,7 @@ impl PrunedLayers {
         }
     }
 
-    /// Returns the elements of the layers that are kept.
+    /// Returns the array elements of the remaining layers.
     fn kept(&self, array: &Array) -> Array {
         fn of<T: Clone>(pruned: &BTreeSet<usize>, values: &[T]) -> Vec<T> {
             let kept = values.iter().enumerate().filter(|(i, _)| !pruned.contains(i));
@@ -100,7 +102,7 @@ impl PrunedLayers {
     }
 }
 
-/// Returns a number in the type of `old`.
+/// Returns a number with the type of `old`.
 fn with_number(old: &Value, n: usize) -> Value {
     match old {
         Value::U64(_) => Value::U64(n as u64),
@@ -138,7 +140,10 @@ mod tests {
         metadata.insert("llama.nextn_predict_layers", 1u32);
         metadata.insert("llama.leading_dense_block_count", 3u32);
         metadata.insert("llama.head_count", Value::Array(Array::I32(vec![1, 2, 3, 4, 5])));
-        metadata.insert("llama.sections", Value::Array(Array::I32(vec![1, 2, 3, 4])));
+        metadata.insert(
+            "llama.rope.dimension_sections",
+            Value::Array(Array::I32(vec![1, 2, 3, 4, 5])),
+        );
         pruned.change_metadata(&mut metadata);
         let number = |key: &str| metadata.require::<u32>(key).unwrap();
         assert_eq!(number("llama.block_count"), 3);
@@ -146,6 +151,9 @@ mod tests {
         assert_eq!(number("llama.leading_dense_block_count"), 2);
         let list = |key: &str| metadata.get(key).and_then(Value::as_array).cloned();
         assert_eq!(list("llama.head_count"), Some(Array::I32(vec![1, 3, 4])));
-        assert_eq!(list("llama.sections"), Some(Array::I32(vec![1, 2, 3, 4])));
+        assert_eq!(
+            list("llama.rope.dimension_sections"),
+            Some(Array::I32(vec![1, 2, 3, 4, 5]))
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Recipes: the types of all tensors, chosen within a budget, and the costs that they were chosen by.
+//! Recipes: types of tensors chosen within a budget, and the costs of all candidate types.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use super::knapsack::{self, Choice};
 use super::plan::QuantizePlan;
 use crate::gguf::{GgufSet, Value};
 
-/// Digests of the inputs that costs were measured with.
+/// Digests of the inputs of a cost measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecipeOrigin {
-    /// SHA-256 of names, types, shapes, and data of the source's tensors.
+    /// SHA-256 of the names, types, shapes, and data of the source's tensors.
     pub source_sha256: String,
     /// SHA-256 of the file of the importance matrix.
     pub imatrix_sha256: Option<String>,
@@ -59,18 +59,25 @@ struct RecipeTensor {
 }
 
 impl Recipe {
-    /// Chooses types with the least total divergence. All tensors of the file have at most `budget` bytes.
+    /// Chooses types for the free tensors of a plan by a greedy search for the least total divergence. All tensors of
+    /// the file, including tensors of fixed types, have at most `budget` bytes.
     ///
     /// # Errors
-    /// If the smallest types exceed the budget.
+    /// If the smallest types exceed the budget, or a tensor has no costs.
     pub fn choose(
         origin: Option<RecipeOrigin>,
-        costs: Vec<MatrixCosts>,
+        mut costs: Vec<MatrixCosts>,
         plan: &QuantizePlan,
         budget: usize,
     ) -> Result<Recipe, QuantizeError> {
+        let is_free = |name: &str| {
+            plan.tensors
+                .iter()
+                .any(|tensor| tensor.is_free && tensor.source == name)
+        };
+        costs.retain(|costs| is_free(&costs.name));
         if let Some(costs) = costs.iter().find(|costs| costs.types.is_empty()) {
-            let problem = format!("there are no costs of tensor {} to choose its type by", costs.name);
+            let problem = format!("tensor {} has no costs to choose a type by", costs.name);
             return Err(QuantizeError::InvalidRecipe(problem));
         }
         let is_chosen = |name: &str| costs.iter().any(|costs| costs.name == name);
@@ -112,12 +119,14 @@ impl Recipe {
         Some(cost.divergence)
     }
 
-    /// Returns the type of most weights.
+    /// Returns the type of the largest number of weights.
     pub fn most_used(&self) -> Option<GgmlType> {
         let mut sizes: BTreeMap<u32, (usize, GgmlType)> = BTreeMap::new();
         for costs in &self.costs {
             if let Some(&ty) = self.types.get(&costs.name) {
-                sizes.entry(ty.id()).or_insert((0, ty)).0 += costs.n_weights;
+                // The number may come from a damaged recipe file.
+                let n_weights = &mut sizes.entry(ty.id()).or_insert((0, ty)).0;
+                *n_weights = n_weights.saturating_add(costs.n_weights);
             }
         }
         sizes.into_values().max_by_key(|(n, _)| *n).map(|(_, ty)| ty)
@@ -181,10 +190,10 @@ impl Recipe {
         serde_json::to_string_pretty(&file).unwrap_or_default()
     }
 
-    /// Reads JSON.
+    /// Parses a recipe from JSON.
     ///
     /// # Errors
-    /// If the text is not a recipe.
+    /// If the text is not a valid recipe.
     pub fn from_json(text: &str) -> Result<Recipe, QuantizeError> {
         let invalid = |problem: String| QuantizeError::InvalidRecipe(problem);
         let file: RecipeFile = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
@@ -199,7 +208,7 @@ impl Recipe {
             let of_tensor = |problem: String| invalid(format!("tensor {}: {problem}", tensor.name));
             let find = |name: &str| {
                 let ty = GgmlType::from_name(name).filter(|&ty| kernels::can_encode(ty));
-                ty.ok_or_else(|| of_tensor(format!("there is no type {name:?}")))
+                ty.ok_or_else(|| of_tensor(format!("unknown type {name:?}")))
             };
             let is_valid = |number: f64| number.is_finite() && number >= 0.0;
             if !is_valid(tensor.sensitivity) || tensor.types.values().any(|(_, a, b)| !is_valid(*a) || !is_valid(*b)) {
@@ -230,10 +239,10 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// Checks that the costs are those of the free tensors of a plan.
+    /// Checks that the tensors with costs exist in a plan, with the sizes of all types.
     ///
     /// # Errors
-    /// [`QuantizeError::ForeignRecipe`] for the first other tensor.
+    /// [`QuantizeError::ForeignRecipe`] for the first tensor that does not match.
     pub fn check(&self, plan: &QuantizePlan) -> Result<(), QuantizeError> {
         for costs in &self.costs {
             let tensor = plan.tensors.iter().find(|tensor| tensor.source == costs.name);
@@ -287,13 +296,13 @@ mod tests {
     }
 
     #[test]
-    fn recipes_are_read_as_written_and_checked() {
+    fn recipe_json_round_trips_and_rejects_invalid_values() {
         let recipe = recipe();
         let text = recipe.to_json();
         assert_eq!(Recipe::from_json(&text).unwrap(), recipe);
         assert_eq!((recipe.divergence(), recipe.most_used()), (5e-5, Some(Q8_0)));
         for (from, to, expected) in [
-            ("\"q8_0\"", "\"q9_0\"", "there is no type \"q9_0\""),
+            ("\"q8_0\"", "\"q9_0\"", "unknown type \"q9_0\""),
             ("0.5", "-0.5", "a number is negative"),
             ("recipe 1", "recipe 2", "expected \"llama recipe 1\""),
             ("weights", "weight", "missing field"),

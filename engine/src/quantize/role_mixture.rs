@@ -1,9 +1,9 @@
-//! Types by the place of a matrix in its layer, for models whose mixture in llama.cpp follows from substrings of names.
+//! Types by the place of a matrix in its layer. llama.cpp chooses types by substrings of tensor names instead.
 //!
-//! Experts have most weights of a model, and each token uses few experts. They get the base type, and the matrices
-//! that every token uses get better ones, which takes little space. The same holds for the small
-//! matrices of recurrent mixers and of latent attention, whose errors add up over tokens or reach all heads.
-//! Dense attention and dense FFNs keep the types of the mixture.
+//! Experts hold most weights of a model, and each token uses few experts. Experts get the base type. Matrices that
+//! every token uses get better types, at a small cost in size. So do the small matrices of recurrent mixers and of
+//! latent attention, whose errors add up over tokens or reach all heads. Dense attention and dense FFNs keep the types
+//! of the mixture.
 
 use kernels::GgmlType::{self, *};
 
@@ -19,9 +19,9 @@ pub(super) enum Place {
     Attention,
     /// Low-rank matrices of attention, and the indexers and compressors of its keys.
     Latent,
-    /// FFN that every token uses alone.
+    /// Dense FFN.
     Dense,
-    /// Experts. A token uses few of them.
+    /// Routed experts.
     Experts,
     /// Experts that every token uses.
     SharedExperts,
@@ -128,7 +128,7 @@ pub(super) fn place(kind: &str) -> Option<Place> {
     found.map(|(place, _)| *place)
 }
 
-/// Returns the type of a matrix, given the type that llama.cpp chooses and the base type of the mixture.
+/// Returns the type of a matrix. `base` is the base type of the mixture, and `of_peer` the choice of llama.cpp.
 pub(super) fn type_of(place: Option<Place>, base: GgmlType, of_peer: GgmlType, facts: &Facts) -> GgmlType {
     let has_experts = facts.n_expert > 0;
     match place {
@@ -153,12 +153,12 @@ pub(super) fn type_of(place: Option<Place>, base: GgmlType, of_peer: GgmlType, f
     }
 }
 
-/// Types for one, two, or more steps above a base type.
+/// Types in increasing size, for steps above a base type.
 const STEPS: [GgmlType; 6] = [Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0];
 
-/// Returns the first of [`STEPS`] with more bits than a type; the type itself above all of them.
+/// Returns the first of [`STEPS`] with over half a bit more than a type; if there is none, Q8_0 or a larger `ty`.
 fn better(ty: GgmlType) -> GgmlType {
-    // Half a bit more is the next step: IQ4_XS has a quarter bit less than Q4_K.
+    // Smaller differences are not worth a step: IQ4_XS has a quarter bit less than Q4_K.
     let next = STEPS.iter().find(|step| bits(**step) > bits(ty) + 0.5);
     next.copied().unwrap_or(larger(ty, Q8_0))
 }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn better_types_have_at_least_half_a_bit_more() {
+    fn better_types_have_over_half_a_bit_more() {
         for (ty, expected) in [
             (Q2_K, Q3_K),
             (IQ3_S, Q4_K),

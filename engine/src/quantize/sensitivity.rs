@@ -24,19 +24,19 @@ use crate::measure::{
 use crate::model::{LoadParams, Model, Registered};
 use crate::vocab::Token;
 
-/// Types that matrices are measured in: the first one that fits.
+/// Types to measure matrices in. The first type that fits a matrix is used.
 const PROBES: [GgmlType; 4] = [Q3_K, Q4_0, Q4_K, Q8_0];
 
 /// Text and parameters of the measurement.
 #[derive(Clone)]
 pub struct Calibration<'a> {
-    /// Architectures of models.
+    /// Supported architectures.
     pub archs: &'a [Registered],
     /// Placement of the model.
     pub load: LoadParams,
     /// Text to measure with.
     pub text: &'a str,
-    /// Tokens of a chunk; the second half of each chunk is scored.
+    /// Tokens per chunk; the second half of each chunk is scored.
     pub n_ctx: usize,
     /// Maximum number of chunks.
     pub n_chunks: usize,
@@ -48,8 +48,8 @@ pub struct Calibration<'a> {
     pub n_layers: usize,
 }
 
-/// Sets the sensitivity of all matrices. `progress` is called with the numbers of measured and of all matrices; it
-/// returns false to stop. Returns the number of scored tokens.
+/// Measures the sensitivity of all matrices, and sets the divergence of their types. `progress` is called with the
+/// numbers of completed and of all measurements; it returns false to stop. Returns the number of scored tokens.
 ///
 /// # Errors
 /// If the model cannot be loaded or decoded, the text is too short, or `progress` stops the operation.
@@ -109,7 +109,7 @@ fn trials(costs: &[MatrixCosts], group: &[usize], n_layers: usize) -> Vec<(usize
     measured.map(|i| (i, probe(&costs[i].types))).collect()
 }
 
-/// Relative error of a type that changes nothing.
+/// Relative error below which a type is treated as exact.
 const NEGLIGIBLE: f64 = 1e-6;
 
 /// Returns the index of the type to measure a matrix in.
@@ -141,7 +141,7 @@ fn groups(costs: &[MatrixCosts]) -> Vec<Vec<usize>> {
     groups.collect()
 }
 
-/// Yields at most `n` of the first `len` numbers, in equal distances, with the first and the last one.
+/// Yields up to `n` evenly spaced indices below `len`, with the first and the last index; the middle if `n` is 1.
 fn spread(len: usize, n: usize) -> impl Iterator<Item = usize> {
     let n = n.clamp(1, len.max(1)).min(len);
     (0..n).map(move |i| match n {
@@ -159,12 +159,12 @@ fn interpolate(costs: &mut [MatrixCosts], group: &[usize]) {
         .map(|(at, &i)| (at, costs[i].sensitivity))
         .collect();
     for (at, &i) in group.iter().enumerate().filter(|_| !measured.is_empty()) {
-        let after = measured.partition_point(|(other, _)| *other < at);
-        let (right, left) = (after.min(measured.len() - 1), after.saturating_sub(1));
-        let ((x0, y0), (x1, y1)) = (measured[left], measured[right]);
         if costs[i].is_measured {
             continue;
         }
+        let after = measured.partition_point(|(other, _)| *other < at);
+        let (right, left) = (after.min(measured.len() - 1), after.saturating_sub(1));
+        let ((x0, y0), (x1, y1)) = (measured[left], measured[right]);
         costs[i].sensitivity = if x1 > x0 && y0 > 0.0 && y1 > 0.0 {
             let part = (at as f64 - x0 as f64) / (x1 - x0) as f64;
             (y0.ln() + part.clamp(0.0, 1.0) * (y1 / y0).ln()).exp()
@@ -174,7 +174,7 @@ fn interpolate(costs: &mut [MatrixCosts], group: &[usize]) {
     }
 }
 
-/// Returns a file with one tensor, quantized and decoded again.
+/// Returns a file with a single tensor, which is quantized and decoded again.
 fn quantized(
     source: &GgufSet,
     plan: &QuantizePlan,

@@ -344,7 +344,7 @@ fn write_stops_on_request_and_reports_failed_writes() {
 }
 
 #[test]
-fn written_rest_completes_a_file_from_any_tensor() {
+fn write_continues_a_file_after_any_tensor() {
     let source = model(256, |_, _| ());
     let plan = QuantizePlan::new(&source, &options("q4_0")).unwrap();
     let file = QuantizedFile::new(&source, &plan, &[]);
@@ -383,7 +383,27 @@ fn types_of_tensors_replace_those_of_the_mixture_and_must_fit() {
 }
 
 #[test]
-fn pruned_layers_are_left_out_and_the_others_renumbered() {
+fn recipe_counts_tensors_of_fixed_types_in_the_budget() {
+    let source = model(256, |_, _| ());
+    let mut options = options("q4_k_m");
+    let plan = QuantizePlan::new(&source, &options).unwrap();
+    let mut costs = measure_errors(&source, &plan, &[Q4_K, Q8_0], &|_| true).unwrap();
+    for cost in costs.iter_mut().flat_map(|costs| &mut costs.types) {
+        cost.divergence = cost.error;
+    }
+    options.rules = vec![(Regex::new("ffn_up").unwrap(), F16)];
+    let plan = QuantizePlan::new(&source, &options).unwrap();
+    let budget = plan.bytes();
+    let recipe = Recipe::choose(None, costs, &plan, budget).unwrap();
+    assert!(!recipe.types.contains_key("blk.3.ffn_up.weight"));
+    options.types = recipe.types;
+    let plan = QuantizePlan::new(&source, &options).unwrap();
+    assert_eq!(type_of(&plan, "blk.3.ffn_up.weight"), F16);
+    assert!(plan.bytes() <= budget, "{} of {budget}", plan.bytes());
+}
+
+#[test]
+fn pruned_layers_are_removed_and_later_layers_renumbered() {
     let source = model(256, |_, _| ());
     let mut options = options("q4_0");
     options.pruned = PrunedLayers::new([0, 7]);
@@ -428,7 +448,7 @@ fn places_change_types_only_of_models_with_experts_or_mixers() {
         let of_peer = types(&options);
         options.by_role = true;
         for (name, ty) in types(&options) {
-            // Without a number of experts in the metadata, the model is dense.
+            // The metadata has no number of experts, so the model counts as dense.
             assert!(name.contains("_exps") || ty == of_peer[&name], "{mixture} {name}");
         }
     }

@@ -22,21 +22,21 @@ const TASK: usize = 1 << 16;
 /// Version of the formats, in the metadata of every quantized file.
 const VERSION: u32 = 2;
 
-/// Key of the number of tensors in all parts of a model.
+/// Metadata key: number of tensors in all parts of a model.
 const TENSORS_COUNT: &str = "split.tensors.count";
 
-/// File with the planned types, or one of its parts.
+/// Output file with the planned types, or a part of a split output.
 #[derive(Clone)]
 pub struct QuantizedFile<'a> {
     source: &'a GgufSet,
     plan: &'a QuantizePlan,
     overrides: &'a [(String, Value)],
-    /// Part of the source whose tensors the file has; `None` for all.
+    /// Index of the source file whose tensors the output contains; `None` for all tensors.
     part: Option<usize>,
 }
 
 impl<'a> QuantizedFile<'a> {
-    /// Returns the file of all tensors. `overrides` replace metadata.
+    /// Creates a file with all tensors. `overrides` replace metadata.
     pub fn new(source: &'a GgufSet, plan: &'a QuantizePlan, overrides: &'a [(String, Value)]) -> QuantizedFile<'a> {
         QuantizedFile {
             source,
@@ -46,7 +46,7 @@ impl<'a> QuantizedFile<'a> {
         }
     }
 
-    /// Returns the file of the tensors of a part of the source, and with its metadata.
+    /// Restricts the file to the tensors and metadata of one file of a split source.
     pub fn of_part(self, part: usize) -> QuantizedFile<'a> {
         QuantizedFile {
             part: Some(part),
@@ -73,8 +73,8 @@ impl<'a> QuantizedFile<'a> {
         Ok((writer.header()?, writer.ends()?))
     }
 
-    /// Writes the file, or its rest if it has `n_done` tensors already. `progress` is called with the number of
-    /// elements done; it returns false to stop. Returns the number of bytes written.
+    /// Writes the file. With `n_done`, continues a file that already has a header and `n_done` tensors. `progress` is
+    /// called with the number of completed elements; it returns false to stop. Returns the number of bytes written.
     ///
     /// # Errors
     /// If a weight is not finite, writing fails, or `progress` stops the operation.
@@ -152,8 +152,12 @@ fn convert(
         return out.write_all(data).map_err(Error::Io);
     };
     if from == 0 || !is_checked(tensor.from) && tensor.from == tensor.to {
-        step(tensor.n_elements());
-        return out.write_all(data).map_err(Error::Io);
+        out.write_all(data).map_err(Error::Io)?;
+        return if step(tensor.n_elements()) {
+            Ok(())
+        } else {
+            Err(Error::Quantize(QuantizeError::Stopped))
+        };
     }
     let weights = column_weights(tensor, importance).map_err(|error| Error::Quantize(error.into()))?;
     let rows_per_batch = (BATCH / n_in).max(1);

@@ -38,7 +38,7 @@ fn factors() -> Vec<Source> {
     tensors
 }
 
-/// Writes an adapter beside nothing else.
+/// Writes an adapter to a new directory.
 fn adapter(settings: &Json, tensors: &[Source]) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("adapter_config.json"), settings.to_string()).unwrap();
@@ -141,7 +141,7 @@ fn scales_follow_the_settings_of_the_adapter() {
 }
 
 #[test]
-fn adapters_that_cannot_be_converted_are_reported() {
+fn convert_rejects_unsupported_and_damaged_adapters() {
     let base = directory(&config(), &llama());
     let fault = |settings: &Json, tensors: &[Source]| {
         let message = converted(&adapter(settings, tensors), &base).expect_err("the conversion fails");

@@ -19,7 +19,7 @@ pub struct Pcm {
     pub samples: Vec<f32>,
 }
 
-/// Largest sample of a file of floats. Some programs write 16-bit values as they are, where others scale them to 1.
+/// Maximum magnitude of a sample. Some programs store 16-bit values as floats without scaling them to 1.
 const MAX_SAMPLE: f32 = 65_536.0;
 
 /// Decodes audio to `rate` samples per second. Channels are averaged, then the rate is changed as by
@@ -66,9 +66,10 @@ pub fn decode(bytes: &[u8], rate: u32, limits: &Limits) -> Result<Pcm, MediaErro
     Ok(signal.finish())
 }
 
-/// Checks the numbers of channels and samples in the header of a WAV file, which the reader multiplies without a check.
+/// Checks the number of channels and the sample rate in the header of a WAV file. The reader multiplies them without a
+/// check.
 fn check_wav_header(bytes: &[u8], limits: &Limits) -> Result<(), MediaError> {
-    // The name of the file's type precedes the chunks: a name, the length of the content, and the content.
+    // Chunks follow the RIFF header of 12 bytes. A chunk has a name, the length of its content, and the content.
     let mut rest = bytes.get(12..).unwrap_or_default();
     while let Some((head, content)) = rest.split_first_chunk::<8>() {
         if head.starts_with(b"fmt ")
@@ -87,7 +88,7 @@ fn check_wav_header(bytes: &[u8], limits: &Limits) -> Result<(), MediaError> {
 
 /// Checks that all samples are numbers whose sums stay finite.
 fn check_samples(format: Format, samples: &[f32]) -> Result<(), MediaError> {
-    // The comparison is false for values that are not numbers.
+    // The comparison is false for NaN.
     if samples.iter().all(|x| x.abs() <= MAX_SAMPLE) {
         return Ok(());
     }

@@ -65,7 +65,7 @@ impl ImageFile {
         ApiError::field(&self.field, format_args!("image {number} of the request: {why}"))
     }
 
-    /// Sets rows of zeros, for prompts that are counted or shown, but not decoded.
+    /// Sets rows of zeros, for prompts that are not decoded.
     pub fn measure(&mut self) {
         let rows = MediaRows::new(self.number as u128, 1, vec![0.0; self.n_rows]);
         self.rows.get_or_insert(Arc::new(rows));
@@ -142,7 +142,7 @@ fn check_size(n_bytes: usize, max: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Decodes base64 of either alphabet, with or without padding and line breaks.
+/// Decodes base64 in the standard or the URL-safe alphabet. Padding is optional, and whitespace is ignored.
 fn decoded(data: &str, max: usize) -> Result<Vec<u8>, String> {
     const CONFIG: GeneralPurposeConfig =
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);

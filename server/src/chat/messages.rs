@@ -89,11 +89,11 @@ fn message(i: usize, value: Json, reader: &mut ContentReader) -> ApiResult<Messa
     Ok(message)
 }
 
-/// Reads the content of a message, and the images beside the content, as in Ollama's API.
+/// Reads the content of a message, and a separate list of images, as in Ollama's API.
 fn content(i: usize, role: &str, fields: &mut Map<String, Json>, reader: &mut ContentReader) -> ApiResult<String> {
     let path = |field: &str| format!("messages[{i}]{field}");
     reader.enter(&path(".images"), role);
-    let images = reader.beside(fields.remove("images").unwrap_or_default());
+    let images = reader.image_list(fields.remove("images").unwrap_or_default());
     let images = images.map_err(|what| ApiError::field(&path(".images"), what))?;
     let field = path(".content");
     let mut content = match fields.remove("content") {

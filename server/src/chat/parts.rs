@@ -38,8 +38,8 @@ impl ContentReader {
 
     /// Starts reading the content of a message with this role. `field` names the content in errors.
     ///
-    /// Images of a user need a model that reads them. Those of tools are part of a longer session, which continues with
-    /// a note if the model reads text only.
+    /// Images of a user require a model that reads images. Images of tools become notes if the model reads text only,
+    /// so that long sessions can continue. Images of the assistant always become notes.
     pub fn enter(&mut self, field: &str, role: &str) {
         field.clone_into(&mut self.field);
         let is_read = self.format.is_some() && role != "assistant";
@@ -61,9 +61,9 @@ impl ContentReader {
         }
     }
 
-    /// Returns the marks of images that a message has beside its content, as in Ollama's API: base64 data without a
-    /// media type.
-    pub fn beside(&mut self, images: Json) -> Result<String, String> {
+    /// Reads a list of images that is separate from the content of a message, as in Ollama's API: base64 data without a
+    /// media type. Returns the marks of the images.
+    pub fn image_list(&mut self, images: Json) -> Result<String, String> {
         let list = match images {
             Json::Array(list) => list,
             Json::Null => Vec::new(),
@@ -122,8 +122,9 @@ impl ContentReader {
     }
 
     fn part(&mut self, part: Json, depth: usize) -> Result<String, String> {
-        let Json::Object(fields) = part else {
-            return text_of(part).ok_or_else(|| "expected a list of objects".to_owned());
+        let Json::Object(mut fields) = part else {
+            let text = text_of(part).ok_or("expected a list of objects")?;
+            return Ok(self.plain(text));
         };
         let kind = kind_of(&fields);
         if kind.is_empty() {
@@ -143,9 +144,9 @@ impl ContentReader {
             Part::Empty => Ok(String::new()),
             Part::Invalid => Err(format!("a part of type {kind:?} has no text")),
             // Results of tools that other servers run contain parts.
-            Part::Unreadable => match fields.get("content") {
+            Part::Unreadable => match fields.remove("content") {
                 Some(Json::Array(list)) if depth < MAX_DEPTH => {
-                    list.iter().map(|part| self.part(part.clone(), depth + 1)).collect()
+                    list.into_iter().map(|part| self.part(part, depth + 1)).collect()
                 }
                 _ => Ok(self.note(&kind, &fields)),
             },
@@ -197,7 +198,7 @@ fn note(kind: &str, fields: &Map<String, Json>) -> String {
         kind => kind,
     };
     let title = title(fields).map(|title| format!(" {title:?}")).unwrap_or_default();
-    format!("[{kind}{title} omitted: this model reads text only]")
+    format!("[{kind}{title} omitted: not supported by this model]")
 }
 
 /// Returns the text of a document between tags with its title; `None` if it is not text.
@@ -286,7 +287,7 @@ mod tests {
         let mut reader = ContentReader::new(None);
         reader.enter("messages[0].content", "user");
         assert!(reader.text(parts.clone()).unwrap_err().contains("--mmproj"));
-        assert!(reader.beside(json!(["AA"])).unwrap_err().contains("--mmproj"));
+        assert!(reader.image_list(json!(["AA"])).unwrap_err().contains("--mmproj"));
         reader.enter("messages[1].content", "assistant");
         assert!(reader.text(parts).unwrap().contains("omitted"));
         assert_eq!(reader.finish().1, ["content of type image_url"]);
@@ -315,23 +316,23 @@ mod tests {
         for (part, expected) in [
             (
                 json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}),
-                "[image omitted: this model reads text only]",
+                "[image omitted: not supported by this model]",
             ),
             (
                 json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}),
-                "[image omitted: this model reads text only]",
+                "[image omitted: not supported by this model]",
             ),
             (
                 json!({"type": "document", "title": "a", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="}}),
-                "[document \"a\" omitted: this model reads text only]",
+                "[document \"a\" omitted: not supported by this model]",
             ),
             (
                 json!({"type": "file", "file": {"file_id": "x"}}),
-                "[file omitted: this model reads text only]",
+                "[file omitted: not supported by this model]",
             ),
             (
                 json!({"type": "input_audio"}),
-                "[audio omitted: this model reads text only]",
+                "[audio omitted: not supported by this model]",
             ),
         ] {
             let (text, warnings) = read(json!([part, part]));
@@ -351,7 +352,7 @@ mod tests {
         let inner = json!({"type": "tool_result", "content": [{"type": "text", "text": "a"}, {"type": "image"}]});
         assert_eq!(
             read(json!([inner])).0.unwrap(),
-            "a[image omitted: this model reads text only]"
+            "a[image omitted: not supported by this model]"
         );
         let deep = (0..100).fold(
             json!({"type": "image"}),

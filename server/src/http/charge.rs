@@ -10,7 +10,7 @@ const MAX_BODY: usize = 16 << 20;
 const MAX_TOTAL: usize = 192 << 20;
 /// Maximum memory of a request without media.
 const MAX_REQUEST: usize = 96 << 20;
-/// Copies of a body in memory: as received, as dispatched to one of several models, and as JSON values.
+/// Copies of a body in memory: received bytes, bytes for the handler of one of several models, and JSON values.
 const COPIES: usize = 3;
 /// Part of each request's memory that does not count, so that small requests are served at all times.
 const FREE: usize = 64 << 10;

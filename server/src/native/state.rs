@@ -224,7 +224,7 @@ const LLAMACPP: &[Metric] = &[
         "Images found in the cache of encoded images.",
         |n| count(&n.metrics.n_images_cached),
     ),
-    counter("llamacpp:images_seconds_total", "Time of encoding images.", |n| {
+    counter("llamacpp:images_seconds_total", "Time spent encoding images.", |n| {
         seconds(&n.metrics.t_images)
     }),
     gauge(

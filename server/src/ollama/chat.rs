@@ -128,9 +128,9 @@ struct StartedRequest {
     ignored_fields: Vec<String>,
 }
 
-/// Work that a request asks for.
+/// Work that a request requires.
 enum Step {
-    /// None: the request only checks that the model is loaded.
+    /// No work; the response confirms that the model is loaded.
     Load,
     /// Continue the prompt of the request.
     Continue,
@@ -150,13 +150,9 @@ struct CommonFields {
 
 /// Handles `POST /api/chat`.
 pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
-    let started = begin(
-        &app,
-        client,
-        move |app| read_chat(app, client, body),
-        CommonFields::start,
-    );
-    run(app.clone(), Interface::Chat, started.await?).await
+    let read = move |app: &App| read_chat(app, client, body);
+    let started = begin(&app, client, read, CommonFields::start).await?;
+    run(app, Interface::Chat, started).await
 }
 
 /// Handles `POST /api/generate`.
@@ -230,7 +226,7 @@ fn read_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<(C
     }
     let mut reader = service.chat.content_reader();
     let messages = messages(list, &mut reader)?;
-    Ok(common.asked(messages, reader, tools))
+    Ok(common.into_chat(messages, reader, tools))
 }
 
 fn read_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<(Conversation, CommonFields)> {
@@ -241,7 +237,7 @@ fn read_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResul
     let suffix = fields.text("suffix")?.filter(|text| !text.is_empty());
     let mut reader = service.chat.content_reader();
     reader.enter("images", "user");
-    let marks = reader.beside(fields.take("images").unwrap_or_default());
+    let marks = reader.image_list(fields.take("images").unwrap_or_default());
     let marks = marks.map_err(|why| ApiError::field("images", why))?;
     let is_raw = fields.flag("raw")?.unwrap_or(false);
     common.started.ignored_fields.extend(fields.finish()?);
@@ -274,12 +270,12 @@ fn read_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResul
         .text(prompt.into())
         .map_err(|why| ApiError::field("prompt", why))?;
     conversation.push(Message::user(marks + &prompt));
-    Ok(common.asked(conversation, reader, None))
+    Ok(common.into_chat(conversation, reader, None))
 }
 
 impl CommonFields {
-    /// Returns the conversation of a chat completion.
-    fn asked(
+    /// Returns the conversation of a chat completion, and the other fields.
+    fn into_chat(
         mut self,
         messages: Vec<Message>,
         reader: ContentReader,

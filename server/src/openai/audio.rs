@@ -10,7 +10,7 @@ use crate::api::{ApiError, ApiResult, Field};
 use crate::app::Shared;
 use crate::http::{Form, json as json_response, warned};
 
-/// Fields of a translation, and those that both routes have.
+/// Fields of both routes.
 pub const AUDIO_FIELDS: &[Field] = &[
     Field::any(
         "file",
@@ -28,7 +28,7 @@ pub const AUDIO_FIELDS: &[Field] = &[
     Field::ignored("prompt", "Ignored with a warning."),
 ];
 
-/// Further fields of a transcription.
+/// Additional fields of transcriptions.
 pub const TRANSCRIPTION_FIELDS: &[Field] = &[
     Field::text("language", "Spoken language, such as `en`; detected by default."),
     Field::list(
@@ -163,7 +163,7 @@ fn web_subtitles(phrases: &[Phrase]) -> String {
     "WEBVTT\n\n".to_owned() + &phrases.iter().map(entry).collect::<String>()
 }
 
-/// Formats seconds as hours, minutes, seconds, and milliseconds behind `point`.
+/// Formats seconds as hours, minutes, seconds, and, after `point`, milliseconds.
 fn time(seconds: f64, point: char) -> String {
     let ms = (seconds * 1000.0).round() as u64;
     let (s, ms) = (ms / 1000, ms % 1000);

@@ -61,16 +61,22 @@ impl Checker<'_> {
     /// Checks an expression. Names inside an invalid expression count as used, so that no further errors
     /// follow.
     pub fn expr(&mut self, expr: &Expr) -> Option<Lowered> {
-        if self.depth >= MAX_DEPTH {
-            return self.error(expr, "this expression is nested too deeply");
-        }
-        self.depth += 1;
-        let lowered = self.expr_inner(expr);
-        self.depth -= 1;
+        let lowered = self.nested(expr, |c| c.expr_inner(expr));
         if lowered.is_none() {
             self.mention(expr.to_token_stream());
         }
         lowered
+    }
+
+    /// Runs `check` on a nested expression or statement, or records an error if the nesting is too deep.
+    pub(super) fn nested<T>(&mut self, at: impl ToTokens, check: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        if self.depth >= MAX_DEPTH {
+            return self.error(at, "this code is nested too deeply");
+        }
+        self.depth += 1;
+        let checked = check(self);
+        self.depth -= 1;
+        checked
     }
 
     fn expr_inner(&mut self, expr: &Expr) -> Option<Lowered> {

@@ -170,7 +170,7 @@ impl Checker<'_> {
             ast::StmtSyntax::Let { name, value } => self.bind_let(name, value),
             ast::StmtSyntax::Assign { name, op, value } => self.assign(name, *op, value),
             ast::StmtSyntax::If(branch) => self.if_stmt(branch),
-            ast::StmtSyntax::For(each) => self.for_loop(each),
+            ast::StmtSyntax::For(each) => self.nested(&each.tokens, |c| c.for_loop(each)),
         }
     }
 
@@ -256,6 +256,10 @@ impl Checker<'_> {
     }
 
     fn if_stmt(&mut self, branch: &ExprIf) -> Option<Stmt> {
+        self.nested(branch, |c| c.if_stmt_inner(branch))
+    }
+
+    fn if_stmt_inner(&mut self, branch: &ExprIf) -> Option<Stmt> {
         let cond = self.scalar_of(&branch.cond, Ty::Bool);
         let (yes, no) = facts::both(cond.as_ref());
         // An option was substituted by `false`, so the branch is not checked.

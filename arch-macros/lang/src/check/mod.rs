@@ -153,7 +153,7 @@ struct Checker<'e> {
     called: Vec<String>,
     /// Functions being checked, outermost first.
     inside: Vec<String>,
-    /// Number of expressions being checked.
+    /// Number of nested expressions, conditions, and loops being checked.
     depth: usize,
     /// Number of tokens of all inlined functions.
     n_inlined: usize,

@@ -1,4 +1,4 @@
-//! Order and form of the tensors that a loader declares. Code generation and programs of declarations share them.
+//! Order and presence of the tensors that a loader declares, for generated code and for declarations read at run time.
 
 use super::{Arch, Hparam, Kind, Scalar, ScalarKind, Tensor};
 
@@ -13,7 +13,7 @@ pub enum Presence {
     Optional,
     /// The tensor is optional, and files may contain another form of it with a different shape.
     Form,
-    /// The tensor with this index replaces the tensor.
+    /// Without the tensor, the tensor with this index is used.
     Tied(usize),
 }
 

@@ -14,7 +14,7 @@ use super::program::Lowering;
 use super::statics::text;
 
 impl<'a> Lowering<'a, '_> {
-    /// Converts a block, which is a scope of its own.
+    /// Converts a block, which is a separate scope.
     pub fn block(&mut self, block: &'a LangBlock) -> Option<Block> {
         self.scopes.push(Vec::new());
         let stmts = self.each(&block.stmts, Lowering::stmt);
@@ -170,7 +170,7 @@ impl<'a> Lowering<'a, '_> {
         Some(TensorExpr::Call(operands?, Box::new(body?)))
     }
 
-    /// Returns the engine's operation. One that is missing in its table is refused.
+    /// Returns the engine's operation, or records an error if the engine has no operation of this name and parameters.
     fn operation(&mut self, op: &LangOperation) -> Option<&'static Operation> {
         let is_equal = |found: &&Operation| found.params.iter().copied().eq(op.params.iter().map(|p| p.name));
         match operations::find(op.name).filter(is_equal) {

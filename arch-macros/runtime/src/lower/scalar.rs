@@ -60,7 +60,7 @@ impl Lowering<'_, '_> {
         })
     }
 
-    /// Refuses Rust code that computes a tensor.
+    /// Records an error for Rust code that computes a tensor.
     pub fn no_rust<T>(&mut self, tokens: &proc_macro2::TokenStream) -> Option<T> {
         self.errors.at(tokens, NO_RUST);
         None
@@ -79,7 +79,7 @@ impl Lowering<'_, '_> {
     }
 }
 
-/// Rounds a literal; one that rounds to infinity becomes the largest number.
+/// Rounds a literal to the nearest finite `f32`.
 fn float(x: f64) -> f32 {
     let rounded = x as f32;
     if rounded.is_finite() {

@@ -1,20 +1,19 @@
 //! Static data: declarations stay in memory until the process ends, like built-in ones.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Names of all declarations.
-static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+/// Distinct texts of all declarations.
+static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
 /// Returns a static copy of a text. Equal texts share a copy.
 pub fn text(text: &str) -> &'static str {
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    let names = names.get_or_insert_default();
-    if let Some(known) = names.get(text) {
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = texts.get(text) {
         return known;
     }
     let copy: &'static str = Box::leak(text.into());
-    names.insert(copy);
+    texts.insert(copy);
     copy
 }
 

@@ -76,12 +76,18 @@ pub fn run(args: &CheckArgs) -> Outcome {
     let mut load = args.load.params(PrecisionArg::Exact, None)?;
     let (declarations, files): (Vec<&String>, Vec<&String>) =
         args.names.iter().partition(|name| declared::is_file(name));
-    if let Some(name) = declarations.last() {
+    if !declarations.is_empty() {
         let paths: Vec<PathBuf> = declarations.iter().map(PathBuf::from).collect();
         check_declaration::run(&paths, args.message_format)?;
-        let declared = *declared::load(Path::new(name))?;
-        load.arch = Some(declared.arch.name.to_owned());
-        load.archs = vec![declared];
+        load.archs = paths
+            .iter()
+            .map(|path| declared::load(path).copied())
+            .collect::<Outcome<_>>()?;
+        // A single declaration replaces the architecture of the files.
+        load.arch = match load.archs.as_slice() {
+            [declared] => Some(declared.arch.name.to_owned()),
+            _ => None,
+        };
     }
     let params = CheckParams {
         seed: args.seed,
@@ -101,7 +107,7 @@ pub fn run(args: &CheckArgs) -> Outcome {
     let limit = args.limit.unwrap_or(if is_exact { 1e-8 } else { 1e-4 });
     let Some(dir) = &args.fixtures else {
         return match files.as_slice() {
-            [] => check_file::run_test_model(&params, limit),
+            [] => check_file::run_test_models(&params, limit),
             files => check_files(files, args.threads, &params, limit),
         };
     };

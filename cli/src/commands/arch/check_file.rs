@@ -3,11 +3,12 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::slice::from_ref;
 
 use engine::conformance::{CheckError, CheckParams, Draft, Finding, Fixture, KEY_GELU, Outcome as Found, self_check};
 use engine::gguf::{Gguf, GgufFile};
 use engine::graph::Window;
-use engine::model::{LoadParams, Model};
+use engine::model::{LoadParams, Model, Registered};
 
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
@@ -20,13 +21,20 @@ pub fn run(path: &Path, params: &CheckParams, limit: f64) -> Outcome {
     check(path, &|load| load_model(path, params.seed, load), params, limit)
 }
 
-/// Checks the test model of the declaration in `params`, with seeded weights.
-pub fn run_test_model(params: &CheckParams, limit: f64) -> Outcome {
-    let archs = &params.load.archs;
-    let Some(declared) = archs.first() else {
-        return Err(Failure::new("no declaration to check"));
-    };
-    let mut draft = Draft::of_declaration(declared.arch, archs, true)?;
+/// Checks the test model of each declaration in `params`, with seeded weights.
+pub fn run_test_models(params: &CheckParams, limit: f64) -> Outcome {
+    let mut outcome = Ok(());
+    for declared in &params.load.archs {
+        match run_test_model(declared, params, limit) {
+            Err(Failure::Reported) => outcome = Err(Failure::Reported),
+            other => other?,
+        }
+    }
+    outcome
+}
+
+fn run_test_model(declared: &Registered, params: &CheckParams, limit: f64) -> Outcome {
+    let mut draft = Draft::of_declaration(declared.arch, from_ref(declared), true)?;
     // Published implementations compute the exact GELU instead of an f16 table.
     draft.metadata.insert(KEY_GELU, "exact");
     let bytes = draft.seeded(params.seed)?;

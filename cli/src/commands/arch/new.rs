@@ -1,4 +1,4 @@
-//! `llama arch new`: writes the declaration of a new architecture that is like another one.
+//! `llama arch new`: writes the declaration of a new architecture that inherits from another architecture.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -59,7 +59,7 @@ pub fn run(args: &NewArgs) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// Returns a declaration that only has a name of its own.
+/// Returns a declaration that changes only the name.
 fn skeleton(name: &str, like: &str) -> String {
     format!(
         "//! {name}: describe the differences from {like} here.\n\

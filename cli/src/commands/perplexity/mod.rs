@@ -172,13 +172,13 @@ fn compare_with_file(args: &PerplexityArgs, base: &Path) -> Outcome {
     report::comparison(args, &corpus, &result)
 }
 
-/// Compares a model with another one, which is the base, and prints the result.
+/// Compares a model with a base model, and prints the result.
 fn compare_with_model(args: &PerplexityArgs, other: &Path) -> Outcome {
     let (corpus, result) = compared_with_model(args, other)?;
     report::comparison(args, &corpus, &result)
 }
 
-/// Compares a model with another one with the default options of `llama perplexity`.
+/// Compares a model with a base model under the default options of `llama perplexity`.
 pub fn compared(model: &Path, base: &Path, text: &Path, n_threads: Option<usize>) -> Outcome<Summary> {
     let option = |name: &str, path: &Path| {
         let mut option = OsString::from(name);
@@ -196,7 +196,7 @@ pub fn compared(model: &Path, base: &Path, text: &Path, n_threads: Option<usize>
     Ok(compared_with_model(&args, base)?.1.summary())
 }
 
-/// Command line of another command that measures.
+/// Parser of the options that [`compared`] passes.
 #[derive(Parser)]
 struct Line {
     #[command(flatten)]

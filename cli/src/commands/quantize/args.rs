@@ -30,7 +30,8 @@ pub struct QuantizeArgs {
     #[arg(value_name = "OUT")]
     pub output: PathBuf,
     /// Mixture of types, such as q4_k_m, q6_k, q8_0, or f16
-    #[arg(value_name = "TYPE", value_parser = mixture, required_unless_present_any = ["target_size", "target_bpw", "recipe"],
+    #[arg(value_name = "TYPE", value_parser = mixture,
+          required_unless_present_any = ["target_size", "target_bpw", "recipe"],
           conflicts_with_all = ["target_size", "target_bpw", "recipe"])]
     pub mixture: Option<Mixture>,
     #[command(flatten)]
@@ -44,8 +45,8 @@ pub struct QuantizeArgs {
     /// Type of the token embedding
     #[arg(long, value_name = "TYPE", value_parser = encodable)]
     pub token_embedding_type: Option<GgmlType>,
-    /// Choose types by the role of each matrix: better ones for attention, shared experts and mixers of a model with
-    /// experts or recurrent layers, and the base type for experts
+    /// Choose types by the role of each matrix: in models with experts or recurrent layers, larger types for attention,
+    /// shared experts, and mixers, and the base type for experts
     #[arg(long, conflicts_with = "pure")]
     pub role_mixture: bool,
     /// Choose the types of llama.cpp (default)
@@ -72,13 +73,13 @@ pub struct QuantizeArgs {
     /// Number of threads [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
-    /// Keep an incomplete file after an interrupt, and continue the file of an earlier run after its last whole tensor
+    /// Keep an incomplete file after an interrupt, and continue the incomplete file of an earlier run
     #[arg(long, conflicts_with = "dry_run")]
     pub resume: bool,
-    /// Write as many files as the source has, named OUT-00001-of-00003.gguf
+    /// Write one file per file of the source, named OUT-00001-of-00003.gguf
     #[arg(long)]
     pub keep_split: bool,
-    /// Leave out layers, separated by commas and numbered from 0
+    /// Remove layers, separated by commas and numbered from 0
     #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
     pub prune_layers: Vec<usize>,
     /// Print the type and size of each tensor, and write nothing
@@ -98,7 +99,7 @@ pub struct BudgetArgs {
     /// Choose types with the least KL divergence for this number of bits per weight
     #[arg(long, value_name = "BITS", value_parser = positive_float_64, conflicts_with = "pure")]
     pub target_bpw: Option<f64>,
-    /// Text that the KL divergence of each matrix is measured with
+    /// Text for measuring the KL divergence of each matrix
     #[arg(short, long, value_name = "FILE", conflicts_with = "recipe")]
     pub file: Option<PathBuf>,
     /// Maximum number of chunks of 128 tokens of the text
@@ -108,7 +109,7 @@ pub struct BudgetArgs {
     /// [default: all; 3 for models of more than 2 billion weights]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub measured_layers: Option<usize>,
-    /// Types to choose from, separated by commas [default: all that the importance matrix permits]
+    /// Types to choose from, separated by commas [default: all with --imatrix, or all that need no importance]
     #[arg(long, value_name = "TYPES", value_delimiter = ',', value_parser = encodable)]
     pub candidate_types: Vec<GgmlType>,
     /// Use the types of a recipe or of a GGUF file; with a target, choose types by the costs of the recipe

@@ -1,4 +1,4 @@
-//! Types that are chosen within a budget, and recipes.
+//! Choice of types within a budget, and recipe files.
 
 use std::path::Path;
 
@@ -16,19 +16,19 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{OutputFile, failed};
 use crate::{input, interrupt, progress};
 
-/// Tokens of a chunk of the calibration text.
+/// Tokens per chunk of the calibration text.
 const N_CTX: usize = 128;
 
 /// Tokens that are decoded at once.
 const N_BATCH: usize = 512;
 
-/// Number of weights of a model that is measured in all layers.
+/// Maximum number of weights of a model whose layers are all measured by default.
 const SMALL: usize = 2_000_000_000;
 
-/// Number of layers that are measured in a larger model.
+/// Default number of measured layers of a larger model.
 const FEW_LAYERS: usize = 3;
 
-/// Returns the types of all tensors, if a target or a recipe determines them.
+/// Returns the types that a target or a recipe determines; an empty recipe without either.
 pub fn recipe(
     args: &QuantizeArgs,
     source: &GgufSet,
@@ -40,7 +40,7 @@ pub fn recipe(
     if budget.recipe.is_none() && !budget.has_target() {
         return Ok(Recipe::default());
     }
-    // The types of this plan do not matter.
+    // Only the types of fixed tensors matter in this plan.
     let plan = QuantizePlan::new(source, options).map_err(of_input)?;
     let recipe = match &budget.recipe {
         Some(path) => open(path, &plan)?,
@@ -66,7 +66,7 @@ pub fn recipe(
     Ok(recipe)
 }
 
-/// Returns the maximum number of bytes besides the data of tensors: metadata, tensor table, and padding.
+/// Returns the maximum size of everything except the tensor data: metadata, tensor table, and padding.
 fn overhead(source: &GgufSet, plan: &QuantizePlan, overrides: &[(String, Value)]) -> Result<usize, QuantizeError> {
     let (header, _) = QuantizedFile::new(source, plan, overrides).layout()?;
     Ok(header.len() + plan.tensors.len() * source.first().header().alignment())

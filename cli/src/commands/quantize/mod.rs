@@ -84,17 +84,17 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
     report::print(args, &plan, &other, &recipe, measured.as_ref())
 }
 
-/// Returns the plan with the types of llama.cpp, or those by role in its place.
+/// Returns the plan with the types by role, or with the types of llama.cpp if `options` choose by role.
 fn other_mixture(source: &GgufSet, options: &Options, plan: &QuantizePlan) -> QuantizePlan {
     let options = Options {
         by_role: !options.by_role,
         ..options.clone()
     };
-    // A quantized source may have the types of one mixture only.
+    // A quantized source may be valid for only one of the two mixtures.
     QuantizePlan::new(source, &options).unwrap_or_else(|_| plan.clone())
 }
 
-/// Warns of matrices that the importance matrix has no data for.
+/// Warns about matrices without data in the importance matrix.
 fn warn_of_importance(plan: &QuantizePlan) {
     if plan.importance.is_none() {
         return;
@@ -125,7 +125,7 @@ fn origin(path: &Path, matrix: &ImportanceMatrix) -> Vec<(String, Value)> {
     pairs
 }
 
-/// Gives an overriding number the type that the key has in the source, or the usual one.
+/// Converts an overriding number to the type of the key in the source; by default to u32 or f32.
 fn typed(source: &GgufSet, (key, value): &(String, Value)) -> (String, Value) {
     let old = source.metadata().get(key);
     let value = match (value, old) {

@@ -12,8 +12,7 @@ use crate::commands::{perplexity, stdout};
 use crate::failure::Outcome;
 use crate::format;
 
-/// Prints the properties of the file.
-/// `other` has the types of the mixture that `--role-mixture` exchanges.
+/// Prints the properties of the file. `other` is the plan with the opposite setting of `--role-mixture`.
 pub fn print(
     args: &QuantizeArgs,
     plan: &QuantizePlan,
@@ -61,7 +60,7 @@ pub fn print(
     Ok(out.flush()?)
 }
 
-/// Returns a line about a tensor.
+/// Formats the type and size of a tensor.
 fn line(tensor: &PlannedTensor, recipe: &Recipe) -> String {
     let shape = format::shape(&tensor.shape);
     let bytes = format::bytes(tensor.bytes);
@@ -74,7 +73,7 @@ fn line(tensor: &PlannedTensor, recipe: &Recipe) -> String {
     format!("{name:<40} {shape:<18} {from:>6} -> {to:<7} {bytes:>10}{note}")
 }
 
-/// Returns a line about the divergence from the source.
+/// Formats the divergence from the source.
 fn measured_line(s: &Summary) -> String {
     format!(
         "KL divergence: mean {:.6} ± {:.6}, median {:.6}, 99.9% {:.6}; same top token {:.2} ± {:.2} %; \
@@ -90,7 +89,7 @@ fn measured_line(s: &Summary) -> String {
     )
 }
 
-/// Returns a note about the type in the other mixture.
+/// Formats the type in the other mixture, if it differs.
 fn other_note(args: &QuantizeArgs, tensor: &PlannedTensor, other: &PlannedTensor) -> String {
     if tensor.to == other.to {
         return String::new();

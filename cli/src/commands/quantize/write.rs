@@ -1,4 +1,4 @@
-//! Output files: one file, or one for each file of the source.
+//! Output files: a single file, or one per file of the source.
 
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{OutputFile, failed};
 use crate::{interrupt, progress};
 
-/// Writes all files. They get their names once all are complete.
+/// Writes all files, and renames them once all are complete.
 pub fn write(
     args: &QuantizeArgs,
     source: &GgufSet,
@@ -70,7 +70,7 @@ fn path_of(args: &QuantizeArgs, source: &GgufSet, part: usize) -> PathBuf {
     part_path(&prefix, part as u16, source.shards().len() as u16)
 }
 
-/// Refuses to write over the source.
+/// Returns an error if the output would replace a file of the source.
 fn check_name(path: &Path, source: &GgufSet) -> Outcome {
     let output = path.canonicalize().ok();
     let is_output = |path: &Path| output.is_some() && path.canonicalize().ok() == output;
@@ -119,7 +119,7 @@ fn write_file(
     Ok(output)
 }
 
-/// Returns a digest of the header, and of names, sizes and times of the inputs.
+/// Returns a digest of the header and of the paths, sizes, and modification times of the inputs.
 fn key(args: &QuantizeArgs, source: &GgufSet, header: &[u8]) -> String {
     let mut digest = Sha256::new();
     digest.update(header);
@@ -139,7 +139,8 @@ fn key(args: &QuantizeArgs, source: &GgufSet, header: &[u8]) -> String {
     hexadecimal(&digest.finalize()[..8])
 }
 
-/// Truncates an incomplete file to its whole tensors, and returns their number; `None` if the header is incomplete.
+/// Truncates an incomplete file after its last whole tensor. Returns the number of whole tensors; `None` if the header
+/// is incomplete or differs.
 fn whole_tensors(file: &mut std::fs::File, header: &[u8], ends: &[u64]) -> std::io::Result<Option<usize>> {
     let len = file.metadata()?.len();
     let mut found = Vec::new();

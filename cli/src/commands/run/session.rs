@@ -29,7 +29,7 @@ use crate::{format, images, interrupt, progress};
 /// A loaded model, its context, and the settings of responses.
 pub struct Session {
     inner: parts::Session,
-    /// Encoder of images.
+    /// Encoder of images or audio.
     projector: Option<MediaProjector>,
     /// Speculative decoding is enabled.
     has_drafts: bool,
@@ -147,7 +147,8 @@ fn stops(args: &RunArgs) -> Outcome<Vec<String>> {
 fn projector(args: &RunArgs, params: &mut ContextParams, model: &Model) -> Outcome<Option<MediaProjector>> {
     let media = &args.media;
     // Without media, a projector next to the model would only take memory.
-    if media.projector.mmproj.is_none() && media.image.is_empty() && media.audio.is_empty() {
+    let is_asked_for = media.projector.mmproj.is_some() || media.projector.limits_rows();
+    if !is_asked_for && media.image.is_empty() && media.audio.is_empty() {
         return Ok(None);
     }
     let precision = args.context.precision.mode;

@@ -103,7 +103,7 @@ impl CudaBackend {
         }
     }
 
-    /// Loads the kernel that distributes writes.
+    /// Loads the kernel that scatters batched writes.
     fn load_writes(&mut self) -> Result<(), BackendError> {
         if self.writes.has_kernel() {
             return Ok(());

@@ -8,7 +8,7 @@
 //! - [`kernel`] (sources and specializations), [`cache`] (disk cache), [`shipped`] (precompiled kernels),
 //!   [`library`] (kernels of a device, loaded on first use),
 //! - [`counters`] (counters of the emulated driver), [`work`] (bytes and operations of launches), [`times`] (measured times),
-//! - [`input_errors`] (invalid input found by kernels), [`writes`] (small writes that are enqueued together), [`buffer`], [`parts`] (weight layout), [`ops`]
+//! - [`input_errors`] (invalid input found by kernels), [`writes`] (batches of small writes), [`buffer`], [`parts`] (weight layout), [`ops`]
 //!   (kernels for each node), [`fuse`] (fusion of nodes), [`plan`], [`state`] (resources that backends share), [`backend`],
 //!   [`device`], [`planning`] and [`planned_memory`] (a GPU that only plans).
 

@@ -1,5 +1,5 @@
-//! Small writes to device memory, such as the inputs of a decode step. They are copied to the device in one
-//! piece, and a kernel distributes the bytes.
+//! Batches small writes to device memory, such as the inputs of a decode step: one host-to-device copy, and a kernel
+//! that scatters the bytes.
 
 use std::sync::Arc;
 
@@ -9,21 +9,25 @@ use super::context::{Context, DeviceMemory, Function, LaunchShape, Staging, Stre
 use super::driver::CudaError;
 use super::kernel::{Kernel, SCATTER};
 
-/// Maximum number of writes per piece; matches `scatter.cu`.
+/// Maximum number of writes per batch; matches `scatter.cu`.
 const MAX_RANGES: usize = 16;
 
-/// Size of a piece, and largest write that becomes part of a piece.
+/// Bytes of the staging buffer of a batch.
 const PIECE: usize = 256 << 10;
+
+/// Largest write that is batched, in bytes.
 const MAX_WRITE: usize = 64 << 10;
 
-/// Alignment of a write in a piece.
+/// Alignment of a write in the staging buffer.
 const ALIGNMENT: usize = 16;
 
-/// Threads per block, and bytes that a block copies.
+/// Threads per block of `scatter.cu`.
 const THREADS: u32 = 256;
+
+/// Bytes that a block copies.
 const BYTES_OF_BLOCK: usize = 16 << 10;
 
-/// Number of pieces in host memory: one that is filled, and one whose copy may be in flight.
+/// Number of staging buffers: one is filled while the copy of the other is in flight.
 const N_PIECES: usize = 2;
 
 #[repr(C)]
@@ -41,7 +45,7 @@ struct Params {
     ranges: [RangeArg; MAX_RANGES],
 }
 
-/// A write that is not enqueued yet. Holds the memory until the write is enqueued.
+/// Pending write. Keeps the destination alive until the write is enqueued.
 struct Pending {
     memory: Arc<DeviceMemory>,
     offset: usize,
@@ -55,19 +59,19 @@ impl Pending {
     }
 }
 
-/// Writes that are enqueued together.
+/// Batch of pending writes.
 pub(super) struct Writes {
     pieces: Vec<Staging>,
-    /// The piece on the device.
+    /// Device copy of the staging buffer.
     arena: DeviceMemory,
     current: usize,
     len: usize,
     pending: Vec<Pending>,
-    /// Kernel that distributes the bytes. Until it is loaded, the writes are copied one by one.
+    /// Kernel that scatters the bytes. Until the kernel is loaded, each write is a copy.
     function: Option<Arc<Function>>,
 }
 
-/// Returns the kernel that distributes writes.
+/// Returns the kernel that scatters a batch.
 pub(super) fn kernel() -> Kernel {
     Kernel::new(&SCATTER, "scatter")
 }
@@ -85,12 +89,12 @@ impl Writes {
         })
     }
 
-    /// Sets the kernel that distributes the bytes.
+    /// Sets the loaded kernel.
     pub(super) fn use_kernel(&mut self, function: Arc<Function>) {
         self.function = Some(function);
     }
 
-    /// Returns true if the kernel that distributes the bytes is set.
+    /// Returns true if the kernel is loaded.
     pub(super) fn has_kernel(&self) -> bool {
         self.function.is_some()
     }
@@ -101,8 +105,8 @@ impl Writes {
         (1..=MAX_WRITE).contains(&len) && Arc::ptr_eq(memory.context(), self.arena.context())
     }
 
-    /// Adds a write within the bounds of `memory`, which is enqueued by the next [`Writes::flush`]. Previous
-    /// writes are enqueued first if the piece is full or the destinations overlap.
+    /// Adds a write to the batch. The caller checks the bounds of `memory`. A full batch, or one with an overlapping
+    /// destination, is enqueued first.
     pub(super) fn add(
         &mut self,
         stream: &Stream,

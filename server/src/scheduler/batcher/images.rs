@@ -4,7 +4,7 @@ use llama::parts::ImageSpan;
 
 use super::{Batcher, Running};
 
-/// Returns the length of a prefix of at most `n` tokens that ends between images.
+/// Returns the length of the longest prefix of at most `n` tokens that does not end within an image.
 pub(super) fn without_cut_image(images: &[ImageSpan], n: usize) -> usize {
     let cut = images.iter().find(|image| image.start < n && n < image.end());
     cut.map_or(n, |image| image.start)
@@ -25,8 +25,8 @@ impl Batcher {
         })
     }
 
-    /// Changes the shares of prompts, oldest first, so that they end between images. Their sum is at most `n_max`. An
-    /// image that does not fit into the rest of the batch waits for a later step, unless no batch can hold the image.
+    /// Changes the shares of prompts, oldest first, so that none ends within an image. Their sum is at most `n_max`. An
+    /// image that does not fit in the rest of the batch waits for a later step, unless it exceeds `n_max`.
     pub(super) fn with_whole_images(&self, shares: Vec<(usize, usize)>, n_max: usize) -> Vec<(usize, usize)> {
         let mut parts = Vec::with_capacity(shares.len());
         let mut left = n_max;

@@ -1,4 +1,4 @@
-//! Prompts with images. The rows of an image are decoded together, whatever other requests run.
+//! Prompts with images. The rows of an image are decoded together, independently of other requests.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn image(name: &str, id: u128) -> Arc<MediaRows> {
     Arc::new(MediaRows::new(id, width, (0..N_ROWS * width).map(value).collect()))
 }
 
-/// Returns a request for `n` tokens, with images between `n_text` tokens.
+/// Returns a request for `n` tokens: `n_text` tokens, then images with three tokens after each.
 fn with_images(of: usize, images: &[Arc<MediaRows>], n_text: usize, n: usize) -> Request {
     let mut tokens = prompt(of, n_text);
     for image in images {
@@ -79,7 +79,7 @@ fn completions_with_images_are_independent_of_other_requests() {
 }
 
 #[test]
-fn cancelled_images_leave_no_cells() {
+fn cancelled_requests_with_images_release_their_cells() {
     for name in IMAGE_MODELS {
         let (scheduler, mut batcher) = scheduler_with_images(name, 2, 512);
         for n_steps in 0..5 {
