@@ -14,7 +14,7 @@ arch_macros::arch! {
         n_pl: usize = "embedding_length_per_layer_input";
         n_ff_exp: [usize] = "expert_feed_forward_length" or 0;
         let d = if is_swa { head_dim_swa } else { head_dim };
-        let n_full = rust!(usize => swa_pattern.iter().filter(|windowed| !**windowed).count());
+        let n_full = count(!swa_pattern);
         check head_dim == head_dim_v && head_dim_swa == head_dim_v_swa,
               "attention.key_length must equal attention.value_length, and attention.key_length_swa must equal attention.value_length_swa";
     }
@@ -55,7 +55,7 @@ arch_macros::arch! {
 
     graph {
         let x = token_embd[tokens] * sqrt(n_embd);
-        let per_layer = if n_pl > 0 { per_layer_embeddings(x) } else { rust!([n_pl * n_layer, T] => x) }; // unused placeholder
+        let per_layer = if n_pl > 0 { per_layer_embeddings(x) };
         for layer {
             x += rms_norm(attend(rms_norm(x, attn_norm)), attn_post_norm);
             x += rms_norm(ffn_and_experts(x), ffn_post_norm);

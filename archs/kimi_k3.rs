@@ -47,11 +47,6 @@ arch_macros::arch! {
         sigmoid(gate) * (softcap(gate, squash) * if up_squash > 0.0 { softcap(up, up_squash) } else { up })
     }
 
-    // Input of the layer: a weighted combination of `x` and the stored inputs of the preceding blocks.
-    fn attn_residual(x, bank, score?, name?) {
-        rust!([n_embd, T] => { let w = b.present(&l.score, name); b.recall(bank, x, w, m.hp.rms_norm_eps) })
-    }
-
     fn attended(h) {
         let y = merge(attend_latent_heads(h, latent_queries(h), rotated = false));
         if has(attn_gate) {
@@ -62,28 +57,28 @@ arch_macros::arch! {
 
     graph {
         let x = token_embd[tokens];
-        // Concatenated inputs of the preceding blocks; the actual shape is [n_embd, blocks, T].
-        let bank = x;
+        // Inputs of the blocks up to the current one.
+        let inputs = if block > 0 { bank(x) };
         for layer {
-            let h = if block > 0 && il > 0 { attn_residual(x, bank, score = attn_score, name = "attn_res_score") } else { x };
-            let h = rms_norm(h, attn_norm);
+            let h = rms_norm(if block > 0 && il > 0 { recall(x, inputs, attn_score) } else { x }, attn_norm);
             let y = if is_recurrent {
                 wy(sigmoid(y_gate(h)) * kda(h, kda_decay(h, heads(a, n_head_max), bound = min_decay)))
             } else {
                 attended(h)
             };
             if block > 0 && il % block == 0 {
-                bank = rust!([n_embd, T] => b.bank((il > 0).then_some(bank), x));
+                if il > 0 {
+                    inputs = bank(x, inputs);
+                }
                 x = y;
             } else {
                 x += y;
             }
-            let h = if block > 0 { attn_residual(x, bank, score = ffn_score, name = "ffn_res_score") } else { x };
-            let h = rms_norm(h, ffn_norm);
+            let h = rms_norm(if block > 0 { recall(x, inputs, ffn_score) } else { x }, ffn_norm);
             x += if il < n_dense { down(limited_glu(gate(h), up(h))) } else { latent_experts(h) };
         }
         if block > 0 {
-            x = rust!([n_embd, T] => { let w = b.present(&m.w.output_score, "output_res_score"); b.recall(bank, x, w, m.hp.rms_norm_eps) });
+            x = recall(x, inputs, output_score);
         }
         output(rms_norm(x, output_norm))
     }

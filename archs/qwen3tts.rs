@@ -27,13 +27,7 @@ arch_macros::arch! {
             x += down(silu(gate(h)) * up(h));
         }
         let h = rms_norm(x, output_norm);
-        rust!([n_vocab, T] => match m.w.codec_head {
-            Some(head) => {
-                let codes = b.linear(head, h);
-                b.pad_rows_before(codes, m.base.n_vocab(), f32::NEG_INFINITY)
-            }
-            None => b.linear(::engine::arch::Linear::tied_to(m.w.token_embd), h),
-        })
+        if has(codec_head) { pad_logits(codec_head(h), n_vocab) } else { token_embd(h) }
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 3072 }

@@ -13,8 +13,8 @@ arch_macros::arch! {
         check n_stream > 1 && n_stream <= 64 && n_low > 0, "hyper_connection.count must be 2 to 64, hyper_connection.low_rank at least 1";
         // Index of the layer with n-gram embeddings, if any.
         hash_layers: [usize; 0..] = "ple.layers";
-        let n_hashing = rust!(usize => hash_layers.len());
-        let hash_layer = rust!(usize => hash_layers.first().copied().unwrap_or(0));
+        let n_hashing = count(hash_layers);
+        let hash_layer = first(hash_layers);
         let hashes = n_hashing > 0 && il == hash_layer;
         check n_hashing <= 1 && hash_layer < n_layer, "ple.layers must contain at most one layer";
         check !hashes || is_recurrent, "ple.layers must contain a layer of attention.recurrent_layers";
@@ -32,7 +32,7 @@ arch_macros::arch! {
         multipliers: [usize; longest * n_hashing..] = "ple.layer_multipliers";
         offsets: [usize; n_hash * n_hashing..] = "ple.head_offsets";
         sizes: [usize; n_hash * n_hashing..] = "ple.head_vocab_sizes";
-        let n_hashed = rust!(usize => offsets.iter().zip(&sizes).take(n_hash).map(|(o, n)| o.saturating_add(*n)).max().unwrap_or(0));
+        let n_hashed = max_sum(offsets, sizes, n_hash);
         // Block size of sparse attention; 0 for full attention.
         block: [usize] = "attention.compress_ratios" or 0;
         let sparse = !is_recurrent && block > 0;
@@ -60,8 +60,8 @@ arch_macros::arch! {
             mixer_up, ffn_up: linear "hc_attn_up", "hc_ffn_up" [n_low -> n_stream * n_embd];
             mixer_inject, ffn_inject: linear "hc_attn_inject", "hc_ffn_inject" [n_stream * n_embd -> n_stream];
             if hashes {
-                hash_key:   linear "ple_key"    [n_embd -> n_stream * n_embd];
-                hash_value: linear "ple_value"  [n_embd -> n_embd];
+                hash_key:   linear "ple_key"    [n_hash * width -> n_stream * n_embd];
+                hash_value: linear "ple_value"  [n_hash * width -> n_embd];
                 hash_conv:  vector "ple_conv1d" [n_conv, n_stream * n_embd];
                 key_norm, query_norm, conv_norm: vector "ple_norm_key", "ple_norm_query", "ple_norm_conv" [n_embd, n_stream];
             }
@@ -86,23 +86,14 @@ arch_macros::arch! {
 
     // Returns the n-gram embeddings for the streams, weighted by a gate per stream.
     fn ngram_embeddings(x) {
-        let found = rust!([n_embd, T] => {
-            let table = b.present(&m.w.hash_embd, "per_layer_token_embd");
-            b.ngram_embed(table, ::engine::builder::NgramArgs {
-                longest: m.hp.longest, per_length: m.hp.per_length, multipliers: &m.hp.multipliers,
-                offsets: &m.hp.offsets, sizes: &m.hp.sizes, end: m.hp.end,
-            })
-        });
+        let found = ngram_embed(hash_embd, longest = longest, per_length = per_length, multipliers = multipliers,
+                                offsets = offsets, sizes = sizes, end = end);
         let key = rms_norm(heads(hash_key(found), n_stream)) * key_norm;
         let fit = sum_rows(key * (rms_norm(x) * query_norm)) / sqrt(n_embd);
         let sign = clamp(fit * 1e38, -1.0, 1.0);
         let value = repeat_heads(heads(hash_value(found), 1), n_stream) * sigmoid(sign * sqrt(clamp(abs(fit), 0.000001, 3e38)));
         let normed = merge(rms_norm(value) * conv_norm);
-        let before = rust!([n_stream * n_embd, T] => {
-            let w = b.present(&l.hash_conv, "ple_conv1d");
-            b.dilated_conv(normed, w, m.hp.longest)
-        });
-        value + heads(silu(before), n_stream)
+        value + heads(silu(dilated_conv(normed, hash_conv, longest)), n_stream)
     }
 
     // The key of a block is the mean of its tokens' keys, rotated at the position of the first token. All
@@ -117,7 +108,7 @@ arch_macros::arch! {
     graph {
         let x = repeat_heads(heads(token_embd[tokens], 1), n_stream);
         for layer {
-            if hashes {
+            if n_hashing > 0 && hashes {
                 x += ngram_embeddings(x);
             }
             let h = merge(rms_norm(x) * mixer_norm);

@@ -1,25 +1,41 @@
-//! Architectures from declaration files: `--arch FILE.rs`, and the files in `LLAMA_ARCHS` and in the user's
-//! configuration directory.
+//! Architectures from declaration files: `--arch FILE.rs`, the files in `LLAMA_ARCHS` and in the user's configuration
+//! directory, and declarations in model files (`--arch file:`).
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use arch_runtime::DeclarationError;
-use engine::model::Registered;
+use arch_runtime::{DeclarationError, limits};
+use engine::gguf::{Metadata, Value};
+use engine::model::{DECLARATION_KEY, ENCODER_ARCH, FindArch, Registered, WantedArch, projector_type};
 
 use crate::dirs;
 use crate::failure::{Failure, Outcome};
+use crate::format;
 
 /// Environment variable with a directory of declarations.
 const DIRECTORY: &str = "LLAMA_ARCHS";
 
-/// Maximum number of files that are searched in a directory.
-const MAX_FILES: usize = 1000;
+/// Value of `--arch` that selects the declaration in the model file.
+pub const IN_FILE: &str = "file:";
+
+/// Origin of a declaration.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Origin {
+    File(PathBuf),
+    /// Text in a model file.
+    Text(String),
+}
 
 /// Declarations that were read. A file that changes later has no effect on a running server.
-static LOADED: Mutex<BTreeMap<PathBuf, &'static Registered>> = Mutex::new(BTreeMap::new());
+static LOADED: Mutex<BTreeMap<Origin, &'static Registered>> = Mutex::new(BTreeMap::new());
+
+/// Declaration file of a directory.
+struct Found {
+    name: String,
+    path: PathBuf,
+    is_encoder: bool,
+}
 
 /// Returns true if the value of `--arch` is a declaration file rather than the name of an architecture.
 pub fn is_file(name: &str) -> bool {
@@ -28,27 +44,43 @@ pub fn is_file(name: &str) -> bool {
 
 /// Returns the architecture of a declaration file, which is read once per process.
 pub fn load(path: &Path) -> Outcome<&'static Registered> {
-    read(path).map_err(|error| match error {
-        DeclarationError::Invalid(faults) => {
-            let n = crate::format::plural(faults.len(), "error");
-            let texts: Vec<String> = faults.iter().map(|fault| format!("\n\n{fault}")).collect();
-            Failure::new(format_args!(
-                "{}: the declaration has {n}{}",
-                path.display(),
-                texts.concat()
-            ))
-        }
-        other => Failure::new(other),
-    })
+    let read = once(Origin::File(path.to_owned()), || arch_runtime::load(path));
+    read.map_err(|error| failure(&path.display().to_string(), error))
 }
 
-fn read(path: &Path) -> Result<&'static Registered, DeclarationError> {
+/// Returns the declaration of an encoder in a file.
+pub fn load_encoder(path: &Path) -> Outcome<Registered> {
+    let found = *load(path)?;
+    if found.arch.media.is_none() {
+        let file = path.display();
+        return Err(Failure::new(format_args!(
+            "{file} declares a language model; pass it with --arch"
+        )));
+    }
+    Ok(found)
+}
+
+fn failure(file: &str, error: DeclarationError) -> Failure {
+    match error {
+        DeclarationError::Invalid(faults) => {
+            let n = format::plural(faults.len(), "error");
+            let texts: Vec<String> = faults.iter().map(|fault| format!("\n\n{fault}")).collect();
+            Failure::new(format_args!("{file}: the declaration has {n}{}", texts.concat()))
+        }
+        other => Failure::new(other),
+    }
+}
+
+fn once(
+    origin: Origin,
+    read: impl FnOnce() -> Result<Registered, DeclarationError>,
+) -> Result<&'static Registered, DeclarationError> {
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(&registered) = loaded.get(path) {
+    if let Some(&registered) = loaded.get(&origin) {
         return Ok(registered);
     }
-    let registered = Box::leak(Box::new(arch_runtime::load(path)?));
-    loaded.insert(path.to_owned(), registered);
+    let registered = Box::leak(Box::new(read()?));
+    loaded.insert(origin, registered);
     Ok(registered)
 }
 
@@ -58,55 +90,106 @@ fn directories() -> impl Iterator<Item = PathBuf> {
     [dirs::variable(DIRECTORY), own].into_iter().flatten()
 }
 
-/// Returns the declaration files of all directories with the names that they declare, in order of precedence.
-fn files() -> Vec<(String, PathBuf)> {
+/// Returns the declaration files of all directories, in order of precedence.
+fn files() -> Vec<Found> {
     let mut found = Vec::new();
-    for directory in directories() {
-        let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
-        let mut paths: Vec<PathBuf> = entries.take(MAX_FILES).map(|entry| entry.path()).collect();
-        paths.retain(|path| path.extension().is_some_and(|e| e == "rs"));
-        paths.sort();
-        for path in paths {
-            let text = arch_runtime::limits::read(&path).unwrap_or_default();
-            if let Some(name) = arch_lang::declared_name(&text) {
-                found.push((name.to_owned(), path));
-            }
+    for path in directories().flat_map(|directory| limits::declaration_files(&directory)) {
+        let text = limits::read(&path).unwrap_or_default();
+        if let Some(name) = arch_lang::declared_name(&text) {
+            found.push(Found {
+                name: name.to_owned(),
+                is_encoder: arch_lang::is_encoder(&text),
+                path,
+            });
         }
     }
     found
 }
 
-/// Finds an architecture in the directories of declarations. Callers search the built-in architectures first.
+/// Finds an architecture or an encoder in the directories of declarations. Callers search the built-in ones first.
 ///
 /// # Errors
 /// The errors of the declaration with this name.
-pub fn find(name: &str) -> Result<Option<Registered>, String> {
-    match files().into_iter().find(|(declared, _)| declared == name) {
-        Some((_, path)) => match load(&path) {
-            Ok(registered) => Ok(Some(*registered)),
-            Err(Failure::Message(message)) => Err(message),
-            Err(other) => Err(format!("{other:?}")),
-        },
+pub fn find(name: &str, is_encoder: bool) -> Result<Option<Registered>, String> {
+    match files()
+        .into_iter()
+        .find(|f| f.name == name && f.is_encoder == is_encoder)
+    {
+        Some(found) => load(&found.path).map(|r| Some(*r)).map_err(message),
         None => Ok(None),
     }
 }
 
-/// Returns the names and files of the architectures in the directories, except for names of built-in architectures.
+/// Returns a function that finds declarations in the directories.
+pub fn finder() -> FindArch {
+    Arc::new(|wanted| find(wanted.name, wanted.is_encoder))
+}
+
+/// Returns the declaration in a model file.
+///
+/// # Errors
+/// A message if the file has no declaration, or the declaration has errors.
+pub fn read(wanted: &WantedArch<'_>) -> Result<Option<Registered>, String> {
+    in_file(wanted.metadata, wanted.path).map(Some).map_err(message)
+}
+
+fn in_file(metadata: &Metadata, path: &Path) -> Outcome<Registered> {
+    let Some(text) = text(metadata) else {
+        return Err(Failure::new(format_args!(
+            "{}: the file has no declaration (`{DECLARATION_KEY}`)",
+            path.display()
+        )));
+    };
+    let name = format!("{}:{DECLARATION_KEY}", path.display());
+    let read = once(Origin::Text(text.to_owned()), || arch_runtime::embedded(&name, text));
+    read.copied().map_err(|error| failure(&name, error))
+}
+
+/// Returns the text of the declaration in a model file.
+pub fn text(metadata: &Metadata) -> Option<&str> {
+    metadata.get(DECLARATION_KEY).and_then(Value::as_str)
+}
+
+fn message(failure: Failure) -> String {
+    match failure {
+        Failure::Message(message) => message,
+        other => format!("{other:?}"),
+    }
+}
+
+/// Returns the shown names and files of the declarations in the directories, except for built-in names.
 pub fn list() -> Vec<(String, PathBuf)> {
-    let mut list = files();
-    list.retain(|(name, _)| archs::find(name).is_none());
+    let mut list = Vec::new();
+    for found in files() {
+        let is_built_in = match found.is_encoder {
+            true => archs::find_encoder(&found.name).is_some(),
+            false => archs::find(&found.name).is_some(),
+        };
+        if !is_built_in {
+            let prefix = if found.is_encoder { "encoders/" } else { "" };
+            list.push((format!("{prefix}{}", found.name), found.path));
+        }
+    }
     list.sort();
     list.dedup_by(|a, b| a.0 == b.0);
     list
 }
 
 /// Returns the architecture of a model file: built-in, or from the directories. `chosen` is the value of `--arch`.
-pub fn of_file(name: &str, chosen: &str) -> Outcome<Option<Registered>> {
+pub fn of_file(name: &str, chosen: &str, metadata: &Metadata, path: &Path) -> Outcome<Option<Registered>> {
     if is_file(chosen) {
         return Ok(Some(*load(Path::new(chosen))?));
     }
-    match archs::find(name) {
+    if chosen == IN_FILE {
+        return in_file(metadata, path).map(Some);
+    }
+    let encoder = projector_type(metadata).filter(|_| name == ENCODER_ARCH);
+    let found = match encoder {
+        Some(encoder) => archs::find_encoder(encoder),
+        None => archs::find(name),
+    };
+    match found {
         Some(registered) => Ok(Some(*registered)),
-        None => find(name).map_err(Failure::new),
+        None => find(encoder.unwrap_or(name), encoder.is_some()).map_err(Failure::new),
     }
 }

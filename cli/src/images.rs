@@ -10,7 +10,7 @@ use tracing::warn;
 
 use crate::args::{LoadArgs, PrecisionArg, ProjectorArgs};
 use crate::failure::{Failure, Outcome};
-use crate::input;
+use crate::{declared, input};
 
 /// Loads the projector of a language model on the devices of the model: the file of `--mmproj`, or the file
 /// `mmproj*.gguf` in the directory of the model. Returns `None` if neither exists, or if the file in the directory
@@ -23,7 +23,10 @@ pub fn projector(
     language: &Model,
 ) -> Outcome<Option<MediaProjector>> {
     let open = |path: &Path| -> Outcome<Result<MediaProjector, SoundError>> {
-        let load = load.params(precision, None)?;
+        let mut load = load.params(precision, None)?;
+        if let Some(file) = &args.mmproj_arch {
+            load.archs.insert(0, declared::load_encoder(file)?);
+        }
         let mut projector = match MediaProjector::open(path, &load, params, language) {
             Ok(projector) => projector,
             Err(error) => return Ok(Err(error)),

@@ -8,7 +8,7 @@ use engine::backend::{self, Device};
 use engine::builder::MemoryParams;
 use engine::context::ContextError;
 use engine::gguf::{FileKind, Gguf, Value};
-use engine::model::{DeviceLayers, LoadParams, Model, ModelError, PlacementParams, SplitMode, VocabHook};
+use engine::model::{DeviceLayers, FindArch, LoadParams, Model, ModelError, PlacementParams, SplitMode, VocabHook};
 use llama::parts::{load_or_use_cpu, usable_gpus};
 use tracing::warn;
 
@@ -61,12 +61,13 @@ impl PlacementArgs {
         };
         Ok(LoadParams {
             arch: match (self.arch.as_str(), declared) {
-                ("auto", _) => None,
+                ("auto" | declared::IN_FILE, _) => None,
                 (_, Some(declared)) => Some(declared.arch.name.to_owned()),
                 (name, None) => Some(name.to_owned()),
             },
             archs: declared.into_iter().collect(),
-            find_arch: Some(Arc::new(declared::find)),
+            read_arch: (self.arch == declared::IN_FILE).then(|| Arc::new(declared::read) as FindArch),
+            find_arch: Some(declared::finder()),
             placement,
             overrides: self.override_kv.clone(),
             ..LoadParams::default()

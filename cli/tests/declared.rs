@@ -173,9 +173,10 @@ fn errors_equal_those_of_arch_check() {
         (
             "like.rs",
             OWN.replace("like: \"decoder\"", "like: \"decodr\""),
-            "decoder",
+            "no architecture named `decodr`; did you mean `decoder`?",
         ),
         ("none.rs", "fn main() {}\n".to_owned(), "contains no `arch!"),
+        ("two.rs", format!("{OWN}{LLAMA}"), "a second declaration, `arch! { … }`"),
         ("open.rs", OWN.replace("hparams {", "hparams ("), "open.rs"),
         (
             "fragment.rs",
@@ -251,6 +252,53 @@ fn new_declaration_passes_check() {
     fails(
         &ended(home.llama(&["arch", "new", "qwen3", "--like", "llama", "-o", &directory])),
         &["`qwen3`", "built-in"],
+    );
+}
+
+#[test]
+fn declaration_in_model_file_is_used_on_request() {
+    let home = Home::new();
+    let declaration = write(&home, "my_model.rs", OWN);
+    let model = seed(&home, &declaration, "my-model");
+    let expected = logits(&home, &model, &["--arch", &declaration]);
+    let with = text(home.path("with.gguf"));
+    let key = "general.architecture.declaration";
+    let embed = |from: &str, file: &str, to: &str| {
+        let value = format!("{key}={file}");
+        ended(home.llama(&["gguf", "set", from, "--file", &value, "-o", to])).succeeds();
+    };
+    embed(&model, &declaration, &with);
+    let inspected = ended(home.llama(&["inspect", &with, "--arch", "file:"]));
+    let shown = inspected.succeeds();
+    assert!(
+        shown.contains("matches: every tensor") && shown.contains("the file contains a declaration"),
+        "{shown}"
+    );
+    assert_eq!(logits(&home, &with, &["--arch", "file:"]), expected);
+    // The file is untrusted, so its declaration has no effect by itself.
+    let out = text(home.path("out.logits"));
+    let run = |model: &str, args: &[&str]| {
+        let fixed = ["logits", "-m", model, "-o", &out, "--tokens", "1"];
+        ended(home.llama(&[&fixed[..], args].concat()))
+    };
+    fails(&run(&with, &[]), &["unsupported architecture `my-model`"]);
+    fails(&run(&model, &["--arch", "file:"]), &["has no declaration", key]);
+    // Files next to the model are not part of it.
+    let near = write(
+        &home,
+        "near.rs",
+        &OWN.replace("        layer {", "        use my_fragment;\n        layer {"),
+    );
+    let fragment = std::fs::read_to_string(root().join("archs/fragments/logit_scale.rs")).unwrap();
+    write(&home, "fragments/my_fragment.rs", &fragment);
+    let other = text(home.path("other.gguf"));
+    embed(&model, &near, &other);
+    fails(
+        &run(&other, &["--arch", "file:"]),
+        &[
+            "other.gguf:general.architecture.declaration:",
+            "no fragment named `my_fragment`",
+        ],
     );
 }
 

@@ -205,6 +205,109 @@ fn encode_writes_rows_of_the_encoder() {
 }
 
 #[test]
+fn declared_encoder_gives_rows_of_built_in_encoder() {
+    let home = Home::new();
+    let (model, mmproj) = (language_model(&home, &AROUND_IMAGE), projector(&home, N_EMBD));
+    let image = bitmap(&home, "1.bmp", IMAGE_SIDE, 3);
+    let text = std::fs::read_to_string(root().join("archs/encoders/idefics3.rs")).unwrap();
+    let declaration = file(
+        &home,
+        "my_encoder.rs",
+        text.replace("\"idefics3\"", "\"mine\"").as_bytes(),
+    );
+    let rows = |args: &[&str]| {
+        let out = home.path("rows");
+        let fixed = [
+            "encode",
+            &image,
+            "--mmproj",
+            &mmproj,
+            "-ngl",
+            "0",
+            "-o",
+            out.to_str().unwrap(),
+        ];
+        ended(home.llama(&[&fixed[..], args].concat())).succeeds();
+        Logits::read(&out).unwrap().values().to_vec()
+    };
+    assert_eq!(rows(&["--arch", &declaration]), rows(&[]));
+    let answer = |args: &[&str]| {
+        let fixed = [
+            "run", &model, "-p", "what", "--image", &image, "-n", "8", "--temp", "0", "-ngl", "0", "-c", "128",
+        ];
+        let ran = ended(home.llama(&[&fixed[..], &["--mmproj", &mmproj], args].concat()));
+        ran.succeeds().to_owned()
+    };
+    assert_eq!(answer(&["--mmproj-arch", &declaration]), answer(&[]));
+    // The kinds of declarations must match those of the files.
+    let fails = |args: &[&str], part: &str| {
+        let ran = run(&home, args);
+        assert!(ran.status == 1 && ran.err.contains(part), "{part:?} in {}", ran.err);
+    };
+    fails(
+        &["run", &model, "abc", "--no-mmproj", "--arch", &declaration],
+        "the file is a language model, but `mine` declares the projector of an encoder",
+    );
+    let llama = root().join("archs/llama.rs");
+    let llama = llama.to_str().unwrap();
+    fails(
+        &[
+            "run",
+            &model,
+            "abc",
+            "--image",
+            &image,
+            "--mmproj",
+            &mmproj,
+            "--mmproj-arch",
+            llama,
+        ],
+        "llama.rs declares a language model; pass it with --arch",
+    );
+    fails(
+        &["encode", &image, "--mmproj", &mmproj, "-o", "rows", "--arch", llama],
+        "the file is the projector of an encoder, but `llama` declares a language model",
+    );
+}
+
+#[test]
+fn encoders_in_directory_of_declarations_are_found() {
+    let home = Home::new();
+    let text = std::fs::read_to_string(root().join("archs/encoders/idefics3.rs")).unwrap();
+    std::fs::create_dir_all(home.path("archs")).unwrap();
+    let text = text.replace("\"idefics3\"", "\"mine\"");
+    let declaration = file(&home, "archs/my_encoder.rs", text.as_bytes());
+    // A language model of the same name is another declaration.
+    let other = "arch_macros::arch! {\n    name: \"mine\";\n    like: \"llama\";\n}\n";
+    file(&home, "archs/a_model.rs", other.as_bytes());
+    ended(home.llama(&["arch", "check", &declaration])).succeeds();
+    let out = home.path("seeds");
+    ended(home.llama(&["arch", "seed", &declaration, "-o", out.to_str().unwrap()])).succeeds();
+    let mmproj = out.join("mmproj-mine.gguf");
+    let with_directory = |args: &[&str]| {
+        let mut command = home.llama(args);
+        command.env("LLAMA_ARCHS", home.path("archs"));
+        ended(command).succeeds().to_owned()
+    };
+    let inspected = with_directory(&["inspect", mmproj.to_str().unwrap()]);
+    assert!(inspected.contains("matches: every tensor"), "{inspected}");
+    let shown = with_directory(&["arch", "list"]);
+    assert!(shown.contains("encoders/mine ") && shown.contains("\nmine "), "{shown}");
+    let image = bitmap(&home, "1.bmp", IMAGE_SIDE, 3);
+    let encoded = with_directory(&[
+        "encode",
+        &image,
+        "--mmproj",
+        mmproj.to_str().unwrap(),
+        "-ngl",
+        "0",
+        "-o",
+        home.path("rows").to_str().unwrap(),
+    ]);
+    assert!(encoded.contains("rows of 64 values"), "{encoded}");
+}
+
+#[test]
 fn arch_and_inspect_know_encoders() {
     let home = Home::new();
     let list = run(&home, &["arch", "list"]).out;

@@ -2,12 +2,12 @@
 
 pub use crate::builder::{
     AttentionArgs, AudioRules, BuildGraph, Builder, Embed, Experts, Filter, Gating, GraphPart, ImageRules, ImageSize,
-    Linear, LinearAttentionArgs, Mamba2Args, MoeArgs, Norm, PerHead, Pooling, RopeArgs, Silence, Spectrogram, Vector,
-    Visibility, chunked, sliding, symmetric,
+    Linear, LinearAttentionArgs, Mamba2Args, MoeArgs, NgramArgs, Norm, PerHead, Pooling, RopeArgs, Silence,
+    Spectrogram, Vector, Visibility, chunked, sliding, symmetric,
 };
 pub use crate::graph::{RopeKind, TensorId, Unary, Window};
 pub use crate::model::{
     Architecture, Base, Checkpoint, CheckpointOrigin, CheckpointSetting, CheckpointSource, ConfigTerm, FlowNode,
     HparamDecl, HparamReader, Loader, MediaDecl, MediaUse, Medium, Registered, SettingType, TensorDecl, TensorTable,
-    TextPart,
+    TextPart, max_sum,
 };

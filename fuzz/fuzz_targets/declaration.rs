@@ -5,7 +5,6 @@
 
 use std::path::Path;
 
-use arch_runtime::library::BuiltIn;
 use engine::gguf::Gguf;
 use engine::model::{LoadParams, declare_header, plan};
 use libfuzzer_sys::fuzz_target;
@@ -13,13 +12,14 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|bytes: &[u8]| {
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
     let Ok(text) = std::str::from_utf8(&bytes[..end]) else { return };
-    let registered = match arch_runtime::declare("fuzz.rs", text, &BuiltIn) {
+    let registered = match arch_runtime::embedded("fuzz.rs", text) {
         Ok(registered) => registered,
         Err(e) => return assert!(!e.to_string().is_empty()),
     };
     let Ok(header) = Gguf::parse_header(&bytes[(end + 1).min(bytes.len())..]) else { return };
     let path = Path::new("fuzz.gguf");
-    if let Err(e) = declare_header(&header, path, registered.arch, registered.arch.name) {
+    let prefix = registered.arch.key_prefix(registered.arch.file_arch());
+    if let Err(e) = declare_header(&header, path, registered.arch, prefix) {
         return assert!(!e.to_string().is_empty());
     }
     if let Err(e) = plan(&header, path, &[registered], &LoadParams::default()) {

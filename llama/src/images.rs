@@ -219,8 +219,11 @@ pub(crate) fn model_and_texts(
     if arch.media_use == MediaUse::None {
         return Err(ContextError::NoMedia { arch: arch.name }.into());
     }
+    // An encoder that the caller declares replaces the encoder of the file.
+    let declared = load.archs.iter().find(|r| r.arch.media.is_some());
     let load = LoadParams {
-        arch: None,
+        arch: declared.map(|r| r.arch.name.to_owned()),
+        read_arch: None,
         mtp: false,
         overrides: Vec::new(),
         on_vocab: None,

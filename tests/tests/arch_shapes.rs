@@ -27,6 +27,12 @@ arch_macros::arch! {
         numbers: [usize; 0..] = "numbers";
         let n_numbers = rust!(usize => numbers.iter().filter(|&&n| n > 0).count());
         check n_numbers < 3, "numbers has at most two above 0";
+        factors: [usize; 2..] = "factors";
+        starts: [usize; 1..] = "starts";
+        counts: [usize; 1..] = "counts";
+        let n_hashed = max_sum(starts, counts, 1);
+        let n_windows = count(is_swa);
+        check n_hashed <= n_vocab && n_windows < n_layer, "hashes are tokens, and not all layers have a window";
         let kq_scale = if n_layer > 40 { 1.0 / sqrt(1.0 * n_embd / n_head) } else { pow(head_dim, -0.5) };
         let half = max(n_rot / 2, 1);
         check widths % 2 == 0 && eps > 0.0, "widths are even";
@@ -146,6 +152,18 @@ arch_macros::arch! {
             let longer = concat(joined, middle);
             let act_unary = silu(gelu(gelu_erf(gelu_quick(relu(relu_sqr(sigmoid(tanh(softplus(neg(sqr(sqrt(abs(x)))))))))))));
             let gated = if act == "gelu" { gelu(gate(scaled)) * up(scaled) } else { silu(gate(scaled)) * up(scaled) };
+            let dilated = dilated_conv(normed, conv, 2) * 1.0;
+            let hashed = ngram_embed(token_embd, longest = 2, per_length = 1, multipliers = factors, offsets = starts,
+                                     sizes = counts, end = 0) * 1.0;
+            let earlier = bank(x, bank(normed));
+            let recalled = recall(x, earlier, attn_norm, eps);
+            let padded = pad_logits(left, n_embd) * 1.0;
+            let tied = token_embd(x) * 1.0;
+            let only = if n_windows > 0 { x * 2.0 };
+            if n_windows > 0 {
+                x += only;
+            }
+            x += dilated + hashed + recalled + padded + sum_rows(tied);
             let written = rust!([n_embd, T] => b.scale(unit, 1.0));
             x += down(gated) + act_unary + joined + longer[..n_embd] + written;
             x += sum * 0.0 + sum_rows(merge(scanned)) + mixed_in_time + sum_rows(merge(seven)) + sum_rows(planar)
@@ -238,6 +256,7 @@ fn sizes() -> Sizes {
         ("n_part", 16),
         ("T", N_TOKENS),
         ("T_encoded", 3),
+        ("n_banked", 2),
     ]);
     sizes
 }
@@ -263,6 +282,9 @@ fn header_with(sizes: &Sizes, moe: bool, change: impl Fn(&str, Vec<usize>) -> Ve
         ("expert_used_count", if moe { sizes["n_expert_used"] } else { 0 }),
     ] {
         w.set(format!("all-ops.{key}"), size as u32);
+    }
+    for (key, list) in [("factors", vec![3, 5]), ("starts", vec![2]), ("counts", vec![20])] {
+        w.set(format!("all-ops.{key}"), list);
     }
     for t in ARCH.tensors {
         if t.condition.is_some_and(|c| (c == "n_expert == 0") == moe) {

@@ -26,6 +26,7 @@ mod cuda_sums;
 mod cuda_times;
 mod deciding_keys;
 mod declared;
+mod declared_errors;
 mod deploy;
 mod developer_documents;
 mod devices;

@@ -68,22 +68,17 @@ fn check_part(document: &str, part: &str, expected: &str) {
     panic!("{document}: the generated part `{part}` is out of date; run the test with LLAMA_UPDATE=1");
 }
 
-/// Returns a Markdown table of the fragments: name, functions, and the first clause of the file's
-/// description.
+/// Returns a Markdown table of the fragments: name, and the first clause of the file's description.
 fn fragments() -> String {
-    let mut table = String::from("| fragment | functions | description |\n|---|---|---|\n");
+    let mut table = String::from("| fragment | description |\n|---|---|\n");
     for (file, text) in declarations("archs/fragments") {
         let description: Vec<&str> = text.lines().map_while(|l| l.strip_prefix("//! ")).collect();
         let description = description.join(" ");
         let ends = [". ", ": ", "; "].iter().filter_map(|mark| description.find(mark));
         let title = description[..ends.min().unwrap_or(description.len())].trim_end_matches('.');
-        let functions = text
-            .lines()
-            .filter_map(|l| l.trim().strip_prefix("fn ")?.split_once('('));
-        let functions: Vec<String> = functions.map(|(name, _)| format!("`{name}`")).collect();
         let name = file.trim_end_matches(".rs");
         assert!(!title.is_empty(), "{file} has no description");
-        table += &format!("| `{name}` | {} | {title} |\n", functions.join(", "));
+        table += &format!("| `{name}` | {title} |\n");
     }
     table
 }

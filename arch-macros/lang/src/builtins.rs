@@ -11,7 +11,7 @@ pub enum Ty {
     Bool,
     /// String from the file's metadata.
     Str,
-    /// List of integers (`Vec<usize>`), readable only in `rust!` expressions.
+    /// List of integers (`Vec<usize>`), for functions and operations of lists.
     List,
 }
 
@@ -177,6 +177,7 @@ pub static RESERVED: &[(&str, &str)] = &[
     ("hidden", "the hidden state of the preceding token in `mtp`"),
     ("T", "the number of tokens in shapes"),
     ("T_encoded", "the number of encoded tokens in shapes"),
+    ("n_banked", "the number of values in a bank in shapes"),
     ("layer", "the layer block"),
     ("layers", "the list of layers in the expansion"),
     ("has", "the test for the presence of an optional tensor"),

@@ -193,6 +193,7 @@ impl Flow<'_> {
             ValueKind::Var(var) => return self.of_var[var.0],
             ValueKind::Encoded(_) => return self.encoded,
             ValueKind::Hidden(_) => return self.hidden,
+            ValueKind::Absent => return None,
             ValueKind::Patches(..) => ("patches".to_owned(), vec![]),
             ValueKind::Frames(..) => ("frames".to_owned(), vec![]),
             ValueKind::Embed(w, by, skipped) => {

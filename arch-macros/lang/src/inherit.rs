@@ -49,7 +49,7 @@ fn resolve_from(
     let Some(source) = library.find(&name) else {
         let all = library.names();
         let hint = did_you_mean(&name, all.iter().map(String::as_str));
-        errors.at(&like, format!("no architecture named `{name}` in this directory{hint}"));
+        errors.at(&like, format!("no architecture named `{name}`{hint}"));
         return None;
     };
     names.push(name.clone());

@@ -44,7 +44,7 @@ use proc_macro2::TokenStream;
 
 pub use diag::{Diagnostic, Errors};
 pub use flow::{FlowNode, Part as FlowPart, flow};
-pub use library::{Directory, EncoderDirectory, Library, Source, declared_name};
+pub use library::{Directory, EncoderDirectory, Library, Source, declared_name, is_encoder};
 
 use source::SourceMap;
 
@@ -161,6 +161,7 @@ enum Content {
 }
 
 fn content(file: TokenStream) -> syn::Result<Option<Content>> {
+    parse::single_declaration(file.clone())?;
     if let Some(tokens) = parse::macro_tokens(file.clone(), "arch")? {
         return Ok(Some(Content::Arch(tokens)));
     }

@@ -137,6 +137,16 @@ impl Library for Directory {
     }
 }
 
+/// Returns true for the text of an `encoder! { … }`.
+pub fn is_encoder(text: &str) -> bool {
+    text.lines().any(|line| {
+        let line = line.trim_start();
+        line.strip_prefix("arch_macros::")
+            .unwrap_or(line)
+            .starts_with("encoder!")
+    })
+}
+
 /// Returns the string of the first line `name: "…"`, which is also the name under which the build registers a
 /// file.
 pub fn declared_name(text: &str) -> Option<&str> {

@@ -3,6 +3,7 @@
 
 mod audio;
 pub mod checkpoint;
+mod functions;
 mod loading;
 mod media;
 mod text;
@@ -16,6 +17,7 @@ use crate::ops::OpSpec;
 use crate::sym::{Dim, Shape};
 
 pub use audio::Audio;
+pub use functions::{ListFn, SCALAR_FNS, ScalarFn};
 pub use loading::Presence;
 pub use media::{Image, ImageSize, Media, MediaUse, Medium, TextPart};
 pub use text::HparamText;
@@ -207,7 +209,7 @@ pub enum Read {
     One(Ty),
     /// Per-layer values; a single value applies to all layers.
     PerLayer(Ty),
-    /// Any number of integers, for use in `rust!` expressions.
+    /// Any number of integers, for functions and operations of lists.
     List,
     /// Per-layer booleans. A single integer `n` is a period: true if `il % n < n - 1`.
     Pattern,
@@ -375,8 +377,14 @@ impl Scalar {
             ScalarKind::Binary(_, a, b) => vec![a, b],
             ScalarKind::If(c, a, b) => vec![c, a, b],
             ScalarKind::Call(_, args) => args.iter().collect(),
+            ScalarKind::OfLists(_, _, n) => n.as_deref().into_iter().collect(),
             _ => Vec::new(),
         }
+    }
+
+    /// Returns true if the expression contains a variable of the graph.
+    pub fn has_variable(&self) -> bool {
+        matches!(self.kind, ScalarKind::Var(_)) || self.parts().iter().any(|part| part.has_variable())
     }
 
     /// Returns true if the expression contains `has(tensor)`.
@@ -441,6 +449,10 @@ pub enum ScalarKind {
     Call(Named<&'static ScalarFn>, Vec<Scalar>),
     /// `if c { a } else { b }`
     If(Box<Scalar>, Box<Scalar>, Box<Scalar>),
+    /// `count(condition)`: the number of layers in which a condition holds.
+    Layers(Box<Scalar>),
+    /// Call of a function of lists: the lists, and the number of elements that count.
+    OfLists(Named<ListFn>, Vec<Ident>, Option<Box<Scalar>>),
     /// `has(tensor)`; differs by layer if the tensor does.
     Has(Ident),
     /// `model_is("27B")`, with the condition of the model.
@@ -512,59 +524,6 @@ impl ScalarOp {
         )
     }
 }
-
-/// A numeric function of the language.
-#[derive(Debug, PartialEq, Eq)]
-pub struct ScalarFn {
-    /// Name of the function in declarations.
-    pub name: &'static str,
-    /// Method of `f32` that computes the function; also of `usize` if [`ScalarFn::keeps_ints`] is set.
-    pub method: &'static str,
-    /// Number of arguments of the function.
-    pub arity: usize,
-    /// True if integer arguments yield an integer.
-    pub keeps_ints: bool,
-}
-
-/// All numeric functions of the language.
-pub static SCALAR_FNS: &[ScalarFn] = &[
-    ScalarFn {
-        name: "sqrt",
-        method: "sqrt",
-        arity: 1,
-        keeps_ints: false,
-    },
-    ScalarFn {
-        name: "ln",
-        method: "ln",
-        arity: 1,
-        keeps_ints: false,
-    },
-    ScalarFn {
-        name: "exp",
-        method: "exp",
-        arity: 1,
-        keeps_ints: false,
-    },
-    ScalarFn {
-        name: "pow",
-        method: "powf",
-        arity: 2,
-        keeps_ints: false,
-    },
-    ScalarFn {
-        name: "min",
-        method: "min",
-        arity: 2,
-        keeps_ints: true,
-    },
-    ScalarFn {
-        name: "max",
-        method: "max",
-        arity: 2,
-        keeps_ints: true,
-    },
-];
 
 /// An item together with the span of the name that refers to it.
 #[derive(Clone, Copy, Debug)]
@@ -732,6 +691,8 @@ pub enum ValueKind {
     Slice(Box<Value>, Option<Scalar>, Option<Scalar>),
     /// `if c { … } else { … }`
     If(Scalar, Box<Block>, Box<Block>),
+    /// Value of `if c { … }` without `else` if the condition does not hold. No code uses the value.
+    Absent,
     /// Rust code with its result shape: `rust!([dims] => expression)`.
     Rust(TokenStream),
     /// Inlined function or block: parameters with their arguments, and the body.

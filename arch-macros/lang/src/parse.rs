@@ -52,9 +52,9 @@
 //! ```
 //!
 //! `EXPR` is a subset of Rust expressions: names, literals, `+ - * / %`, comparisons, `&& || !`, calls with
-//! `name = value` arguments, `w[tokens]`, `w[positions + n]`, `x[a..b]`, `if` expressions, and `rust!([dims] =>
-//! expression)`. In `hparams`, `rust!(usize => expression)` computes a number from preceding values,
-//! including lists.
+//! `name = value` arguments, `w[tokens]`, `w[positions + n]`, `x[a..b]`, and `if` expressions, which have no `else` as
+//! an argument or as the value of a `let`. `rust!([dims] => expression)` and, in `hparams`, `rust!(usize =>
+//! expression)` are Rust code, which is not available at run time.
 
 mod audio;
 mod checkpoint;
@@ -106,6 +106,31 @@ pub fn macro_tokens(file: TokenStream, name: &str) -> syn::Result<Option<TokenSt
         _ => None,
     }))
 }
+
+/// Checks that a file has at most one declaration.
+///
+/// # Errors
+/// An error at the second one.
+pub fn single_declaration(file: TokenStream) -> syn::Result<()> {
+    let file: syn::File = syn::parse2(file)?;
+    let declares = |item: &syn::Item| match item {
+        syn::Item::Macro(m) => {
+            let name = m.mac.path.segments.last()?.ident.clone();
+            DECLARATIONS.iter().any(|known| name == known).then_some(name)
+        }
+        _ => None,
+    };
+    match file.items.iter().filter_map(declares).nth(1) {
+        Some(second) => Err(syn::Error::new(
+            second.span(),
+            format!("a second declaration, `{second}! {{ … }}`; put each declaration into a file of its own"),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Names of the macros with a declaration or a part of one.
+const DECLARATIONS: [&str; 4] = ["arch", "encoder", "parent", "fragment"];
 
 /// Parser of a declaration's contents.
 pub type DeclParser = fn(TokenStream, &mut Errors) -> Decl;

@@ -83,6 +83,11 @@ impl Dim {
         Dim::symbol("T")
     }
 
+    /// Returns the number of values in a bank.
+    pub fn banked() -> Dim {
+        Dim::symbol("n_banked")
+    }
+
     fn atom(text: String) -> Dim {
         // The batch dimension prints last, declared hyper-parameters before it, and builtins first.
         let rank = if text == "T" { usize::MAX } else { builtins::rank(&text) };
@@ -315,6 +320,11 @@ impl fmt::Display for Dim {
 pub struct Shape(pub Vec<Dim>);
 
 impl Shape {
+    /// Returns true for a bank `[n, n_banked, T]`, whose second size grows during the computation.
+    pub fn is_bank(&self) -> bool {
+        self.rank() == 3 && self.dim(1) == Dim::banked()
+    }
+
     /// Returns the shape `[n_embd, T]`.
     pub fn embeddings() -> Shape {
         Shape(vec![Dim::symbol("n_embd"), Dim::n_tokens()])

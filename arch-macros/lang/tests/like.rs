@@ -241,7 +241,7 @@ fn errors_in_parent_are_reported_at_like() {
     for (rest, expected) in [
         (
             "like: \"bose\";",
-            vec!["\"bose\": no architecture named `bose` in this directory; did you mean `base`?"],
+            vec!["\"bose\": no architecture named `bose`; did you mean `base`?"],
         ),
         (
             "like: \"child\";",
@@ -259,7 +259,7 @@ fn errors_in_parent_are_reported_at_like() {
         ),
         (
             "like: \"orphan\";",
-            vec!["\"orphan\": orphan.rs:3:44: no architecture named `nobody` in this directory"],
+            vec!["\"orphan\": orphan.rs:3:44: no architecture named `nobody`"],
         ),
         (
             "like: \"base\"; hparams { without scales; } tensors { layer { without nrm; } without x; }",

@@ -123,6 +123,40 @@ fn every_mistake_reports_expected_messages() {
     assert_eq!(text.lines().count(), now.lines().count());
 }
 
+#[test]
+fn lists_and_values_with_conditions_compile() {
+    let scale = "let kq_scale = 1.0 / sqrt(head_dim);";
+    let norm = "let h = rms_norm(x, attn_norm, eps);";
+    let cases = [
+        (scale, "let n_long = count(is_swa); check n_long > 0, \"windows\";"),
+        (
+            scale,
+            "sizes: [usize; 2..] = \"sizes\"; let n = max_sum(sizes, sizes, n_layer); check n > 0, \"sizes\";",
+        ),
+        (
+            scale,
+            "sizes: [usize; 0..] = \"sizes\"; let n = count(sizes); let f = first(sizes); check n > f, \"sizes\";",
+        ),
+        (
+            norm,
+            "let g = if n_swa > 0 { rms_norm(x, eps) }; if n_swa > 0 && il > 2 { x += g; }",
+        ),
+        (
+            norm,
+            "let g = if is_swa { let y = x * 2.0; y + x }; if is_swa { g += x; x += g; }",
+        ),
+        (norm, "let g = bank(x, bank(x)); x += recall(x, g, attn_norm, eps);"),
+        (
+            norm,
+            "x += pad_logits(x[..n_embd - 1], n_embd); let g = token_embd(x); x += sum_rows(g);",
+        ),
+    ];
+    for (line, added) in cases {
+        let source = BASE.replace(line, &format!("{added} {line}"));
+        assert_eq!(faults(&source), Vec::<String>::new(), "{added}");
+    }
+}
+
 /// Returns the base declaration with a check and with halves of its heads.
 fn with_halves(check: &str, half: &str) -> Vec<String> {
     let checks = format!("{check} check n_swa > 0 || n_layer < 100");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Directories with files that declarations can use, relative to the directory of architectures.
-const DIRECTORIES: [&str; 3] = ["", "fragments", "parents"];
+const DIRECTORIES: [&str; 5] = ["", "fragments", "parents", "encoders", "encoders/fragments"];
 
 fn main() -> ExitCode {
     let variable = |name: &str| std::env::var_os(name).unwrap_or_default();

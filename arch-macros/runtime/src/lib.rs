@@ -86,6 +86,15 @@ pub fn load(path: &Path) -> Result<Registered, DeclarationError> {
     declare(&file, &text, &Near::of(path, &text))
 }
 
+/// Compiles the text of a declaration that a model file contains. It can use built-in files only. Locations in messages
+/// refer to `file`.
+///
+/// # Errors
+/// [`DeclarationError`] if the text has errors or exceeds a limit.
+pub fn embedded(file: &str, text: &str) -> Result<Registered, DeclarationError> {
+    declare(file, text, library::built_in(text))
+}
+
 /// Compiles the text of a declaration. Locations in messages refer to `file`.
 ///
 /// # Errors

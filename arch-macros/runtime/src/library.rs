@@ -1,8 +1,8 @@
 //! Files that a declaration can use: those next to it, and the built-in ones.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use arch_lang::{Directory, Library, Source, declared_name};
+use arch_lang::{Directory, Library, Source, declared_name, is_encoder};
 
 use crate::limits;
 
@@ -42,6 +42,9 @@ fn names_in<'a>(directory: &'a str) -> impl Iterator<Item = String> + 'a {
     SOURCES.iter().filter_map(name)
 }
 
+/// Directory of the encoders and their fragments.
+const ENCODERS: &str = "encoders/";
+
 impl Library for BuiltIn {
     fn find(&self, name: &str) -> Option<Source> {
         let declares = |(file, text): &&(&str, &str)| !file.contains('/') && declared_name(text) == Some(name);
@@ -65,19 +68,65 @@ impl Library for BuiltIn {
 
     fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
         let is_inner = |file: &str| file.contains('/');
-        let inner = SOURCES.iter().filter(move |(file, _)| is_inner(file));
-        let outer = SOURCES.iter().filter(move |(file, _)| !is_inner(file));
+        let own = || SOURCES.iter().filter(|(file, _)| !file.starts_with(ENCODERS));
+        let inner = own().filter(move |(file, _)| is_inner(file));
+        let outer = own().filter(move |(file, _)| !is_inner(file));
         Box::new(inner.chain(outer).map(|&(file, text)| source(file, text)))
     }
 }
 
+/// Library of the built-in encoders of media and their fragments. They also use the fragments of the architectures.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BuiltInEncoders;
+
+impl BuiltInEncoders {
+    /// Iterates over the encoders as file name and text.
+    pub fn encoders(self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let is_encoder = |file: &str| file.strip_prefix(ENCODERS).is_some_and(|name| !name.contains('/'));
+        SOURCES.iter().copied().filter(move |(file, _)| is_encoder(file))
+    }
+}
+
+impl Library for BuiltInEncoders {
+    fn find(&self, name: &str) -> Option<Source> {
+        let found = self.encoders().find(|(_, text)| declared_name(text) == Some(name));
+        found.map(|(file, text)| source(file, text))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let names = self.encoders().filter_map(|(_, text)| declared_name(text));
+        names.map(str::to_owned).collect()
+    }
+
+    fn fragment(&self, name: &str) -> Option<Source> {
+        let own = BuiltIn.file(&format!("{ENCODERS}fragments/{name}.rs"));
+        own.or_else(|| BuiltIn.fragment(name))
+    }
+
+    fn fragments(&self) -> Vec<String> {
+        names_in("encoders/fragments").chain(names_in("fragments")).collect()
+    }
+
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
+        let own = SOURCES.iter().filter(|(file, _)| file.starts_with(ENCODERS));
+        Box::new(own.map(|&(file, text)| source(file, text)))
+    }
+}
+
+/// Returns the built-in files that a declaration with this text can use.
+pub fn built_in(text: &str) -> &'static (dyn Library + Sync) {
+    if is_encoder(text) { &BuiltInEncoders } else { &BuiltIn }
+}
+
 /// Library of the files next to a declaration, and of the built-in ones. A file next to the declaration takes
 /// precedence, and the declaration itself takes precedence over a built-in one of the same name.
-#[derive(Debug)]
 pub struct Near {
     directory: Directory,
     /// Name that the declaration declares.
     name: String,
+    /// The declaration is an `encoder!`.
+    is_encoder: bool,
+    built_in: &'static (dyn Library + Sync),
 }
 
 impl Near {
@@ -87,12 +136,21 @@ impl Near {
         Near {
             directory: Directory(parent.unwrap_or(Path::new(".")).to_owned()),
             name: declared_name(text).unwrap_or_default().to_owned(),
+            is_encoder: is_encoder(text),
+            built_in: built_in(text),
         }
     }
 
     fn read(&self, file: &str) -> Option<Source> {
         let text = limits::read(&self.directory.0.join(file)).ok()?;
         Some(source(file, &text))
+    }
+
+    /// Returns the names of the files in a subdirectory, without the extension.
+    fn file_names(&self, subdirectory: &str) -> Vec<String> {
+        let stem = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
+        let files = limits::declaration_files(&self.directory.0.join(subdirectory));
+        files.into_iter().filter_map(stem).collect()
     }
 }
 
@@ -105,20 +163,34 @@ impl Library for Near {
     fn find(&self, name: &str) -> Option<Source> {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let usual: String = name.chars().map(plain).collect();
-        let declares = |s: &Source| declared_name(&s.text) == Some(name);
+        let declares = |s: &Source| declared_name(&s.text) == Some(name) && is_encoder(&s.text) == self.is_encoder;
         let near = self.read(&format!("{usual}.rs")).filter(declares);
         let parent = || {
-            if is_plain(name) {
+            if is_plain(name) && !self.is_encoder {
                 self.read(&format!("parents/{name}.rs"))
             } else {
                 None
             }
         };
-        near.or_else(parent).or_else(|| BuiltIn.find(name))
+        near.or_else(parent).or_else(|| self.built_in.find(name))
     }
 
     fn names(&self) -> Vec<String> {
-        BuiltIn.names()
+        let near = limits::declaration_files(&self.directory.0)
+            .into_iter()
+            .filter_map(|path| {
+                let text = limits::read(&path).ok()?;
+                let is_own_kind = is_encoder(&text) == self.is_encoder;
+                declared_name(&text)
+                    .filter(|name| is_own_kind && *name != self.name)
+                    .map(str::to_owned)
+            });
+        let mut names: Vec<String> = near.collect();
+        if !self.is_encoder {
+            names.extend(self.file_names("parents"));
+        }
+        names.extend(self.built_in.names());
+        names
     }
 
     fn fragment(&self, name: &str) -> Option<Source> {
@@ -129,14 +201,18 @@ impl Library for Near {
                 None
             }
         };
-        near().or_else(|| BuiltIn.fragment(name))
+        near().or_else(|| self.built_in.fragment(name))
     }
 
     fn fragments(&self) -> Vec<String> {
-        BuiltIn.fragments()
+        [self.file_names("fragments"), self.built_in.fragments()].concat()
     }
 
     fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
-        Box::new(BuiltIn.files().filter(|s| declared_name(&s.text) != Some(&self.name)))
+        Box::new(
+            self.built_in
+                .files()
+                .filter(|s| declared_name(&s.text) != Some(&self.name)),
+        )
     }
 }

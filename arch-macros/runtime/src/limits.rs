@@ -1,9 +1,10 @@
 //! Limits of declarations, which are untrusted input.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use arch_lang::{Library, Source};
 use sha2::{Digest, Sha256};
@@ -53,6 +54,23 @@ pub fn read(path: &Path) -> io::Result<String> {
         return Err(invalid(TextError::TooLarge.to_string()));
     }
     Ok(text)
+}
+
+/// Maximum number of files that are read in a directory.
+const MAX_FILES: usize = 1000;
+
+/// Returns the first 1000 declaration files (`*.rs`) of a directory, sorted by name.
+pub fn declaration_files(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    let mut first = BTreeSet::new();
+    for path in paths.filter(|path| path.extension().is_some_and(|e| e == "rs")) {
+        first.insert(path);
+        if first.len() > MAX_FILES {
+            first.pop_last();
+        }
+    }
+    first.into_iter().collect()
 }
 
 /// Checks the size and depth of a text.
@@ -250,6 +268,20 @@ mod tests {
         let flat = "let x = a + b;\n".repeat(10_000) + &"if a { b(c, d); }\n".repeat(10_000);
         assert_eq!(check(&flat), Ok(()));
         assert_eq!(check(&"x".repeat(MAX_BYTES + 1)), Err(TextError::TooLarge));
+    }
+
+    #[test]
+    fn first_files_by_name_are_declarations() {
+        let directory = std::env::temp_dir().join(format!("llama-declarations-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        for i in (0..MAX_FILES + 5).rev() {
+            std::fs::write(directory.join(format!("{i:04}.rs")), "").unwrap();
+        }
+        std::fs::write(directory.join("0000.txt"), "").unwrap();
+        let found = declaration_files(&directory);
+        std::fs::remove_dir_all(&directory).unwrap();
+        let expected: Vec<PathBuf> = (0..MAX_FILES).map(|i| directory.join(format!("{i:04}.rs"))).collect();
+        assert_eq!(found, expected);
     }
 
     #[test]

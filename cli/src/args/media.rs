@@ -19,6 +19,9 @@ pub struct ProjectorArgs {
         help_heading = MEDIA
     )]
     pub mmproj: Option<PathBuf>,
+    /// Declaration FILE.rs of the projector's encoder [default: the built-in encoder]
+    #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = MEDIA)]
+    pub mmproj_arch: Option<PathBuf>,
     /// Do not load a projector
     #[arg(
         long,

@@ -15,8 +15,8 @@ pub const LOADING: &str = "Loading";
 pub struct PlacementArgs {
     /// Architecture, or a declaration FILE.rs; `auto`: from the file
     ///
-    /// A declaration file needs no build. `auto` also finds declarations in the directory LLAMA_ARCHS and in
-    /// `~/.config/llama/archs`.
+    /// A declaration file needs no build. `file:` uses the declaration in the model file. `auto` also finds
+    /// declarations in the directory LLAMA_ARCHS and in `~/.config/llama/archs`.
     #[arg(long, value_name = "NAME", default_value = "auto", help_heading = LOADING)]
     pub arch: String,
     /// Override a metadata value; TYPE is int, float, bool or str (may be repeated)

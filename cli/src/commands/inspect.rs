@@ -9,7 +9,7 @@ use clap::Args;
 use engine::builder::{ImageRules, ImageSize};
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Array, Gguf, Metadata, Value};
-use engine::model::{ENCODER_ARCH, LoadParams, projector_type};
+use engine::model::{LoadParams, projector_type};
 use serde::Serialize;
 use serde_json::{Map, json};
 
@@ -106,6 +106,9 @@ struct Report<'a> {
     architecture: Option<&'a str>,
     name: Option<&'a str>,
     declaration: Declaration,
+    /// Size of the declaration that the file contains, which `--arch file:` selects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contained_declaration_bytes: Option<usize>,
     n_parameters: usize,
     tensor_bytes: usize,
     /// Number of tensors and bytes by type.
@@ -203,6 +206,7 @@ impl<'a> Report<'a> {
             data_offset: header.data_offset(),
             missing_bytes: needed.saturating_sub(file_bytes),
             declaration: declaration(header, file, architecture, arch, split.is_some())?,
+            contained_declaration_bytes: declared::text(metadata).map(str::len),
             split: split.map(|s| Split {
                 part: u32::from(s.no) + 1,
                 parts: s.count.into(),
@@ -233,11 +237,7 @@ fn declaration(
     let Some(name) = architecture else {
         return Ok(Declaration::None);
     };
-    let found = match projector_type(&header.metadata) {
-        Some(encoder) if name == ENCODER_ARCH => archs::find_encoder(encoder).copied(),
-        _ => declared::of_file(name, chosen)?,
-    };
-    let Some(registered) = found else {
+    let Some(registered) = declared::of_file(name, chosen, &header.metadata, file)? else {
         return Ok(Declaration::Unknown);
     };
     if is_split {
@@ -335,6 +335,13 @@ fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, whole_arrays: 
         print_medium(out, header, Path::new(&report.file))?;
     }
     writeln!(out, "declaration   {}", describe(&report.declaration))?;
+    if let Some(bytes) = report.contained_declaration_bytes {
+        let bytes = format::bytes(bytes);
+        writeln!(
+            out,
+            "              the file contains a declaration of {bytes}: --arch file: uses it"
+        )?;
+    }
     writeln!(out, "parameters    {}", format::count(report.n_parameters))?;
     writeln!(out, "tensor data   {}", format::bytes(report.tensor_bytes))?;
     for (ty, total) in &report.types {

@@ -5,8 +5,8 @@ use super::handles::Vector;
 use crate::graph::TensorId;
 
 impl Builder<'_> {
-    /// Appends `x [n, T]` to the bank of earlier values `[n, c, T]`: `[n, c + 1, T]`.
-    pub fn bank(&mut self, bank: Option<TensorId>, x: TensorId) -> TensorId {
+    /// Appends `x [n, T]` to a bank of earlier values `[n, c, T]`, or starts one: `[n, c + 1, T]`.
+    pub fn bank(&mut self, x: TensorId, bank: Option<TensorId>) -> TensorId {
         let [n, n_tokens, ..] = self.g.tensor(x).ne;
         let x = self.dense(x);
         let one = self.g.reshape(x, [n, 1, n_tokens, 1]);
@@ -17,10 +17,10 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns the sum of the bank and `x`, weighted by the softmax of the dot products of `score [n]` with
+    /// Returns the sum of `x` and the values of the bank, weighted by the softmax of the dot products of `score [n]` with
     /// their RMS norms: `[n, T]`.
-    pub fn recall(&mut self, bank: TensorId, x: TensorId, score: Vector, eps: f32) -> TensorId {
-        let all = self.bank(Some(bank), x);
+    pub fn recall(&mut self, x: TensorId, bank: TensorId, score: Vector, eps: f32) -> TensorId {
+        let all = self.bank(x, Some(bank));
         let [n, count, n_tokens, _] = self.g.tensor(all).ne;
         let scores = self.rms_norm(all, Some(score), eps);
         let scores = self.sum_rows(scores);

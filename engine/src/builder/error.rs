@@ -54,6 +54,15 @@ pub enum BuildError {
         /// Number of rows in the table.
         n_rows: usize,
     },
+    /// There are more logits than tokens.
+    #[error("{value}: {n} logits exceed the {n_rows} tokens of the vocabulary")]
+    TooManyLogits {
+        value: String,
+        /// Number of logits.
+        n: usize,
+        /// Number of tokens.
+        n_rows: usize,
+    },
     /// Attention to the KV cache of a layer that stored nothing compatible.
     #[error("{value}: layer {layer} has not stored keys and values with this head size and window")]
     NoKeys {

@@ -357,6 +357,21 @@ impl<'a> Builder<'a> {
         y
     }
 
+    /// Multiplies by an embedding table (tied output): `[n_in, …]` to `[n_rows, …]`.
+    pub fn tied(&mut self, table: Embed, x: TensorId) -> TensorId {
+        self.linear(Linear::tied_to(table), x)
+    }
+
+    /// Returns a placeholder for a value that does not exist under the present condition. The checks of declarations
+    /// allow no use of the value.
+    pub fn absent(&mut self) -> TensorId {
+        if self.g.is_empty() {
+            self.positions()
+        } else {
+            TensorId(0)
+        }
+    }
+
     /// Computes `w x` with the optional scale but without the bias: `[n_in, …]` to `[n_out, …]`.
     pub fn linear_without_bias(&mut self, w: Linear, x: TensorId) -> TensorId {
         self.linear(Linear { bias: None, ..w }, x)
@@ -551,14 +566,19 @@ impl<'a> Builder<'a> {
         self.ok(y, a)
     }
 
-    /// Pads `x [n, T]` in front with a constant to `[n_rows, T]`; returns `x` if `n >= n_rows`.
-    pub fn pad_rows_before(&mut self, x: TensorId, n_rows: usize, value: f32) -> TensorId {
+    /// Pads the logits `x [n, T]` of the last `n` of `n_rows` tokens in front with negative infinity: `[n_rows, T]`.
+    pub fn pad_logits(&mut self, x: TensorId, n_rows: usize) -> TensorId {
         let [n, n_tokens, ..] = self.g.tensor(x).ne;
-        if n >= n_rows {
+        if n == n_rows {
+            return x;
+        }
+        if n > n_rows {
+            let value = self.last_name.to_string();
+            self.fail(BuildError::TooManyLogits { value, n, n_rows });
             return x;
         }
         let one = self.slice(x, 0, 1);
-        let constant = self.g.scale(one, 0.0, value);
+        let constant = self.g.scale(one, 0.0, f32::NEG_INFINITY);
         let constant = self.ok(constant, x);
         let padding = self.g.repeat(constant, [n_rows - n, n_tokens, 1, 1]);
         let padding = self.ok(padding, x);

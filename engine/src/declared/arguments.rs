@@ -1,13 +1,13 @@
 //! Evaluated arguments of an operation, and their conversion to the types of the builder's methods.
 
-use crate::builder::{Experts, Gating, Linear, Norm, Placeholder, Vector, Visibility};
+use crate::builder::{Embed, Experts, Gating, Linear, Norm, Placeholder, Vector, Visibility};
 use crate::graph::{TensorId, Unary, Window};
 
 use super::state::Handle;
 
 /// Evaluated argument.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Argument {
+pub(super) enum Argument<'a> {
     Omitted,
     Tensor(TensorId),
     Weight(Handle),
@@ -17,19 +17,20 @@ pub(super) enum Argument {
     Activation(Unary),
     Word(&'static str),
     Window(Window),
+    List(&'a [usize]),
 }
 
 /// Arguments of a call, in the order of the operation's parameters.
 #[derive(Debug)]
 pub struct Args<'a> {
-    list: &'a [Argument],
+    list: &'a [Argument<'a>],
     next: usize,
     /// True if an argument had another type. The checker leaves no such argument.
     mismatched: bool,
 }
 
 impl<'a> Args<'a> {
-    pub(super) fn new(list: &'a [Argument]) -> Args<'a> {
+    pub(super) fn new(list: &'a [Argument<'a>]) -> Args<'a> {
         Args {
             list,
             next: 0,
@@ -42,7 +43,7 @@ impl<'a> Args<'a> {
     }
 
     /// Returns the next argument.
-    pub(super) fn next<T: FromArgument>(&mut self) -> T {
+    pub(super) fn next<T: FromArgument<'a>>(&mut self) -> T {
         let argument = self.list.get(self.next).copied().unwrap_or(Argument::Omitted);
         self.next += 1;
         T::of(argument).unwrap_or_else(|| {
@@ -52,7 +53,7 @@ impl<'a> Args<'a> {
     }
 
     /// Sets a field to the next argument, unless it was omitted.
-    pub(super) fn set<T: FromArgument>(&mut self, field: &mut T) {
+    pub(super) fn set<T: FromArgument<'a>>(&mut self, field: &mut T) {
         if self.list.get(self.next).is_some_and(|a| *a != Argument::Omitted) {
             *field = self.next();
         } else {
@@ -62,9 +63,9 @@ impl<'a> Args<'a> {
 }
 
 /// Type of a parameter.
-pub(super) trait FromArgument: Sized {
+pub(super) trait FromArgument<'a>: Sized {
     /// Converts an argument, or returns `None` if it has another type.
-    fn of(argument: Argument) -> Option<Self>;
+    fn of(argument: Argument<'a>) -> Option<Self>;
 
     /// Returns the value that replaces an argument of another type. The build fails.
     fn fallback() -> Self;
@@ -72,8 +73,8 @@ pub(super) trait FromArgument: Sized {
 
 macro_rules! from_argument {
     ($( $ty:ty { $($pattern:pat => $value:expr),+ } or $fallback:expr; )*) => { $(
-        impl FromArgument for $ty {
-            fn of(argument: Argument) -> Option<$ty> {
+        impl<'a> FromArgument<'a> for $ty {
+            fn of(argument: Argument<'a>) -> Option<$ty> {
                 match argument {
                     $($pattern => Some($value),)+
                     _ => None,
@@ -98,7 +99,9 @@ from_argument! {
     } or Norm::placeholder();
     Linear { Argument::Weight(Handle::Linear(w)) => w } or Linear::placeholder();
     Experts { Argument::Weight(Handle::Experts(w)) => w } or Experts::placeholder();
+    Embed { Argument::Weight(Handle::Embed(table)) => table } or Embed::placeholder();
     usize { Argument::Int(n) => n } or 0;
+    &'a [usize] { Argument::List(list) => list } or &[];
     // Omitted factors are 1.
     f32 { Argument::Float(x) => x, Argument::Omitted => 1.0 } or 1.0;
     bool { Argument::Bool(b) => b } or false;
@@ -125,8 +128,8 @@ pub fn is_word(ty: &str, variant: &'static str) -> bool {
     }
 }
 
-impl<T: FromArgument> FromArgument for Option<T> {
-    fn of(argument: Argument) -> Option<Option<T>> {
+impl<'a, T: FromArgument<'a>> FromArgument<'a> for Option<T> {
+    fn of(argument: Argument<'a>) -> Option<Option<T>> {
         match argument {
             Argument::Omitted | Argument::Weight(Handle::Absent) => Some(None),
             given => T::of(given).map(Some),

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::builder::{BuildError, BuildGraph, Builder, MAX_NODES, MAX_STEPS};
+use crate::builder::{AudioRules, BuildError, BuildGraph, Builder, ImageRules, MAX_NODES, MAX_STEPS};
 use crate::graph::TensorId;
 use crate::model::Base;
 
@@ -77,6 +77,21 @@ impl Interpreted {
         result
     }
 
+    /// Returns the scope outside of graphs.
+    fn scope(&self) -> Scope<'_> {
+        Scope {
+            base: &self.base,
+            items: &self.items,
+            vars: &[],
+            tensors: &self.program.tensors,
+            globals: &self.globals,
+            layer: &[],
+            il: 0,
+            file_rows: &[],
+            reader: None,
+        }
+    }
+
     fn head<'g>(&'g self, b: &mut Builder<'_>, head: &'g Head, pooled: TensorId) -> TensorId {
         self.with_run(b, |run, b| {
             run.vars.tensors[head.pooled] = pooled;
@@ -106,6 +121,16 @@ impl BuildGraph for Interpreted {
         }))
     }
 
+    fn image(&self) -> Option<ImageRules> {
+        let rules = self.program.image.as_ref()?;
+        Some(rules.of(&|expr| self.scope().int(expr)))
+    }
+
+    fn audio(&self) -> Option<AudioRules> {
+        let rules = self.program.audio.as_ref()?;
+        Some(rules.of(&|expr| self.scope().int(expr)))
+    }
+
     fn embedding(&self, b: &mut Builder<'_>, pooled: TensorId) -> Option<TensorId> {
         let head = self.program.embedding.as_ref()?;
         Some(self.head(b, head, pooled))
@@ -132,14 +157,10 @@ struct Run<'g> {
 impl<'g> Run<'g> {
     fn scope(&self) -> Scope<'_> {
         Scope {
-            base: &self.graph.base,
-            items: &self.graph.items,
             vars: &self.vars.scalars,
-            tensors: &self.graph.program.tensors,
-            globals: &self.graph.globals,
             layer: self.layer,
             il: self.il,
-            reader: None,
+            ..self.graph.scope()
         }
     }
 
@@ -276,11 +297,15 @@ impl<'g> Run<'g> {
             }
             TensorExpr::Encoded => b.encoded(),
             TensorExpr::Hidden => b.hidden_rows(),
+            TensorExpr::Patches(width) => b.patches(self.int(width)),
+            TensorExpr::Frames(width) => b.frames(self.int(width)),
+            TensorExpr::Absent => b.absent(),
             TensorExpr::Linear(w, x) => {
                 let x = self.value(b, x);
                 match self.present(b, *w) {
                     Handle::Linear(w) => b.linear(w, x),
                     Handle::PerHead(w) => b.per_head(w, x),
+                    Handle::Embed(table) => b.tied(table, x),
                     _ => mismatch(b),
                 }
             }
@@ -358,7 +383,7 @@ impl<'g> Run<'g> {
         result
     }
 
-    fn argument(&mut self, b: &mut Builder<'_>, arg: &'g Arg) -> Argument {
+    fn argument(&mut self, b: &mut Builder<'_>, arg: &'g Arg) -> Argument<'g> {
         match arg {
             Arg::Omitted => Argument::Omitted,
             Arg::Tensor(value) => Argument::Tensor(self.value(b, value)),
@@ -373,6 +398,7 @@ impl<'g> Run<'g> {
                 Scalar::Bool(truth) => Argument::Bool(truth),
                 Scalar::Text(_) | Scalar::List(_) => Argument::Omitted,
             },
+            Arg::List(item) => Argument::List(self.graph.items[*item].list()),
             Arg::Activation(f) => Argument::Activation(*f),
             Arg::Word(variant) => Argument::Word(variant),
             Arg::Window(window, n, cond) => {

@@ -20,21 +20,23 @@ struct Loading<'p> {
     globals: Vec<Handle>,
     layer: Vec<Handle>,
     il: usize,
+    file_rows: Vec<usize>,
 }
 
-impl LoadProgram for Arc<Program> {
+impl LoadProgram for Program {
     fn digest(&self) -> u64 {
         self.digest
     }
 
-    fn load(&self, r: &mut HparamReader<'_>, t: &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>> {
+    fn load(self: Arc<Self>, r: &mut HparamReader<'_>, t: &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>> {
         let mut loading = Loading {
-            program: self,
+            program: &self,
             base: r.base(),
             items: Vec::with_capacity(self.items.len()),
             globals: vec![Handle::Absent; self.globals.len()],
             layer: Vec::new(),
             il: 0,
+            file_rows: self.file_rows.iter().map(|name| t.file_rows(name)).collect(),
         };
         for item in &self.items {
             let value = loading.item(item, r);
@@ -47,7 +49,7 @@ impl LoadProgram for Arc<Program> {
         let Loading {
             base, items, globals, ..
         } = loading;
-        Some(Box::new(Interpreted::new(self.clone(), base, items, globals, groups)))
+        Some(Box::new(Interpreted::new(self, base, items, globals, groups)))
     }
 }
 
@@ -61,6 +63,7 @@ impl Loading<'_> {
             globals: &self.globals,
             layer: &self.layer,
             il,
+            file_rows: &self.file_rows,
             reader: Some(r),
         }
     }

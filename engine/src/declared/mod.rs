@@ -11,15 +11,17 @@
 mod arguments;
 mod build;
 mod load;
+mod media;
 pub mod operations;
 mod program;
 mod scalar;
 mod scope;
 mod state;
 
+pub use media::MediaRules;
 pub use operations::Operation;
 pub use program::{
     Arg, Arithmetic, Block, DeclaredTensor, Group, Head, Item, Kind, Operand, Presence, Program, Read, Stmt,
     TensorExpr, WeightUse,
 };
-pub use scalar::{BinaryOp, Builtin, Expr, Function, Scalar};
+pub use scalar::{BinaryOp, Builtin, Expr, Function, ListFunction, Scalar};

@@ -1,7 +1,8 @@
 //! Operations of the language and the builder methods that add them to a graph.
 
 use crate::builder::{
-    AttentionArgs, Builder, LinearAttentionArgs, Mamba2Args, MoeArgs, RopeArgs, Vector, chunked, sliding, symmetric,
+    AttentionArgs, Builder, LinearAttentionArgs, Mamba2Args, MoeArgs, NgramArgs, RopeArgs, Vector, chunked, sliding,
+    symmetric,
 };
 use crate::graph::{TensorId, Unary, Window};
 
@@ -156,6 +157,13 @@ pub static OPERATIONS: &[Operation] = &[
             builder.concat(a, b, 0)
         }
     ),
+    operation!(dilated_conv(x, w, dilation) dilated_conv),
+    operation!(ngram_embed(table) ngram_embed all NgramArgs {
+        longest, per_length, multipliers, offsets, sizes, end
+    }),
+    operation!(bank(x, bank) bank),
+    operation!(recall(x, bank, score, eps) recall),
+    operation!(pad_logits(x, n) pad_logits),
     operation!(silu Silu),
     operation!(gelu Gelu),
     operation!(gelu_erf GeluErf),

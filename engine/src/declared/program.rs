@@ -1,8 +1,9 @@
 //! A checked declaration as plain data. Names are resolved to indices, and types match.
 
-use crate::builder::Builder;
+use crate::builder::{AudioRules, Builder, ImageRules};
 use crate::graph::{TensorId, Unary, Window};
 
+use super::media::MediaRules;
 use super::operations::Operation;
 use super::scalar::Expr;
 
@@ -11,6 +12,8 @@ use super::scalar::Expr;
 pub struct Program {
     /// Digest of the declaration and of the files that it uses.
     pub digest: u64,
+    /// Names of matrices whose number of rows in the file the items use.
+    pub file_rows: Vec<&'static str>,
     /// Keys, derived values, and checks, in order.
     pub items: Vec<Item>,
     /// Groups of layers.
@@ -33,6 +36,10 @@ pub struct Program {
     pub embedding: Option<Head>,
     /// Scores of pooled rows.
     pub rank: Option<Head>,
+    /// Preprocessing of images.
+    pub image: Option<MediaRules<ImageRules>>,
+    /// Preprocessing of audio.
+    pub audio: Option<MediaRules<AudioRules>>,
 }
 
 /// Item of the `hparams` section. Expressions refer to items by their index.
@@ -239,6 +246,10 @@ pub enum TensorExpr {
     Encoded,
     /// Hidden states of the preceding tokens.
     Hidden,
+    /// Patches of an image, with the number of values in each.
+    Patches(Expr),
+    /// Frames of audio, with the number of values at each position.
+    Frames(Expr),
     /// Projection.
     Linear(usize, Box<TensorExpr>),
     /// Declared tensor as an operand.
@@ -257,6 +268,8 @@ pub enum TensorExpr {
     Glu(Unary, Box<TensorExpr>, Box<TensorExpr>),
     /// Range of dimension 0; a missing end is the end of the dimension.
     Slice(Box<TensorExpr>, Option<Expr>, Option<Expr>),
+    /// Value that does not exist under the present condition.
+    Absent,
     /// Block that the condition selects.
     If(Expr, Box<Block>, Box<Block>),
     /// Inlined function: parameters with their arguments, and the body.
@@ -305,6 +318,8 @@ pub enum Arg {
     Weight(usize, WeightUse),
     /// Number or condition.
     Scalar(Expr),
+    /// List: an index into [`Program::items`].
+    List(usize),
     /// Elementwise function.
     Activation(Unary),
     /// Name of a variant of an engine type.

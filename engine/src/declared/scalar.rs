@@ -44,6 +44,10 @@ impl Scalar {
         matches!(self, Scalar::Bool(true))
     }
 
+    pub(super) fn list(&self) -> &[usize] {
+        if let Scalar::List(list) = self { list } else { &[] }
+    }
+
     pub(super) fn text(&self) -> &str {
         if let Scalar::Text(text) = self { text } else { "" }
     }
@@ -74,10 +78,16 @@ pub enum Expr {
     Call(Function, Vec<Expr>),
     /// Condition with the values if it holds and otherwise.
     If(Box<[Expr; 3]>),
+    /// Number of layers in which the condition holds.
+    Layers(Box<Expr>),
+    /// Function of lists: items with the lists, and the number of elements that count.
+    OfLists(ListFunction, Vec<usize>, Option<Box<Expr>>),
     /// True if the file has the declared tensor with this index.
     Has(usize),
     /// True if the file has the key.
     Given(&'static str),
+    /// Number of rows of a matrix in the file: an index into [`file_rows`](super::Program::file_rows).
+    FileRows(usize),
 }
 
 /// Binary operators.
@@ -109,6 +119,15 @@ pub enum Function {
     Powf,
     Min,
     Max,
+}
+
+/// Functions of lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum ListFunction {
+    Count,
+    First,
+    MaxSum,
 }
 
 impl Function {

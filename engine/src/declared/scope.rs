@@ -1,9 +1,9 @@
 //! Evaluates the expressions of a program.
 
-use crate::model::{Base, HparamReader};
+use crate::model::{Base, HparamReader, max_sum};
 
 use super::program::DeclaredTensor;
-use super::scalar::{BinaryOp, Expr, Function, Scalar};
+use super::scalar::{BinaryOp, Expr, Function, ListFunction, Scalar};
 use super::state::{Handle, Stored};
 
 /// Values that an expression may refer to.
@@ -18,6 +18,8 @@ pub(super) struct Scope<'a> {
     /// Handles of the current layer.
     pub layer: &'a [Handle],
     pub il: usize,
+    /// Numbers of rows of matrices in the file during loading.
+    pub file_rows: &'a [usize],
     /// Reader of the file during loading.
     pub reader: Option<&'a HparamReader<'a>>,
 }
@@ -42,7 +44,13 @@ impl Scope<'_> {
                 let [cond, then, otherwise] = &**parts;
                 self.eval(if self.bool(cond) { then } else { otherwise })
             }
+            Expr::Layers(cond) => {
+                let holds = |il: &usize| Scope { il: *il, ..*self }.bool(cond);
+                Scalar::Int((0..self.base.n_layer_loaded()).filter(holds).count())
+            }
+            Expr::OfLists(f, lists, n) => Scalar::Int(self.of_lists(*f, lists, n.as_deref())),
             Expr::Has(tensor) => Scalar::Bool(self.handle(*tensor) != Handle::Absent),
+            Expr::FileRows(index) => Scalar::Int(self.file_rows.get(*index).copied().unwrap_or(0)),
             Expr::Given(key) => Scalar::Bool(self.reader.is_some_and(|r| r.has(key))),
         }
     }
@@ -64,6 +72,15 @@ impl Scope<'_> {
         let tensor = &self.tensors[tensor];
         let handles = if tensor.in_layer { self.layer } else { self.globals };
         handles.get(tensor.slot).copied().unwrap_or(Handle::Absent)
+    }
+
+    fn of_lists(&self, f: ListFunction, lists: &[usize], n: Option<&Expr>) -> usize {
+        let list = |i: usize| lists.get(i).map_or(&[][..], |&item| self.items[item].list());
+        match f {
+            ListFunction::Count => list(0).len(),
+            ListFunction::First => list(0).first().copied().unwrap_or(0),
+            ListFunction::MaxSum => max_sum(list(0), list(1), n.map_or(0, |n| self.int(n))),
+        }
     }
 
     fn call(&self, f: Function, args: &[Expr]) -> Scalar {

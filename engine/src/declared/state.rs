@@ -12,6 +12,14 @@ pub(super) enum Stored {
 }
 
 impl Stored {
+    /// Returns the elements of a list.
+    pub fn list(&self) -> &[usize] {
+        match self {
+            Stored::One(value) => value.list(),
+            Stored::PerLayer(_) => &[],
+        }
+    }
+
     /// Returns the value in a layer.
     pub fn at(&self, il: usize) -> Scalar {
         match self {

@@ -68,7 +68,7 @@ pub trait LoadProgram: fmt::Debug + Send + Sync {
     fn digest(&self) -> u64;
 
     /// Reads the hyperparameters, declares the tensors, and returns the graph builder; see [`LoadCode`].
-    fn load(&self, r: &mut HparamReader<'_>, t: &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>>;
+    fn load(self: Arc<Self>, r: &mut HparamReader<'_>, t: &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>>;
 }
 
 /// Reader of the hyperparameters and tensors of an architecture.
@@ -86,7 +86,7 @@ impl Loader {
     pub fn load(&self, r: &mut HparamReader<'_>, t: &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>> {
         match self {
             Loader::Code(code) => code(r, t),
-            Loader::Program(program) => program.load(r, t),
+            Loader::Program(program) => program.clone().load(r, t),
         }
     }
 

@@ -52,6 +52,18 @@ pub enum ModelError {
         /// Supported architectures with a similar name.
         nearest: Vec<String>,
     },
+    /// The declaration is for another kind of file.
+    #[error(
+        "{}: the file is {}, but `{arch}` declares {}",
+        .path.display(), kind(*.is_encoder), kind(!*.is_encoder)
+    )]
+    OtherKind {
+        path: PathBuf,
+        /// Name of the declaration.
+        arch: &'static str,
+        /// The file is the projector of an encoder.
+        is_encoder: bool,
+    },
     /// The declaration of the architecture has errors.
     #[error("{}: cannot use the declaration of architecture `{arch}`: {reason}", .path.display())]
     Declaration {
@@ -123,4 +135,13 @@ fn join<T: std::fmt::Display>(errors: &[T]) -> String {
         text += &format!("; and {} more", errors.len() - MAX_LISTED);
     }
     text
+}
+
+/// Describes the kind of a file or declaration.
+fn kind(is_encoder: bool) -> &'static str {
+    if is_encoder {
+        "the projector of an encoder"
+    } else {
+        "a language model"
+    }
 }

@@ -17,7 +17,7 @@ use super::fit::ModelOutline;
 use super::leaf::stored_parts;
 use super::lock::LockedMemory;
 use super::nearest::nearest_names;
-use super::params::LoadParams;
+use super::params::{FindArch, LoadParams, WantedArch};
 use super::placement::{Placement, PlacementNeeds, PlacementSummary, RowPart};
 use super::upload::{check_types, check_values, upload};
 use super::{
@@ -389,6 +389,20 @@ pub fn declare_header(
     Ok(declared.0)
 }
 
+/// Like [`declare_header`], with the first layer of multi-token prediction (MTP), if the file has one.
+///
+/// # Errors
+/// [`ModelError`] if the header does not match the declaration.
+pub fn declare_mtp_header(
+    header: &Gguf,
+    path: &Path,
+    arch: &'static Architecture,
+    prefix: &str,
+) -> Result<DeclaredModel, ModelError> {
+    let declared = declare(&header.metadata, TensorTable::new(header), path, arch, prefix, true)?;
+    Ok(declared.0)
+}
+
 /// Plans the placement of a model given its header; tensor data may be missing.
 pub fn plan(header: &Gguf, path: &Path, archs: &[Registered], params: &LoadParams) -> Result<LoadPlan, ModelError> {
     // A header without tensors may be a draft, to which the caller adds the missing tensors.
@@ -573,19 +587,50 @@ fn load_arch(
     let file_arch: String = metadata.require("general.architecture").map_err(|e| e.in_file(path))?;
     let encoder = projector_type(metadata).filter(|_| file_arch == ENCODER_ARCH);
     let name = params.arch.as_deref().or(encoder).unwrap_or(&file_arch);
-    let all = || params.archs.iter().chain(archs);
+    let is_encoder = encoder.is_some();
+    // An encoder may have the name of an architecture.
+    let of_kind = |r: &&Registered| r.arch.media.is_some() == is_encoder;
+    let all = || params.archs.iter().chain(archs).filter(of_kind);
     let names = || all().map(|r| r.arch.name);
-    let mut found = all().find(|r| r.arch.name == name).copied();
-    if let (None, Some(find)) = (found, &params.find_arch) {
-        found = find(name).map_err(|reason| ModelError::Declaration {
+    let wanted = WantedArch {
+        name,
+        is_encoder,
+        path,
+        metadata,
+    };
+    let find = |find: &FindArch| {
+        find(&wanted).map_err(|reason| ModelError::Declaration {
             path: path.to_owned(),
             arch: name.to_owned(),
             reason,
-        })?;
+        })
+    };
+    let mut found = match &params.read_arch {
+        Some(read) => find(read)?,
+        None => all().find(|r| r.arch.name == name).copied(),
+    };
+    if let (None, Some(other)) = (found, &params.find_arch) {
+        found = find(other)?;
+    }
+    if let Some(found) = found.filter(|found| !of_kind(&found)) {
+        return Err(ModelError::OtherKind {
+            path: path.to_owned(),
+            arch: found.arch.name,
+            is_encoder,
+        });
+    }
+    if found.is_none()
+        && let Some(other) = params.archs.iter().find(|r| r.arch.name == name)
+    {
+        return Err(ModelError::OtherKind {
+            path: path.to_owned(),
+            arch: other.arch.name,
+            is_encoder,
+        });
     }
     match found {
         Some(r) => Ok((r.arch, r.arch.key_prefix(&file_arch).to_owned())),
-        None if encoder.is_some() => Err(ModelError::UnknownEncoder {
+        None if is_encoder => Err(ModelError::UnknownEncoder {
             path: path.to_owned(),
             found: name.to_owned(),
             known: names().collect::<Vec<_>>().join(", "),

@@ -7,6 +7,7 @@ mod error;
 mod fingerprint;
 mod fit;
 mod leaf;
+mod lists;
 mod load;
 mod lock;
 mod media;
@@ -23,10 +24,11 @@ pub use base::Base;
 pub use checkpoint::{Checkpoint, CheckpointOrigin, CheckpointSetting, CheckpointSource, ConfigTerm, SettingType};
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
-pub use load::{DeclaredModel, LoadPlan, Model, TensorPlacement, declare_header, plan, plan_set};
+pub use lists::max_sum;
+pub use load::{DeclaredModel, LoadPlan, Model, TensorPlacement, declare_header, declare_mtp_header, plan, plan_set};
 pub use media::{ENCODER_ARCH, MediaDecl, MediaUse, Medium, TextPart, projector_type};
 pub use nearest::{did_you_mean, nearest_names};
-pub use params::{FindArch, LoadParams, Progress, VocabHook};
+pub use params::{DECLARATION_KEY, FindArch, LoadParams, Progress, VocabHook, WantedArch};
 pub use placement::{
     DeviceLayers, Placement, PlacementError, PlacementNeeds, PlacementParams, PlacementSummary, RowPart, SplitMode,
     TensorOverride,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::gguf::Value;
+use crate::gguf::{Metadata, Value};
 use crate::vocab::Vocab;
 
 use super::placement::PlacementParams;
@@ -15,9 +15,25 @@ pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
 /// Callback for the vocabulary and the number of logits of a model.
 pub type VocabHook = Arc<dyn Fn(&Arc<Vocab>, usize) + Send + Sync>;
 
-/// Finds an architecture by name. Returns `Ok(None)` for an unknown name, and an error message for a declaration that
+/// Metadata key with the text of the architecture's declaration.
+pub const DECLARATION_KEY: &str = "general.architecture.declaration";
+
+/// File whose architecture is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct WantedArch<'a> {
+    /// Name of the architecture or encoder.
+    pub name: &'a str,
+    /// The file is the projector of an encoder.
+    pub is_encoder: bool,
+    /// Path of the file.
+    pub path: &'a Path,
+    /// Metadata of the file.
+    pub metadata: &'a Metadata,
+}
+
+/// Finds the architecture of a file. Returns `Ok(None)` for an unknown name, and an error message for a declaration that
 /// cannot be used.
-pub type FindArch = Arc<dyn Fn(&str) -> Result<Option<Registered>, String> + Send + Sync>;
+pub type FindArch = Arc<dyn Fn(&WantedArch<'_>) -> Result<Option<Registered>, String> + Send + Sync>;
 
 /// Parameters for loading a model.
 #[derive(Clone)]
@@ -26,6 +42,8 @@ pub struct LoadParams {
     pub arch: Option<String>,
     /// Architectures that take precedence over the registered ones.
     pub archs: Vec<Registered>,
+    /// Finds the architecture instead of `arch`, `archs`, and the registered architectures.
+    pub read_arch: Option<FindArch>,
     /// Finds architectures that are not registered.
     pub find_arch: Option<FindArch>,
     /// Placement of the weights on devices.
@@ -53,6 +71,7 @@ impl Default for LoadParams {
         LoadParams {
             arch: None,
             archs: Vec::new(),
+            read_arch: None,
             find_arch: None,
             placement: PlacementParams::default(),
             mmap: true,

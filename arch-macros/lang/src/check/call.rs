@@ -1,15 +1,16 @@
-//! Calls of projections, table operations and `has`; row lookups, slices, and `rust!`.
+//! Calls of projections, table operations and `has`; row lookups, and slices.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
-use syn::parse::{ParseStream, Parser};
-use syn::{BinOp, Expr, ExprCall, ExprIf, ExprIndex, ExprMacro, Token, bracketed};
+use syn::{BinOp, Expr, ExprCall, ExprIf, ExprIndex};
 
 use super::expr::{Lowered, derived, plural};
 use super::{Bound, Checker, Place, facts};
 use crate::builtins::{self, Ty};
 use crate::diag::{did_you_mean, nearest};
-use crate::model::{Arg, Kind, Named, Operation, RopeKind, RowsBy, SCALAR_FNS, Scalar, ScalarKind, Value, ValueKind};
+use crate::model::{
+    Arg, Kind, ListFn, Named, Operation, RopeKind, RowsBy, SCALAR_FNS, Scalar, ScalarKind, Value, ValueKind,
+};
 use crate::ops::{self, Call, Given, OPS, OpOperand, OpSpec, Param, ParamKind, WINDOWS};
 use crate::parse::{bare, plain_name};
 use crate::source::Range;
@@ -32,6 +33,11 @@ impl Checker<'_> {
         }
         if name == "model_is" {
             return self.model_is(&name, &args).map(Lowered::Scalar);
+        }
+        if !self.place.is_graph()
+            && let Some(f) = ListFn::named(&name.to_string())
+        {
+            return self.unbound_list_call(f, &name);
         }
         if SCALAR_FNS.iter().any(|f| name == f.name)
             && (ops::find(&name.to_string()).is_none() || !self.place.is_graph())
@@ -83,6 +89,9 @@ impl Checker<'_> {
     /// Reports a call of an undeclared name.
     fn unknown_call(&mut self, name: &Ident, args: &[&Expr]) -> Option<Lowered> {
         self.look_into(args);
+        if let Some(f) = ListFn::named(&name.to_string()) {
+            return self.unbound_list_call(f, name);
+        }
         let mut names: Vec<String> = ops::all().map(|o| o.name.to_string()).collect();
         names.extend(SCALAR_FNS.iter().map(|f| f.name.to_string()));
         names.extend(self.tensors.iter().map(|t| t.tensor.name.to_string()));
@@ -203,7 +212,8 @@ impl Checker<'_> {
         let kind = *sym.tensor.kind;
         let how = match kind {
             Kind::Linear | Kind::PerHead => None,
-            Kind::Embed => Some(format!("read its rows with `{name}[tokens]`")),
+            Kind::Embed if sym.tensor.or_more => Some("its number of rows depends on the file".to_owned()),
+            Kind::Embed => None,
             Kind::Experts => Some("pass it to `moe`".to_string()),
             Kind::Norm | Kind::Vector => Some(format!(
                 "use it as an operand (`x * {name}`) or as the weight of a norm (`rms_norm(x, {name})`)"
@@ -293,6 +303,13 @@ impl Checker<'_> {
         }
         if !complete {
             return None;
+        }
+        let bank = operands
+            .iter()
+            .filter_map(|o| o.shape.as_ref())
+            .find(|shape| shape.is_bank());
+        if let (Some(bank), false) = (bank, op.takes_bank()) {
+            return self.bank_operand(bank, op.name, name);
         }
         self.note_media_use(op, &given, name)?;
         let faults = self.errors.len();
@@ -476,6 +493,8 @@ impl Checker<'_> {
                 self.declared(op, param, expr, &[Kind::Vector, Kind::Raw], param.some, &mut operand)?
             }
             ParamKind::Linear => self.declared(op, param, expr, &[Kind::Linear], false, &mut operand)?,
+            ParamKind::Embed => self.declared(op, param, expr, &[Kind::Embed], false, &mut operand)?,
+            ParamKind::List => Arg::Scalar(self.list(expr)?),
             ParamKind::OfFirstLayer => self.declared(op, param, expr, &[Kind::Vector], true, &mut operand)?,
             ParamKind::Experts => self.declared(op, param, expr, &[Kind::Experts], param.some, &mut operand)?,
             ParamKind::Activation => Arg::Activation(Operation::new(self.activation(expr)?, Range::of(expr).start)),
@@ -718,69 +737,6 @@ impl Checker<'_> {
             kind: ValueKind::Slice(Box::new(value), from, to),
             shape,
         })
-    }
-
-    /// Checks `rust!(usize => expression)` in `hparams`.
-    fn rust_number(&mut self, m: &ExprMacro) -> Option<Scalar> {
-        let parser = |input: ParseStream<'_>| {
-            let ty = input.parse::<Ident>()?;
-            input.parse::<Token![=>]>()?;
-            Ok((ty, input.parse::<Expr>()?))
-        };
-        let (ty, body) = match parser.parse2(m.mac.tokens.clone()) {
-            Ok(parsed) => parsed,
-            Err(e) => return self.error(m, format!("expected `rust!(usize => expression)`: {e}")),
-        };
-        if ty != "usize" {
-            return self.error(
-                &ty,
-                "`rust!` in `hparams` must be `usize` or `f32`: `rust!(usize => expression)`",
-            );
-        }
-        let body = body.to_token_stream();
-        self.mention(body.clone());
-        let text = format!("rust!({body})");
-        Some(derived(ScalarKind::Rust(body), Ty::Int, text, &[]))
-    }
-
-    /// Checks `rust!([dims] => expression)`.
-    pub(super) fn rust(&mut self, m: &ExprMacro) -> Option<Lowered> {
-        if !m.mac.path.is_ident("rust") {
-            return self.error(
-                &m.mac.path,
-                "unknown macro; only `rust!([dims] => expression)` is supported",
-            );
-        }
-        if !self.place.is_graph() {
-            return self.rust_number(m).map(Lowered::Scalar);
-        }
-        let parser = |input: ParseStream<'_>| {
-            let content;
-            bracketed!(content in input);
-            let dims = content.parse_terminated(|c: ParseStream<'_>| c.parse::<Expr>(), Token![,])?;
-            input.parse::<Token![=>]>()?;
-            Ok((dims, input.parse::<Expr>()?))
-        };
-        let (dims, body) = match parser.parse2(m.mac.tokens.clone()) {
-            Ok(parsed) => parsed,
-            Err(e) => {
-                return self.error(m, format!("expected `rust!([dims] => expression)`: {e}"));
-            }
-        };
-        self.mention(body.to_token_stream());
-        let mut shape = Vec::new();
-        for d in &dims {
-            let is_t = plain_name(d).is_some_and(|n| n == "T");
-            shape.push(if is_t {
-                Dim::n_tokens()
-            } else {
-                self.scalar_of(d, Ty::Int)?.dim
-            });
-        }
-        Some(Lowered::Tensor(Value {
-            kind: ValueKind::Rust(body.to_token_stream()),
-            shape: Shape(shape),
-        }))
     }
 }
 

@@ -215,7 +215,7 @@ impl Checker<'_> {
                     out.extend(self.hparam_key(item));
                 }
                 HparamItem::Let { name, value } => {
-                    let value = self.scalar(value);
+                    let value = self.let_value(value);
                     let dim = value.as_ref().filter(|v| v.ty == Ty::Int).map(|v| v.dim.clone());
                     let per_layer = value.as_ref().is_some_and(|v| v.per_layer);
                     self.declare_hparam(HparamSym {

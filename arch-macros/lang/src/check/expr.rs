@@ -132,6 +132,7 @@ impl Checker<'_> {
             && let Some(id) = self.find_var(&text)
         {
             self.vars[id.0].used = true;
+            self.exists(id, name)?;
             return match self.vars[id.0].bound.clone() {
                 Bound::Tensor(shape) => Some(Lowered::Tensor(Value {
                     kind: ValueKind::Var(Named::new(id, name.span())),
@@ -211,7 +212,9 @@ impl Checker<'_> {
         if ty == Ty::List {
             return self.error(
                 name,
-                format!("`{name}` is a list and can only be used in `rust!` expressions"),
+                format!(
+                    "`{name}` is a list; only functions and operations of lists accept it, such as `count({name})`"
+                ),
             );
         }
         let text = name.to_string();
@@ -420,6 +423,9 @@ impl Checker<'_> {
         } else {
             (a, b)
         };
+        if let Some(bank) = [&a, &b].into_iter().find(|v| v.shape.is_bank()) {
+            return self.bank_operand(&bank.shape, op.symbol(), at);
+        }
         if !b.shape.broadcasts_to(&a.shape) {
             let (left, right) = (&a.shape, &b.shape);
             let of_heads = left.rank() == 3 && right.rank() == 2 && left.dim(1) == right.dim(0);
@@ -526,7 +532,10 @@ impl Checker<'_> {
         }
         let cond = self.scalar_of(&branch.cond, Ty::Bool);
         let Some((_, otherwise)) = &branch.else_branch else {
-            return self.error(branch.if_token, "`if` used as a value needs an `else` branch");
+            return self.error(
+                branch.if_token,
+                "`if` used as a value needs an `else` branch, except as the value of a `let`",
+            );
         };
         let (yes, no) = facts::both(cond.as_ref());
         let then = self.branch(&branch.then_branch, yes);

@@ -313,6 +313,7 @@ impl Checker<'_> {
             bound,
             used: false,
             assigned: false,
+            condition: None,
         });
         if let Some(scope) = self.scopes.last_mut() {
             scope.push((name.to_string(), var));

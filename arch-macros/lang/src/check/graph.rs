@@ -6,12 +6,12 @@ use syn::{BinOp, Expr, ExprIf};
 
 use super::expr::{Lowered, literal_truth};
 use super::facts::{self, Fact};
-use super::{Bound, Checker, Place, VarSym};
+use super::{Bound, Checker, Condition, Place, VarSym};
 use crate::ast;
 use crate::builtins::Ty;
 use crate::diag::nearest;
-use crate::model::{Block, Head, Named, Scalar, ScalarKind, Stmt, VarId};
-use crate::parse::block_of;
+use crate::model::{Block, Head, Named, Scalar, ScalarKind, Stmt, Value, ValueKind, VarId};
+use crate::parse::{bare, block_of};
 use crate::sym::{Dim, Shape};
 
 impl Checker<'_> {
@@ -74,6 +74,7 @@ impl Checker<'_> {
             bound: Bound::Tensor(Shape::embeddings()),
             used: false,
             assigned: false,
+            condition: None,
         });
         self.scopes.push(vec![("pooled".to_owned(), pooled)]);
         let block = self.with_facts(vec![facts::anything()], |c| c.with_result(head, name, expected));
@@ -175,6 +176,11 @@ impl Checker<'_> {
     }
 
     fn bind_let(&mut self, name: &Ident, value: &Expr) -> Option<Stmt> {
+        if let Expr::If(branch) = bare(value)
+            && branch.else_branch.is_none()
+        {
+            return self.bind_if(name, branch);
+        }
         let value = self.expr(value);
         let nameable = self.can_name(name);
         let bound = match &value {
@@ -197,6 +203,67 @@ impl Checker<'_> {
         }
     }
 
+    /// Checks `let name = if condition { value };`, a tensor that exists only if the condition holds.
+    fn bind_if(&mut self, name: &Ident, branch: &ExprIf) -> Option<Stmt> {
+        let checked = self.conditional(branch);
+        let nameable = self.can_name(name);
+        let bound = match &checked {
+            Some((value, _)) if nameable && !matches!(value.kind, ValueKind::Absent) => {
+                Bound::Tensor(value.shape.clone())
+            }
+            _ => Bound::Broken,
+        };
+        let var = self.new_var(name, bound);
+        self.scopes.last_mut()?.push((name.to_string(), var));
+        let (value, condition) = checked?;
+        self.vars[var.0].condition = condition;
+        Some(Stmt::Tensor {
+            var: Named::new(var, name.span()),
+            is_let: true,
+            value,
+        })
+    }
+
+    /// Checks `if condition { value }`. Returns the value and its condition.
+    fn conditional(&mut self, branch: &ExprIf) -> Option<(Value, Option<Condition>)> {
+        let cond = self.scalar_of(&branch.cond, Ty::Bool);
+        // An option was substituted by `false`, so the branch is not checked, and no code uses the value.
+        if literal_truth(&branch.cond) == Some(false) {
+            self.mention(branch.then_branch.to_token_stream());
+            return Some((absent(Shape(Vec::new())), None));
+        }
+        let (known, _) = facts::both(cond.as_ref());
+        let block = block_of(&branch.then_branch, self.errors);
+        let then = self.with_facts(known.clone(), |c| c.value_block(&block));
+        let (cond, (stmts, result)) = (cond?, then?);
+        let Lowered::Tensor(result) = result else {
+            return self.error(branch.if_token, "a number with a condition needs an `else` branch");
+        };
+        let shape = result.shape.clone();
+        let then = Box::new(Block {
+            stmts,
+            result: Some(result),
+        });
+        if cond.truth() == Some(true) {
+            let kind = ValueKind::Call(None, Vec::new(), then);
+            return Some((Value { kind, shape }, None));
+        }
+        if cond.has_variable() {
+            let message = "without an `else` branch, the condition must not depend on values of the graph";
+            return self.error(&branch.cond, message);
+        }
+        let otherwise = Box::new(Block {
+            stmts: Vec::new(),
+            result: Some(absent(shape.clone())),
+        });
+        let condition = Condition {
+            facts: known,
+            text: cond.text.clone(),
+        };
+        let kind = ValueKind::If(cond, then, otherwise);
+        Some((Value { kind, shape }, Some(condition)))
+    }
+
     fn assign(&mut self, name: &Ident, op: Option<BinOp>, value: &Expr) -> Option<Stmt> {
         let Some(var) = self.find_var(&name.to_string()) else {
             self.expr(value);
@@ -214,6 +281,7 @@ impl Checker<'_> {
             }
             return self.unknown(name, "value", names);
         };
+        self.exists(var, name)?;
         // A plain assignment does not use the old value; `+=` does.
         self.vars[var.0].used |= op.is_some();
         let lowered = match op {
@@ -385,7 +453,9 @@ impl Checker<'_> {
         };
         // A loop may carry several values of the residual stream's width.
         let wide = |s: &Shape| s.dim(0) == carried.dim(0) && (1..4).any(|i| s.dim(i) == Dim::n_tokens());
-        let mut hands_on = assigned.iter().filter(|v| v.0 < outer);
+        let mut hands_on = assigned
+            .iter()
+            .filter(|v| v.0 < outer && self.vars[v.0].condition.is_none());
         let first = hands_on
             .clone()
             .find(|v| shape_of(v).is_some_and(|s| s.same(&carried)))
@@ -474,6 +544,7 @@ impl Checker<'_> {
             bound,
             used: false,
             assigned: false,
+            condition: None,
         });
         VarId(self.vars.len() - 1)
     }
@@ -487,6 +558,11 @@ impl Checker<'_> {
             }
         }
     }
+}
+
+fn absent(shape: Shape) -> Value {
+    let kind = ValueKind::Absent;
+    Value { kind, shape }
 }
 
 fn has_loop(block: &ast::BlockSyntax) -> bool {

@@ -9,10 +9,12 @@ mod expr;
 mod facts;
 mod function;
 mod graph;
+mod list;
 mod media;
 mod models;
 mod needs;
 mod parameters;
+mod rust;
 
 use proc_macro2::{Ident, Span};
 use quote::ToTokens;
@@ -119,6 +121,15 @@ struct VarSym {
     bound: Bound,
     used: bool,
     assigned: bool,
+    /// Condition of a value that `if` without `else` defines.
+    condition: Option<Condition>,
+}
+
+/// Condition under which a value exists.
+#[derive(Clone)]
+struct Condition {
+    facts: Vec<Fact>,
+    text: String,
 }
 
 struct Checker<'e> {
@@ -283,6 +294,25 @@ impl<'e> Checker<'e> {
             return self.error(at, message);
         }
         Some(())
+    }
+
+    /// Checks that a value of the graph exists in the current context.
+    fn exists(&mut self, var: VarId, at: &Ident) -> Option<()> {
+        let known = |f: &Fact| self.facts.contains(f) || self.facts.contains(&facts::anything());
+        match &self.vars[var.0].condition {
+            Some(condition) if !condition.facts.iter().all(known) => {
+                let text = condition.text.clone();
+                // One wrong condition affects many uses; report only the first.
+                self.vars[var.0].condition = None;
+                self.error(
+                    at,
+                    format!(
+                        "`{at}` exists only if `{text}`; use it under the same condition, or add `else` to its `let`"
+                    ),
+                )
+            }
+            _ => Some(()),
+        }
     }
 
     /// Checks that a tensor of this group can be used in the current context.

@@ -274,6 +274,7 @@ impl Emitter<'_> {
                 let x = self.operand(x);
                 let method = match *self.arch.tensors[w.it].kind {
                     Kind::PerHead => shared("per_head"),
+                    Kind::Embed => shared("tied"),
                     _ => shared("linear"),
                 };
                 let w = self.handle(w);
@@ -310,6 +311,7 @@ impl Emitter<'_> {
                 let (cond, then, otherwise) = (self.scalar(cond), self.block(then), self.block(otherwise));
                 quote!(if #cond { #then } else { #otherwise })
             }
+            ValueKind::Absent => quote!(#b.absent()),
             ValueKind::Rust(tokens) => quote!({ #tokens }),
             ValueKind::Call(callee, params, body) => self.inlined(callee.as_ref(), params, body),
         }
@@ -454,6 +456,10 @@ impl Emitter<'_> {
                 ParamKind::Word(ty, _) => {
                     let (ty, code) = (runtime(ty), self.scalar(s));
                     quote!(#ty::from_code(#code))
+                }
+                ParamKind::List => {
+                    let list = self.scalar(s);
+                    quote!(&#list)
                 }
                 _ => self.scalar(s),
             },

@@ -6,7 +6,8 @@ use quote::quote;
 
 use super::{own, shared};
 use crate::builtins::{Builtin, Ty};
-use crate::model::{Named, Read, Scalar, ScalarFn, ScalarKind, ScalarOp};
+use crate::model::{ListFn, Named, Read, Scalar, ScalarFn, ScalarKind, ScalarOp};
+use crate::paths::runtime_at;
 
 /// Function that contains an expression. It determines how hyper-parameters are accessed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,6 +100,11 @@ pub fn emit(s: &Scalar, place: Scope) -> TokenStream {
             let (c, a, b) = (emit(c, place), emit(a, place), emit(b, place));
             quote!(if #c { #a } else { #b })
         }
+        ScalarKind::Layers(cond) => {
+            let (base, il, cond) = (own("base"), shared("il"), emit(cond, place));
+            quote!((0..#base.n_layer_loaded()).filter(|&#il| #cond).count())
+        }
+        ScalarKind::OfLists(f, lists, n) => of_lists(f, lists, n.as_deref(), place),
         ScalarKind::Rust(body) => quote!((#body)),
         ScalarKind::FileRows(name) => {
             let t = own("t");
@@ -146,6 +152,18 @@ fn builtin(b: &Named<&'static Builtin>, place: Scope) -> TokenStream {
         quote!(#base.#name(#il))
     } else {
         quote!(#base.#name())
+    }
+}
+
+/// Generates a function of lists, which is a value of the loader.
+fn of_lists(f: &Named<ListFn>, lists: &[Ident], n: Option<&Scalar>, place: Scope) -> TokenStream {
+    match f.it {
+        ListFn::Count => quote!(#(#lists)*.len()),
+        ListFn::First => quote!(#(#lists)*.first().copied().unwrap_or(0)),
+        ListFn::MaxSum => {
+            let (function, n) = (runtime_at("max_sum", f.at), n.map(|n| emit(n, place)));
+            quote!(#function(#(&#lists),*, #n))
+        }
     }
 }
 

@@ -26,6 +26,10 @@ pub enum ParamKind {
     /// Declared `experts`; may be an optional tensor if the parameter is optional.
     Experts,
     Linear,
+    /// Declared `embed` table.
+    Embed,
+    /// List of `hparams`.
+    List,
     /// Declared layer `vector`, taken from the first layer; may be an optional tensor.
     OfFirstLayer,
     Int,
@@ -134,6 +138,8 @@ impl ParamKind {
             ParamKind::RmsWeight | ParamKind::Vector => "a declared vector",
             ParamKind::Experts => "declared experts",
             ParamKind::Linear => "a declared linear",
+            ParamKind::Embed => "a declared embed",
+            ParamKind::List => "a list",
             ParamKind::OfFirstLayer => "a declared layer vector",
             ParamKind::Int => "an integer",
             ParamKind::Float | ParamKind::Epsilon(_) => "a number",

@@ -2,7 +2,7 @@
 
 use arch_lang::model::{
     Arg as LangArg, Block as LangBlock, Named, Operand as LangOperand, Operation as LangOperation, RowsBy, Scalar,
-    ScalarOp, Stmt as LangStmt, Value as LangValue, ValueKind, VarId,
+    ScalarKind, ScalarOp, Stmt as LangStmt, Value as LangValue, ValueKind, VarId,
 };
 use arch_lang::ops::{Emit, Given, Param, ParamKind};
 use engine::arch::Unary;
@@ -125,8 +125,9 @@ impl<'a> Lowering<'a, '_> {
             },
             ValueKind::Encoded(_) => TensorExpr::Encoded,
             ValueKind::Hidden(_) => TensorExpr::Hidden,
-            ValueKind::Frames(at, _) => return self.fail(*at, "`frames` is not available at run time".to_owned()),
-            ValueKind::Patches(at, _) => return self.fail(*at, "`patches` is not available at run time".to_owned()),
+            ValueKind::Absent => TensorExpr::Absent,
+            ValueKind::Frames(_, width) => TensorExpr::Frames(self.expr(width)?),
+            ValueKind::Patches(_, width) => TensorExpr::Patches(self.expr(width)?),
             ValueKind::Linear(w, x) => TensorExpr::Linear(w.it, self.boxed(x)?),
             ValueKind::Weight(w) => TensorExpr::Weight(w.it),
             ValueKind::Op(op, args) => self.op(op, args)?,
@@ -210,7 +211,10 @@ impl<'a> Lowering<'a, '_> {
             LangArg::Default => Arg::Omitted,
             LangArg::Tensor(value) => Arg::Tensor(self.value(value)?),
             LangArg::Weight(tensor) => Arg::Weight(tensor.it, self.weight_use(param, tensor)),
-            LangArg::Scalar(s) => Arg::Scalar(self.expr(s)?),
+            LangArg::Scalar(s) => match &s.kind {
+                ScalarKind::Hparam(name) if param.kind == ParamKind::List => Arg::List(self.item(name)?),
+                _ => Arg::Scalar(self.expr(s)?),
+            },
             LangArg::Activation(f) => Arg::Activation(self.unary(f)?),
             LangArg::Word(variant) => self.word(op, param, variant)?,
             LangArg::Window(kind, n, cond) => self.window(kind, n, cond.as_ref())?,

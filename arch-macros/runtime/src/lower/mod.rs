@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod graph;
+mod media;
 mod program;
 mod scalar;
 mod statics;
@@ -9,11 +10,9 @@ mod statics;
 use std::sync::Arc;
 
 use arch_lang::builtins::BUILTINS;
-use arch_lang::model::{Arch, MediaUse as LangMediaUse, RopeKind as LangRopeKind, Tensor};
+use arch_lang::model::{Arch, RopeKind as LangRopeKind, Tensor};
 use arch_lang::{Errors, FlowNode as LangFlowNode, FlowPart, flow};
-use engine::arch::{
-    Architecture, FlowNode, GraphPart, HparamDecl, Loader, MediaUse, Pooling, Registered, RopeKind, TensorDecl,
-};
+use engine::arch::{Architecture, FlowNode, GraphPart, HparamDecl, Loader, Pooling, Registered, RopeKind, TensorDecl};
 
 use statics::{list, option, text};
 
@@ -45,9 +44,9 @@ pub fn architecture(arch: &Arch, source: &str, digest: u64, errors: &mut Errors)
         checkpoints: list(arch.checkpoints.iter().map(checkpoint::section)),
         test: list(arch.test.iter().map(|(name, size)| (text(name), size.number()))),
         flow: list(flow(arch).into_iter().map(flow_node)),
-        media: None,
-        media_use: media_use(arch.media_use),
-        load: Loader::Program(Arc::new(Arc::new(program))),
+        media: arch.media.as_ref().map(media::declaration),
+        media_use: media::media_use(arch.media_use),
+        load: Loader::Program(Arc::new(program)),
     };
     Some(Registered {
         arch: Box::leak(Box::new(declared)),
@@ -104,12 +103,4 @@ fn rope_kind(kind: Option<LangRopeKind>) -> Option<RopeKind> {
 fn pooling(variant: &str) -> Option<Pooling> {
     let mut all = Pooling::ALL.iter().map(|&(_, pooling)| pooling);
     all.find(|pooling| format!("{pooling:?}") == variant)
-}
-
-fn media_use(used: LangMediaUse) -> MediaUse {
-    match used {
-        LangMediaUse::None => MediaUse::None,
-        LangMediaUse::Causal => MediaUse::Causal,
-        LangMediaUse::Whole => MediaUse::Whole,
-    }
 }

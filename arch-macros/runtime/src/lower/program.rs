@@ -21,6 +21,8 @@ pub struct Lowering<'a, 'e> {
     pub group: Option<usize>,
     /// True inside a loop over integers.
     pub repeats: bool,
+    /// Names of the matrices in calls of `file_rows`.
+    pub file_rows: Vec<&'static str>,
     /// Position of each tensor in its layer, or outside of layers.
     slots: Vec<usize>,
 }
@@ -34,14 +36,8 @@ pub fn program(arch: &Arch, digest: u64, errors: &mut Errors) -> Option<Program>
         group: None,
         repeats: false,
         slots: vec![0; arch.tensors.len()],
+        file_rows: Vec::new(),
     };
-    if arch.media.is_some() {
-        return l.fail(
-            arch.name_span,
-            "an `encoder!` is not available at run time; add the declaration to `archs/encoders/` and build the project"
-                .to_owned(),
-        );
-    }
     let globals = arch.in_loading_order(None);
     let of_groups: Vec<Vec<usize>> = (0..arch.groups.len()).map(|g| arch.in_loading_order(Some(g))).collect();
     for list in of_groups.iter().chain([&globals]) {
@@ -60,6 +56,9 @@ pub fn program(arch: &Arch, digest: u64, errors: &mut Errors) -> Option<Program>
     l.group = None;
     let embedding = l.each(arch.embedding.as_slice(), Lowering::head);
     let rank = l.each(arch.rank.as_slice(), Lowering::head);
+    let image = arch.media.as_ref().map_or(&[][..], |media| media.image.as_slice());
+    let image = l.each(image, Lowering::image);
+    let audio = l.each(arch.audio.as_slice(), Lowering::audio);
     Some(Program {
         digest,
         items: items?,
@@ -73,6 +72,9 @@ pub fn program(arch: &Arch, digest: u64, errors: &mut Errors) -> Option<Program>
         mtp: mtp?.pop(),
         embedding: embedding?.pop(),
         rank: rank?.pop(),
+        image: image?.pop(),
+        audio: audio?.pop(),
+        file_rows: l.file_rows,
     })
 }
 

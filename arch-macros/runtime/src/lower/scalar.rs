@@ -1,8 +1,8 @@
 //! Converts numbers and conditions.
 
 use arch_lang::builtins::Ty;
-use arch_lang::model::{Scalar as LangScalar, ScalarKind, ScalarOp};
-use engine::declared::{BinaryOp, Builtin, Expr, Function, Scalar};
+use arch_lang::model::{ListFn, Scalar as LangScalar, ScalarKind, ScalarOp};
+use engine::declared::{BinaryOp, Builtin, Expr, Function, ListFunction, Scalar};
 
 use super::program::Lowering;
 use super::statics::text;
@@ -46,12 +46,18 @@ impl Lowering<'_, '_> {
                 self.same_type(a, b)?;
                 Expr::If(Box::new([self.expr(c)?, self.expr(a)?, self.expr(b)?]))
             }
+            ScalarKind::Layers(cond) => Expr::Layers(boxed(self.expr(cond)?)),
+            ScalarKind::OfLists(f, lists, n) => {
+                let items = lists.iter().map(|list| self.item(list)).collect::<Option<_>>()?;
+                let n = self.optional(n.as_deref())?;
+                Expr::OfLists(list_function(f.it), items, n.map(boxed))
+            }
             ScalarKind::Has(name) => Expr::Has(self.tensor_named(name, s.per_layer)?),
             ScalarKind::Model(cond) => self.expr(cond)?,
             ScalarKind::Given(key) => Expr::Given(text(key)),
             ScalarKind::FileRows(name) => {
-                let at = self.arch.name_span;
-                return self.fail(at, format!("`file_rows({name:?})` is not available at run time"));
+                self.file_rows.push(text(name));
+                Expr::FileRows(self.file_rows.len() - 1)
             }
             ScalarKind::Rust(tokens) => {
                 self.errors.at(tokens, NO_RUST);
@@ -76,6 +82,14 @@ impl Lowering<'_, '_> {
             at,
             format!("internal error: `{}` and `{}` have different types", a.text, b.text),
         )
+    }
+}
+
+fn list_function(f: ListFn) -> ListFunction {
+    match f {
+        ListFn::Count => ListFunction::Count,
+        ListFn::First => ListFunction::First,
+        ListFn::MaxSum => ListFunction::MaxSum,
     }
 }
 

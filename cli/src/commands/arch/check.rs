@@ -83,6 +83,8 @@ pub fn run(args: &CheckArgs) -> Outcome {
             .iter()
             .map(|path| declared::load(path).copied())
             .collect::<Outcome<_>>()?;
+        // An encoder has no logits to compare.
+        load.archs.retain(|r| r.arch.media.is_none());
         // A single declaration replaces the architecture of the files.
         load.arch = match load.archs.as_slice() {
             [declared] => Some(declared.arch.name.to_owned()),

@@ -1,12 +1,12 @@
 //! `llama arch check --file`: checks declarations in milliseconds, without building them.
 
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use arch_lang::{Directory, EncoderDirectory, Library, Source};
+use arch_lang::{Directory, EncoderDirectory, Library, Source, is_encoder};
 use arch_runtime::library::Near;
+use arch_runtime::limits::read;
 use arch_runtime::{Fault, check};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -56,7 +56,7 @@ pub fn run(files: &[PathBuf], messages: MessageFormat) -> Outcome {
     let mut n_failed = 0;
     for file in files {
         let name = file.display().to_string();
-        let text = fs::read_to_string(file).map_err(|e| Failure::new(format_args!("{name}: {e}")))?;
+        let text = read(file).map_err(|e| Failure::new(format_args!("{name}: {e}")))?;
         let start = Instant::now();
         let errors = match encoders_of(file) {
             Some(archs) => check(&name, &text, &EncoderDirectory(archs))?,
@@ -119,7 +119,7 @@ fn directory_of(file: &Path) -> Directory {
 /// Returns the declarations that a file can use in addition to those next to it: those of the project, or outside of
 /// it the built-in ones.
 fn others(file: &Path, text: &str) -> Box<dyn Library + Sync> {
-    if Path::new(ARCHS).is_dir() {
+    if Path::new(ARCHS).is_dir() && !is_encoder(text) {
         Box::new(Directory(ARCHS.into()))
     } else {
         Box::new(Near::of(file, text))

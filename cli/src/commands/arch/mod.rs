@@ -90,13 +90,14 @@ pub fn find(name: &str) -> Outcome<Registered> {
     if declared::is_file(name) {
         return Ok(*declared::load(Path::new(name))?);
     }
-    let found = match name.strip_prefix(ENCODERS) {
+    let encoder = name.strip_prefix(ENCODERS);
+    let found = match encoder {
         Some(name) => archs::find_encoder(name),
         None => archs::find(name),
     };
     let found = match found {
         Some(registered) => Some(*registered),
-        None => declared::find(name).map_err(Failure::new)?,
+        None => declared::find(encoder.unwrap_or(name), encoder.is_some()).map_err(Failure::new)?,
     };
     found.ok_or_else(|| {
         let encoders = archs::ENCODERS.iter().map(shown_name);

@@ -215,7 +215,7 @@ fn declared(header: &Gguf, file: &Path) -> Result<(), String> {
     let name = name.ok_or("the file names no architecture")?;
     let registered = match archs::find(name) {
         Some(registered) => Some(*registered),
-        None => crate::declared::find(name)?,
+        None => crate::declared::find(name, false)?,
     };
     let registered = registered.ok_or_else(|| format!("unknown architecture `{name}`"))?;
     match engine::model::declare_header(header, file, registered.arch, name) {

@@ -147,7 +147,7 @@ fn declaration(set: &GgufSet, args: &VerifyArgs) -> Result<Option<String>, Strin
     };
     let registered = match archs::find(name) {
         Some(registered) => Some(*registered),
-        None => crate::declared::find(name)?,
+        None => crate::declared::find(name, false)?,
     };
     let Some(registered) = registered else {
         return Ok(Some(format!("architecture `{}` is not supported", printable(name))));

@@ -14,7 +14,7 @@ use super::args::{BudgetArgs, QuantizeArgs};
 use crate::commands::gguf::{hexadecimal, model_sha256};
 use crate::failure::{Failure, Outcome};
 use crate::output::{OutputFile, failed};
-use crate::{input, interrupt, progress};
+use crate::{declared, input, interrupt, progress};
 
 /// Tokens per chunk of the calibration text.
 const N_CTX: usize = 128;
@@ -143,7 +143,10 @@ fn sensitivities(
 ) -> Result<usize, QuantizeError> {
     let n_weights: usize = plan.tensors.iter().map(|tensor| tensor.n_elements()).sum();
     let n_layers = if n_weights > SMALL { FEW_LAYERS } else { usize::MAX };
-    let mut load = LoadParams::default();
+    let mut load = LoadParams {
+        find_arch: Some(declared::finder()),
+        ..LoadParams::default()
+    };
     // Matmuls with f32 activations are faster with the file's weight layout.
     load.placement.repack = false;
     let defaults = engine::context::ContextParams::default();

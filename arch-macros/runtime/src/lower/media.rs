@@ -1,0 +1,127 @@
+//! Converts the preprocessing and the prompts of media.
+
+use arch_lang::model::{
+    Audio, Image, ImageSize as LangImageSize, Media, MediaUse as LangMediaUse, Medium as LangMedium, Scalar,
+    TextPart as LangTextPart,
+};
+use engine::arch::{
+    AudioRules, Filter, ImageRules, ImageSize, MediaDecl, MediaUse, Medium, Silence, Spectrogram, TextPart,
+};
+use engine::declared::{Expr, MediaRules};
+
+use super::program::Lowering;
+use super::statics::{list, text};
+
+/// Converts the medium of an encoder and the text around it.
+pub fn declaration(media: &Media) -> MediaDecl {
+    MediaDecl {
+        medium: match media.medium {
+            LangMedium::Image => Medium::Image,
+            LangMedium::Audio => Medium::Audio,
+        },
+        text: list(media.text.iter().map(|piece| match piece {
+            LangTextPart::Text(piece) => TextPart::Text(text(piece)),
+            LangTextPart::Medium => TextPart::Medium,
+        })),
+    }
+}
+
+/// Converts the treatment of media rows by a graph.
+pub fn media_use(used: LangMediaUse) -> MediaUse {
+    match used {
+        LangMediaUse::None => MediaUse::None,
+        LangMediaUse::Causal => MediaUse::Causal,
+        LangMediaUse::Whole => MediaUse::Whole,
+    }
+}
+
+impl Lowering<'_, '_> {
+    /// Converts the preprocessing of images.
+    pub fn image(&mut self, image: &Image) -> Option<MediaRules<ImageRules>> {
+        let size = self.image_size(&image.size)?;
+        let Some(resize) = filter(image.resize) else {
+            return self.not_at_run_time(image.resize);
+        };
+        let patch = self.expr(&image.patch)?;
+        let block = self.optional(image.block.as_ref())?;
+        let window = self.optional(image.window.as_ref())?;
+        let axes = image.axes;
+        Some(MediaRules::new(move |number| ImageRules {
+            size: size(number),
+            resize,
+            patch: number(&patch),
+            block: block.as_ref().map_or(1, number),
+            window: window.as_ref().map_or(0, number),
+            axes,
+        }))
+    }
+
+    fn image_size(
+        &mut self,
+        size: &LangImageSize,
+    ) -> Option<impl Fn(&dyn Fn(&Expr) -> usize) -> ImageSize + Send + Sync + use<>> {
+        let (numbers, form): (Vec<&Scalar>, fn(&[usize]) -> ImageSize) = match size {
+            LangImageSize::Fixed(side) => (vec![side], |n| ImageSize::Fixed(n[0])),
+            LangImageSize::Multiple { unit, min, max } => (vec![unit, min, max], |n| ImageSize::Multiple {
+                unit: n[0],
+                min: n[1],
+                max: n[2],
+            }),
+        };
+        let numbers: Vec<Expr> = numbers.iter().map(|s| self.expr(s)).collect::<Option<_>>()?;
+        Some(move |number: &dyn Fn(&Expr) -> usize| form(&numbers.iter().map(number).collect::<Vec<_>>()))
+    }
+
+    /// Converts the preprocessing of audio.
+    pub fn audio(&mut self, audio: &Audio) -> Option<MediaRules<AudioRules>> {
+        let Some(mel) = spectrogram(audio.mel) else {
+            return self.not_at_run_time(audio.mel);
+        };
+        let Some(silence) = silence(audio.silence) else {
+            return self.not_at_run_time(audio.silence);
+        };
+        let (rate, n_mel) = (self.expr(&audio.rate)?, self.expr(&audio.n_mel)?);
+        let (window, step) = (self.expr(&audio.window)?, self.expr(&audio.step)?);
+        let chunk = self.expr(&audio.chunk)?;
+        Some(MediaRules::new(move |number| AudioRules {
+            rate: number(&rate),
+            mel,
+            n_mel: number(&n_mel),
+            window: number(&window),
+            step: number(&step),
+            silence,
+            chunk: number(&chunk),
+        }))
+    }
+
+    /// Records an error for a variant that has no counterpart in the engine. A test finds such variants.
+    fn not_at_run_time<T>(&mut self, variant: &str) -> Option<T> {
+        let at = self.arch.name_span;
+        self.fail(at, format!("`{}` is not available at run time", variant.to_lowercase()))
+    }
+}
+
+fn filter(variant: &str) -> Option<Filter> {
+    Some(match variant {
+        "Bilinear" => Filter::Bilinear,
+        "Bicubic" => Filter::Bicubic,
+        "Lanczos" => Filter::Lanczos,
+        _ => return None,
+    })
+}
+
+fn spectrogram(variant: &str) -> Option<Spectrogram> {
+    match variant {
+        "Whisper" => Some(Spectrogram::Whisper),
+        _ => None,
+    }
+}
+
+fn silence(variant: &str) -> Option<Silence> {
+    Some(match variant {
+        "Filled" => Silence::Filled,
+        "Masked" => Silence::Masked,
+        "Bare" => Silence::Bare,
+        _ => return None,
+    })
+}
