@@ -46,5 +46,37 @@ arch_macros::arch! {
         output(rms_norm(x, output_norm))
     }
 
+    checkpoint "Lfm2ForCausalLM" {
+        l_cache = "conv_L_cache" or 3;
+        n_head_kv = if "layer_types" == text("full_attention") { "num_key_value_heads" } else { 0 } or
+            if contains("full_attn_idxs", il) { "num_key_value_heads" } else { 0 };
+        n_ff = if first("block_auto_adjust_ff_dim", true) {
+            first("block_multiple_of", 256) *
+                int(1 + (int(first("block_ffn_dim_multiplier", 1.0) * int(2 * first("block_ff_dim", "intermediate_size") / 3)) - 1) /
+                    first("block_multiple_of", 256))
+        } else {
+            first("block_ff_dim", "intermediate_size")
+        };
+        rms_norm_eps = "norm_eps" or 0.00001;
+        rope_freq_base = "rope_parameters.rope_theta" or "rope_theta" or 1000000.0;
+        check first("conv_bias", false) == false, "conv_bias is not supported";
+        token_embd <- "model.embed_tokens";
+        output_norm <- "model.embedding_norm";
+        output <- "lm_head";
+        layer {
+            attn_norm <- ".operator_norm";
+            ffn_norm <- ".ffn_norm";
+            conv_in <- ".conv.in_proj";
+            conv <- ".conv.conv" squeeze;
+            conv_out <- ".conv.out_proj";
+            wo <- ".self_attn.out_proj";
+            q_norm <- ".self_attn.q_layernorm";
+            k_norm <- ".self_attn.k_layernorm";
+            gate <- ".feed_forward.w1";
+            up <- ".feed_forward.w3";
+            down <- ".feed_forward.w2";
+        }
+    }
+
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, l_cache: 3 }
 }

@@ -12,7 +12,7 @@ use tracing::info;
 
 use crate::args::HubArgs;
 use crate::failure::{Failure, Outcome};
-use crate::{checkpoints, format, interrupt};
+use crate::{format, interrupt};
 
 /// Default hub, unless `HF_ENDPOINT` names a mirror.
 pub const ENDPOINT: &str = "https://huggingface.co";
@@ -35,9 +35,6 @@ impl HubArgs {
 
     /// Returns the file at this path, or the file of the model with this name.
     pub fn file_of(&self, given: &Path) -> Outcome<PathBuf> {
-        if checkpoints::is_checkpoint(given) {
-            return checkpoints::model_of(given);
-        }
         // If the file system reports an error, opening the file reports the same error.
         if given.try_exists().unwrap_or(true) {
             return Ok(given.to_owned());

@@ -9,13 +9,13 @@ use engine::builder::MemoryParams;
 use engine::context::ContextError;
 use engine::gguf::{FileKind, Gguf, Value};
 use engine::model::{DeviceLayers, FindArch, LoadParams, Model, ModelError, PlacementParams, SplitMode, VocabHook};
-use llama::parts::{load_or_use_cpu, usable_gpus};
+use llama::parts::{load_model, load_or_use_cpu, usable_gpus};
 use tracing::warn;
 
 use crate::args::{DeviceList, DraftPlacementArgs, LoadArgs, PlacementArgs, PrecisionArg, Split};
 use crate::failure::{Failure, Outcome};
 use crate::log::hint;
-use crate::{declared, format, interrupt, progress};
+use crate::{checkpoints, declared, format, interrupt, progress};
 
 /// Number of progress bar steps.
 const STEPS: usize = 1000;
@@ -105,6 +105,7 @@ impl LoadArgs {
         }
         args.placement.n_gpu_layers = placement.n_gpu_layers_draft.or(args.placement.n_gpu_layers);
         args.mtp = false;
+        args.quantize = None;
         args.placement.arch = "auto".to_owned();
         args.placement.override_kv.clear();
         args
@@ -124,6 +125,14 @@ impl LoadArgs {
         memory: Option<MemoryParams>,
         on_vocab: Option<VocabHook>,
     ) -> Outcome<Arc<Model>> {
+        let of_checkpoint;
+        let path = match self.quantize {
+            Some(mixture) => {
+                of_checkpoint = checkpoints::quantized(path, mixture, &self.placement.arch)?;
+                &of_checkpoint
+            }
+            None => path,
+        };
         let mut params = self.params(precision, memory)?;
         params.on_vocab = on_vocab;
         let has_none = params.placement.devices.is_empty();
@@ -140,7 +149,7 @@ impl LoadArgs {
             !flag.load(std::sync::atomic::Ordering::Relaxed)
         }));
         let (model, fallback) = match self.placement.device {
-            Some(_) => (Model::load(path, archs::ALL, &params), None),
+            Some(_) => (load_model(path, &params), None),
             // An automatically selected device may fail; the CPU replaces it.
             None => load_or_use_cpu(path, &mut params),
         };

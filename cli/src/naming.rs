@@ -3,6 +3,7 @@
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 use crate::args::HubArgs;
+use crate::checkpoints::is_checkpoint;
 use crate::failure::{Failure, Outcome};
 use crate::hub::{HubError, Name};
 
@@ -31,6 +32,7 @@ pub fn model_and_texts(
 pub fn names_a_model(text: &str) -> bool {
     let looks_like_a_path = !text.contains(char::is_whitespace) && text.contains(MAIN_SEPARATOR);
     Path::new(text).is_file()
+        || is_checkpoint(Path::new(text))
         || Name::meant(text).is_some()
         || looks_like_a_path
         || text.to_ascii_lowercase().ends_with(".gguf")

@@ -20,7 +20,7 @@ use crate::args::{LoadArgs, ServingArgs};
 use crate::drafting::Source;
 use crate::failure::{Failure, Outcome};
 use crate::loading::{no_context, warn_of_threads};
-use crate::{images, version};
+use crate::{checkpoints, images, version};
 
 /// Default context size in tokens, if the training context is not smaller.
 const DEFAULT_CONTEXT: usize = 8192;
@@ -137,7 +137,7 @@ fn chat_params(args: &ServingArgs) -> Outcome<ChatParams> {
 /// Returns the settings of the service and the defaults of its requests.
 fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<ServiceParams> {
     let sampler = args.sampler.params(model)?;
-    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let stem = checkpoints::name_of(path);
     let mut names = args.alias.iter().map(|name| name.trim().to_owned());
     let first = names.next().filter(|name| !name.is_empty()).or(stem);
     Ok(ServiceParams {

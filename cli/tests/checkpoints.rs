@@ -1,4 +1,4 @@
-//! Checkpoint directories as models: `llama logits DIR` and other commands convert them once.
+//! Checkpoint directories as models: `llama logits DIR` and other commands use them in place.
 
 use std::path::PathBuf;
 
@@ -21,8 +21,8 @@ fn logits(home: &Home, model: &str, tokens: &str) -> (Vec<f32>, Ended) {
     (values, ended)
 }
 
-/// Names of the converted checkpoints in the cache.
-fn converted(home: &Home) -> Vec<String> {
+/// Names of the quantized checkpoints in the cache.
+fn cached(home: &Home) -> Vec<String> {
     let directory = home.path(".cache/llama/checkpoints");
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
@@ -39,44 +39,140 @@ fn checkpoint_directories_give_recorded_logits() {
             .iter()
             .map(ToString::to_string)
             .collect();
-        let (found, first) = logits(&home, &text(checkpoint.clone()), &tokens.join(","));
+        let (found, _) = logits(&home, &text(checkpoint.clone()), &tokens.join(","));
         let error = nmse(recorded.values(), &found);
         assert!(error < 1e-9, "{}: {error:.1e}", checkpoint.display());
-        assert!(first.err.contains("converting"), "{}", first.err);
-        // The second run uses the converted file.
-        let (again, second) = logits(&home, &text(checkpoint.clone()), &tokens.join(","));
-        assert!(again == found && !second.err.contains("converting"), "{}", second.err);
         n_checkpoints += 1;
     }
-    assert_eq!(converted(&home).len(), n_checkpoints);
+    assert!(cached(&home).is_empty(), "checkpoints are used in place");
     assert!(n_checkpoints >= 6);
 }
 
-#[test]
-fn changed_checkpoint_is_converted_again() {
-    let home = Home::new();
+/// Copies a recorded checkpoint.
+fn copy(home: &Home, name: &str) -> PathBuf {
     let checkpoint = home.path("own");
     std::fs::create_dir(&checkpoint).unwrap();
-    for entry in std::fs::read_dir(root().join("tests/data/checkpoints/llama")).unwrap() {
+    for entry in std::fs::read_dir(root().join("tests/data/checkpoints").join(name)).unwrap() {
         let path = entry.unwrap().path();
         std::fs::copy(&path, checkpoint.join(path.file_name().unwrap())).unwrap();
     }
+    checkpoint
+}
+
+/// Changes a setting of a checkpoint.
+fn set(checkpoint: &std::path::Path, key: &str, value: serde_json::Value) {
+    let path = checkpoint.join("config.json");
+    let mut config: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    config[key] = value;
+    std::fs::write(path, config.to_string()).unwrap();
+}
+
+#[test]
+fn commands_accept_checkpoint_directories() {
+    let home = Home::new();
+    let checkpoint = text(copy(&home, "llama"));
+    let inspected = ended(home.llama(&["inspect", &checkpoint, "--json"]));
+    inspected.succeeds();
+    let report: serde_json::Value = serde_json::from_str(&inspected.out).unwrap();
+    assert_eq!(report["architecture"], "llama");
+    assert_eq!(report["declaration"]["status"], "matches");
+    assert_eq!((&report["missing_bytes"], &report["name"]), (&0.into(), &"own".into()));
+    ended(home.llama(&["inspect", &checkpoint, "--plan"])).succeeds();
+    ended(home.llama(&["tokenize", &checkpoint, "t1"])).succeeds();
+    ended(home.llama(&["run", &checkpoint, "t1", "-n", "2"])).succeeds();
+    let out = text(home.path("own-q8_0.gguf"));
+    ended(home.llama(&["quantize", &checkpoint, &out, "q8_0"])).succeeds();
+    ended(home.llama(&["logits", "-m", &out, "-o", &text(home.path("o")), "--tokens", "1,2"])).succeeds();
+}
+
+#[test]
+fn quantized_checkpoint_is_cached_until_it_changes() {
+    let home = Home::new();
+    let checkpoint = copy(&home, "llama");
+    let out = text(home.path("out.logits"));
+    let run = |kind: &str| {
+        let path = text(checkpoint.clone());
+        let ended = ended(home.llama(&[
+            "logits",
+            "-m",
+            &path,
+            "-o",
+            &out,
+            "--tokens",
+            "1,2,3",
+            "--quantize",
+            kind,
+        ]));
+        ended.succeeds();
+        (Logits::read(home.path("out.logits")).unwrap().values().to_vec(), ended)
+    };
+    let (first, ended_first) = run("q8_0");
+    assert!(ended_first.err.contains("quantizing"), "{}", ended_first.err);
+    let (again, ended_again) = run("q8_0");
+    assert!(
+        again == first && !ended_again.err.contains("quantizing"),
+        "{}",
+        ended_again.err
+    );
+    // The cached file is that of `llama quantize`.
+    let (quantized, name) = (text(home.path("q.gguf")), cached(&home).remove(0));
+    ended(home.llama(&["quantize", &text(checkpoint.clone()), &quantized, "q8_0"])).succeeds();
+    let read = |path: PathBuf| std::fs::read(path).unwrap();
+    assert!(
+        read(home.path("q.gguf")) == read(home.path(".cache/llama/checkpoints").join(&name)),
+        "{name}"
+    );
+    let (other, _) = run("f16");
+    assert_ne!(other, first);
+    assert_eq!(cached(&home).len(), 2);
+    set(&checkpoint, "rms_norm_eps", 0.5.into());
+    assert_ne!(run("q8_0").0, first);
+    assert_eq!(cached(&home).len(), 2, "the older file is removed");
+    ended(home.llama(&[
+        "logits",
+        "-m",
+        &quantized,
+        "-o",
+        &out,
+        "--tokens",
+        "1",
+        "--quantize",
+        "q8_0",
+    ]))
+    .fails_saying(&["--quantize applies to the directory of a checkpoint"]);
+}
+
+#[test]
+fn changed_checkpoint_gives_other_logits() {
+    let home = Home::new();
+    let checkpoint = copy(&home, "llama");
     let (before, _) = logits(&home, &text(checkpoint.clone()), "1,2,3");
-    let config = std::fs::read_to_string(checkpoint.join("config.json")).unwrap();
-    let mut changed: serde_json::Value = serde_json::from_str(&config).unwrap();
-    changed["rms_norm_eps"] = 0.5.into();
-    std::fs::write(checkpoint.join("config.json"), changed.to_string()).unwrap();
+    set(&checkpoint, "rms_norm_eps", 0.5.into());
     let (after, _) = logits(&home, &text(checkpoint.clone()), "1,2,3");
     assert_ne!(before, after);
-    assert_eq!(converted(&home).len(), 1, "the older file is removed");
-    changed["architectures"][0] = "NoSuchForCausalLM".into();
-    std::fs::write(checkpoint.join("config.json"), changed.to_string()).unwrap();
+    set(&checkpoint, "architectures", serde_json::json!(["NoSuchForCausalLM"]));
     ended(home.llama(&["run", &text(checkpoint.clone()), "abc"])).fails_saying(&["NoSuchForCausalLM"]);
     let out = text(home.path("own.gguf"));
     let declaration = home.path("my_llama.rs");
-    let layer = "layer { attn_norm <- \".input_layernorm\"; ffn_norm <- \".post_attention_layernorm\"; }";
-    let section = format!("    checkpoint \"NoSuchForCausalLM\" {{ {layer} }}\n");
+    let section = "    checkpoint \"NoSuchForCausalLM\" like \"LlamaForCausalLM\" {}\n";
     let own = format!("arch_macros::arch! {{\n    name: \"my-llama\";\n    like: \"llama\";\n\n{section}}}\n");
     std::fs::write(&declaration, own).unwrap();
-    ended(home.llama(&["convert", &text(checkpoint), &out, "--arch", &text(declaration)])).succeeds();
+    let checkpoint = text(checkpoint);
+    ended(home.llama(&["convert", &checkpoint, &out, "--arch", &text(declaration.clone())])).succeeds();
+    // A declaration file maps a class that the binary does not know, in place.
+    let (declared, out) = (text(declaration), text(home.path("out.logits")));
+    let fixed = ["logits", "-m", &checkpoint, "-o", &out, "--tokens", "1,2,3"];
+    let exact = [
+        "--ctk",
+        "f32",
+        "--ctv",
+        "f32",
+        "--precision",
+        "exact",
+        "--arch",
+        &declared,
+    ];
+    ended(home.llama(&[&fixed[..], &exact[..]].concat())).succeeds();
+    assert_eq!(Logits::read(home.path("out.logits")).unwrap().values(), after);
+    ended(home.llama(&["inspect", &checkpoint, "--arch", &declared])).succeeds();
 }

@@ -6,8 +6,11 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use engine::checkpoint::{CheckpointError, Conversion, OutputType, parse_safetensors, write};
-use engine::gguf::GgufFile;
+use engine::checkpoint::{
+    CheckpointError, Conversion, OutputType, open_model, open_model_header, parse_safetensors, write,
+};
+use engine::gguf::{GgufFile, GgufSet};
+use engine::model::{LoadParams, Model};
 use kernels::GgmlType;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
@@ -243,6 +246,98 @@ fn unread_tensors_and_surplus_tokens_are_errors() {
     assert!(fault(&d).contains("the tokenizer has 9 tokens, but the token embedding has 8 rows"));
     fs::write(d.path().join("tokenizer.json"), tokenizer(6).to_string()).unwrap();
     assert!(convert(&d).is_ok());
+}
+
+fn in_place(directory: &TempDir) -> GgufSet {
+    open_model(directory.path(), archs::ALL).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn tensors_in_place_have_bytes_of_converted_file() {
+    let mut tensors = llama();
+    let down = tensors.iter_mut().find(|t| t.0.contains("down_proj")).unwrap();
+    (down.1, down.3) = ("BF16", (0..128u16).flat_map(|i| (0x3f80 + i).to_le_bytes()).collect());
+    let up = tensors.iter_mut().find(|t| t.0.contains("up_proj")).unwrap();
+    (up.1, up.3) = ("F8_E4M3", [[0x38; 64], [0x40; 64]].concat());
+    let scale = "model.layers.0.mlp.up_proj.weight_scale_inv";
+    tensors.push((scale.to_owned(), "F32", vec![2, 1], f32s([0.5, 3.0])));
+    let directory = directory(&config(), &tensors);
+    let (file, set) = (convert(&directory).unwrap(), in_place(&directory));
+    assert_eq!(set.n_tensors(), file.tensors().len());
+    assert_eq!(set.metadata(), file.metadata());
+    let mut n_in_place = 0;
+    for info in file.tensors() {
+        let expected = file.tensor_data(info);
+        assert!(set.read_tensor(&info.name).unwrap() == expected, "{}", info.name);
+        let (shard, found) = set.tensor(&info.name).unwrap();
+        assert_eq!((found.shape(), found.ty), (info.shape(), info.ty), "{}", info.name);
+        n_in_place += usize::from(shard > 0);
+        // Any range of bytes is read alike, also within an element.
+        let (mapping, start) = (set.shards()[shard].mapping(), found.offset);
+        for range in [0..1, 1..7, 3..expected.len(), expected.len() - 3..expected.len()] {
+            let mut scratch = Vec::new();
+            let bytes = mapping
+                .view(start + range.start..start + range.end, &mut scratch)
+                .unwrap();
+            assert_eq!(bytes, &expected[range.clone()], "{} {range:?}", info.name);
+        }
+    }
+    // All but the rotated queries and keys, and the 8-bit floats.
+    assert_eq!(n_in_place, file.tensors().len() - 3);
+    let header = open_model_header(directory.path(), archs::ALL).unwrap();
+    assert_eq!(&header, file.header());
+}
+
+#[test]
+fn models_in_place_report_faults_of_checkpoints() {
+    let load = |tensors: &[Source], checks: bool| {
+        let d = directory(&config(), tensors);
+        let load = LoadParams {
+            check_tensors: checks,
+            ..LoadParams::default()
+        };
+        let model = open_model(d.path(), archs::ALL).and_then(|set| Model::from_set(set, archs::ALL, &load));
+        let message = model.map(|_| ()).map_err(|e| e.to_string());
+        message.map_err(|text| text.replace(&format!("{}/", d.path().display()), ""))
+    };
+    let damaged = |name: &str| {
+        let mut tensors = llama();
+        let found = tensors.iter_mut().find(|t| t.0.contains(name)).unwrap();
+        found.3[4 * (3 * 8 + 5)..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+        tensors
+    };
+    assert_eq!(load(&llama(), true), Ok(()));
+    // A converted tensor is always checked.
+    let message = load(&damaged("q_proj"), false).unwrap_err();
+    // Row 3 of two heads of four rotated rows keeps its place.
+    let expected = "tensor `model.layers.0.self_attn.q_proj.weight` has the value NaN at row 3, column 5";
+    assert!(
+        message.starts_with(&format!("model.safetensors: {expected}")),
+        "{message}"
+    );
+    assert_eq!(load(&damaged("up_proj"), false), Ok(()));
+    let message = load(&damaged("up_proj"), true).unwrap_err();
+    assert!(
+        message.contains("blk.0.ffn_up.weight") && message.contains("NaN"),
+        "{message}"
+    );
+    let extra = [llama(), vec![counting("model.layers.0.mlp.extra.weight", &[2], 0)]].concat();
+    assert!(
+        load(&extra, false)
+            .unwrap_err()
+            .contains("does not read `model.layers.0.mlp.extra.weight`")
+    );
+}
+
+#[test]
+fn opening_checkpoint_converts_no_tensor() {
+    let d = directory(&config(), &llama());
+    let ((set, header), peak) = peak_of(|| {
+        let header = open_model_header(d.path(), archs::ALL).unwrap();
+        (in_place(&d), header)
+    });
+    assert_eq!(set.n_tensors(), header.tensors().len());
+    assert!(peak < 1 << 20, "{peak} bytes");
 }
 
 #[test]

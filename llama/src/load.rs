@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::backend::{self, BackendError, Device, DeviceKind};
+use engine::checkpoint::open_model;
 use engine::model::{LoadParams, Model, ModelError};
 
 /// Returns the GPUs on which memory can be allocated, and reports each other GPU with its error.
@@ -23,10 +24,23 @@ pub fn usable_gpus(mut on_unusable: impl FnMut(&dyn Device, &BackendError)) -> V
     devices
 }
 
-/// Loads a model. If a device of `params` fails, for example because its memory is full, the model is loaded
+/// Loads a model from a GGUF file or the directory of a checkpoint.
+///
+/// # Errors
+/// [`ModelError`] if a file is invalid, the architecture is not registered, or memory is insufficient.
+pub fn load_model(path: &Path, params: &LoadParams) -> Result<Model, ModelError> {
+    let mapping = if params.archs.is_empty() {
+        archs::ALL
+    } else {
+        &params.archs
+    };
+    Model::from_set(open_model(path, mapping)?, archs::ALL, params)
+}
+
+/// Loads a model like [`load_model`]. If a device of `params` fails, for example because its memory is full, the model is loaded
 /// into host memory instead, and the message of the device is returned, too. `params` then lists no devices.
 pub fn load_or_use_cpu(path: &Path, params: &mut LoadParams) -> (Result<Model, ModelError>, Option<String>) {
-    let loaded = Model::load(path, archs::ALL, params);
+    let loaded = load_model(path, params);
     let Some(error) = device_error(&loaded, &params.placement.devices) else {
         return (loaded, None);
     };
@@ -34,7 +48,7 @@ pub fn load_or_use_cpu(path: &Path, params: &mut LoadParams) -> (Result<Model, M
     tracing::debug!(%error, "a device failed; loading the model into host memory");
     params.placement.devices.clear();
     params.on_vocab = None;
-    (Model::load(path, archs::ALL, params), Some(message))
+    (load_model(path, params), Some(message))
 }
 
 /// Returns the error of a device, if one of these devices failed.

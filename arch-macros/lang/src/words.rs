@@ -41,7 +41,7 @@ pub const POOLING: [(&str, &str); 3] = [("mean", "Mean"), ("cls", "Cls"), ("last
 pub const FRACTION_STEPS: [&str; 2] = ["split", "every"];
 
 /// Steps of a checkpoint's tensor with one number.
-pub const NUMBER_STEPS: [&str; 4] = ["pairs", "heads", "plus", "times"];
+pub const NUMBER_STEPS: [&str; 5] = ["pairs", "heads", "tile", "plus", "times"];
 
 /// Steps of a checkpoint's tensor without operands.
 pub const PLAIN_STEPS: [&str; 5] = ["merge", "squeeze", "exp", "neg", "transpose"];

@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use arch_lang::model::checkpoint::{Checkpoint, Term};
+use arch_lang::model::checkpoint::{Checkpoint, NamedSource, Term};
 use arch_lang::{Library, Source};
 use proc_macro2::TokenStream;
 
@@ -103,6 +103,28 @@ const WHOLE: &str = r#"checkpoint "AForCausalLM", "BForCausalLM" {
     attn_norm <- ".input_layernorm" rows (n_ff - n_embd)..2 * n_ff plus 1;
 }"#;
 
+const JOINED: &str = r#"checkpoint "A" {
+    n_swa = 1;
+    attn_norm <- ".a" rows 0..n_ff and ".a" rows n_ff..2 * n_ff tile n_head times 2 or ".b";
+}"#;
+
+#[test]
+fn origins_joined_by_and_are_one_alternative() {
+    let sections = compiled(JOINED).unwrap();
+    let source = sections[0].sources.iter().find(|s| s.gguf == "attn_norm").unwrap();
+    let [first, second] = &source.origins[..] else {
+        panic!("{} alternatives", source.origins.len())
+    };
+    let steps = |o: &NamedSource| o.steps.iter().map(|(word, _)| *word).collect::<Vec<_>>();
+    assert_eq!((first.name.as_str(), steps(first)), ("model.layers.{}.a", vec!["rows"]));
+    let next = first.and.as_deref().unwrap();
+    assert_eq!(
+        (next.name.as_str(), steps(next)),
+        ("model.layers.{}.a", vec!["rows", "tile", "times"])
+    );
+    assert!(next.and.is_none() && second.and.is_none());
+}
+
 #[test]
 fn section_is_completed_by_fragments_and_common_settings() {
     let sections = compiled(WHOLE).unwrap();
@@ -197,7 +219,7 @@ const FAULTS: &[(&str, &[&str])] = &[
     (
         r#"checkpoint "A" { n_swa = 1; attn_norm <- ".n" rotate; }"#,
         &[
-            "rotate: expected `split`, `every`, `rows`, `pairs`, `heads`, `plus`, `times`, `merge`, `squeeze`, `exp`, `neg` or `transpose`, found `rotate`",
+            "rotate: expected `split`, `every`, `rows`, `pairs`, `heads`, `tile`, `plus`, `times`, `merge`, `squeeze`, `exp`, `neg` or `transpose`, found `rotate`",
         ],
     ),
     (

@@ -1,8 +1,10 @@
 //! Arguments for loading a model.
 
 use clap::Args;
+use engine::quantize::Mixture;
 
 use super::placement::{LOADING, PlacementArgs};
+use super::values::mixture;
 
 /// Model loading options.
 #[derive(Clone, Debug, Args)]
@@ -24,6 +26,9 @@ pub struct LoadArgs {
     /// Check all weights and reject a file with NaN or infinite values
     #[arg(long, hide_short_help = true, help_heading = LOADING)]
     pub check_tensors: bool,
+    /// Quantize a checkpoint directory to a mixture such as q4_k_m, once, to a file in the cache
+    #[arg(long, value_name = "TYPE", value_parser = mixture, hide_short_help = true, help_heading = LOADING)]
+    pub quantize: Option<Mixture>,
     /// Load multi-token prediction layers, too.
     #[arg(skip)]
     pub mtp: bool,

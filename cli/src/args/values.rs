@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use engine::builder::Pooling;
 use engine::context::{ContextParams, MAX_SEQUENCES};
+use engine::quantize::Mixture;
 use kernels::GgmlType;
 
 /// Words for true, in lower case. The first one is shown in help; llama.cpp accepts the first four.
@@ -175,6 +176,14 @@ pub fn pooling_mode(text: &str) -> Result<Pooling, String> {
     let found = Pooling::ALL.iter().find(|(name, _)| *name == text);
     found.map(|&(_, pooling)| pooling).ok_or_else(|| {
         let names: Vec<_> = Pooling::ALL.iter().map(|(name, _)| *name).collect();
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
+/// Parses the name of a mixture of types.
+pub fn mixture(text: &str) -> Result<Mixture, String> {
+    Mixture::find(text).ok_or_else(|| {
+        let names: Vec<_> = Mixture::names().collect();
         format!("expected one of {}", names.join(", "))
     })
 }

@@ -15,16 +15,15 @@ use serde_json::{Map, json};
 
 use crate::args::PlanArgs;
 use crate::commands::{plan, stdout};
-use crate::declared;
 use crate::failure::{Failure, Outcome};
-use crate::format;
 use crate::printable::printable;
+use crate::{checkpoints, declared, format};
 
 /// Arguments of `llama inspect`.
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct InspectArgs {
-    /// GGUF file (tensor data may be missing) or model name
+    /// GGUF file (tensor data may be missing), checkpoint directory, or model name
     #[arg(value_name = "MODEL", required_unless_present_any = ["hf_repo", "model_url"])]
     pub file: Option<PathBuf>,
     /// Print JSON
@@ -63,7 +62,7 @@ const SHORT_ARRAY: usize = 16;
 pub fn run(args: &InspectArgs) -> Outcome {
     let file = args.planned.hub.file(args.file.as_deref())?;
     let file = &file.ok_or_else(|| Failure::new("no model given"))?;
-    let header = Gguf::open_header(file)?;
+    let header = checkpoints::header(file, &args.planned.placement.arch)?;
     if args.plan || args.plan_tensors {
         let output = plan::Output {
             json: args.json,
@@ -179,8 +178,13 @@ struct Tensor<'a> {
 impl<'a> Report<'a> {
     fn new(header: &'a Gguf, file: &Path, arch: &str, whole_arrays: bool) -> Outcome<Report<'a>> {
         let metadata = &header.metadata;
-        let file_bytes = fs::metadata(file)?.len();
-        let needed = header.required_len().map_or(0, |(_, len)| len as u64);
+        let is_checkpoint = checkpoints::is_checkpoint(file);
+        let (file_bytes, needed) = if is_checkpoint {
+            (checkpoints::n_bytes(file), 0)
+        } else {
+            let needed = header.required_len().map_or(0, |(_, len)| len as u64);
+            (fs::metadata(file)?.len(), needed)
+        };
         let architecture = text(metadata, "general.architecture");
         let split = SplitInfo::from_metadata(metadata).map_err(|e| e.in_file(file))?;
         let mut types = BTreeMap::<_, TypeTotal>::new();

@@ -4,11 +4,12 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use engine::gguf::{FileKind, Gguf};
+use engine::gguf::FileKind;
 use engine::sample::Token;
 use engine::vocab::Vocab;
 
 use crate::args::HubArgs;
+use crate::checkpoints;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::fetch;
@@ -59,7 +60,7 @@ pub fn run(args: &TokenizeArgs) -> Outcome {
         )));
     }
     let path = fetch::model(model.as_deref(), &args.hub)?;
-    let header = Gguf::open_header(&path)?;
+    let header = checkpoints::header(&path, "auto")?;
     check_kind(&path, &header, &[FileKind::Model, FileKind::Vocabulary])?;
     let vocab = Vocab::load(&header).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     let text = match text {

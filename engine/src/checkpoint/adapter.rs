@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::CheckpointError;
 use super::config::Config;
-use super::data::{DataChange, DataError, Piece, TensorData};
+use super::data::{DataChange, DataError, Piece, TensorData, WriteBuffers};
 use super::plan::{self, ConvertedTensor};
 use super::safetensors::SourceType;
 use super::shards::Shards;
@@ -154,7 +154,10 @@ impl AdapterConversion {
         if let Some(n) = tensor.shape.get(2) {
             shapes[0].push(*n);
         }
-        let mut changes = tensor.changes().to_vec();
+        let mut changes = tensor
+            .parts()
+            .first()
+            .map_or_else(Vec::new, |part| part.changes.to_vec());
         let factor = factor(config, &first_name, rank) * rank as f64 / self.alpha;
         if (factor - 1.0).abs() > 1e-9 {
             changes.push(DataChange::Times(factor));
@@ -163,7 +166,7 @@ impl AdapterConversion {
             rank,
             shapes,
             types: [output(ty), tensor.ty],
-            views: [views, tensor.views().to_vec()],
+            views: [views, tensor.parts().iter().map(|part| part.view.clone()).collect()],
             changes,
             name: tensor.name,
             from: tensor.from,
@@ -199,16 +202,7 @@ impl AdapterConversion {
                         Ok(()) if progress(i + factor) => Ok(()),
                         Ok(()) => Err(stop(CheckpointError::Stopped)),
                         Err(DataError::Io(error)) => Err(error),
-                        Err(DataError::NotFinite {
-                            name,
-                            value,
-                            row,
-                            column,
-                        }) => {
-                            let text =
-                                format!("has the value {value} at row {row}, column {column}; expected finite numbers");
-                            Err(stop(self.error(&name, text)))
-                        }
+                        Err(DataError::BadElement(bad)) => Err(stop(self.error(&bad.name, bad.text()))),
                     }
                 })?;
             }
@@ -223,6 +217,7 @@ impl AdapterConversion {
 
     fn write_factor(&self, weight: &AdaptedWeight, factor: usize, out: &mut dyn Write) -> Result<(), DataError> {
         let shards = if factor == 0 { &self.first } else { &self.second };
+        let changes = if factor == 0 { &[] } else { &weight.changes[..] };
         let pieces = weight
             .from
             .iter()
@@ -234,18 +229,16 @@ impl AdapterConversion {
                     bytes: shards.data(name),
                     view: view.clone(),
                     scales: None,
+                    blocks: None,
+                    changes,
                 })
             });
         let data = TensorData {
+            ty: weight.types[factor],
             pieces: pieces.collect(),
-            changes: if factor == 0 {
-                Vec::new()
-            } else {
-                weight.changes.clone()
-            },
             row: weight.shapes[factor][0],
         };
-        data.write(weight.types[factor], out)
+        data.write(&mut WriteBuffers::default(), out)
     }
 }
 

@@ -260,6 +260,9 @@ impl<'a> Evaluator<'a> {
             ("at", [Setting::List(list), Setting::Int(i)]) => {
                 return Ok(usize::try_from(*i).ok().and_then(|i| list.get(i)).cloned());
             }
+            ("contains", [Setting::List(list), Setting::List(values)]) => {
+                Setting::List(values.iter().map(|value| Setting::Bool(list.contains(value))).collect())
+            }
             ("contains", [Setting::List(list), value]) => Setting::Bool(list.contains(value)),
             ("each_layer", [Setting::List(list)]) => Setting::List(list.clone()),
             ("each_layer", [value]) => Setting::List(vec![value.clone(); self.n_layer()?]),

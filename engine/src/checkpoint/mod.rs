@@ -5,16 +5,19 @@
 //!
 //! - `safetensors`, `shards`: checked headers, and the tensors of all files
 //! - `config`, `setting`: `config.json`, the values of settings, and the values of metadata keys
-//! - `view`, `data`: steps of a mapping, and the written elements
+//! - `view`, `data`, `decode`, `repack`: steps of a mapping, and the converted elements
 //! - `rope`, `tokenizer`: rotary scaling and vocabularies
-//! - `plan`, `write`: a checked plan, and the writer of its file
+//! - `plan`, `write`, `in_place`: a checked plan, the writer of its file, and the checkpoint as an open model
 //! - `adapter`: low-rank adapters
 
 mod adapter;
 mod config;
 mod data;
+mod decode;
 mod error;
+mod in_place;
 mod plan;
+mod repack;
 mod rope;
 mod safetensors;
 mod setting;
@@ -25,6 +28,7 @@ mod write;
 
 pub use adapter::{AdaptedWeight, AdapterConversion};
 pub use error::CheckpointError;
+pub use in_place::{is_checkpoint, open_model, open_model_header};
 pub use plan::{Conversion, ConvertedTensor, OutputType};
 pub use safetensors::{SourceTensor, SourceType, parse as parse_safetensors};
 pub use write::write;

@@ -1,20 +1,26 @@
 //! Plans a conversion: keys and tensors of the file, checked against the architecture before any data is written.
 
+mod tensors;
+
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kernels::GgmlType;
 
 use super::config::{Config, Evaluator, Setting};
-use super::data::{DataChange, MXFP4_BLOCK, Piece, Scales, TensorData};
+use super::data::{BadElement, DataChange, Piece, TensorData};
+use super::decode::Scales;
+use super::repack::Repacked;
 use super::safetensors::{SourceTensor, SourceType};
 use super::setting::{paths, typed};
 use super::shards::Shards;
 use super::view::View;
 use super::{CheckpointError, rope, tokenizer};
-use crate::gguf::{Gguf, GgufWriter, Metadata};
+use crate::gguf::{Array, Gguf, Metadata, Value};
+use crate::graph::ROPE_AXES;
 use crate::model::{
-    Architecture, Checkpoint, CheckpointOrigin, CheckpointSource, Registered, declare_header, did_you_mean,
+    Architecture, Checkpoint, CheckpointSource, ModelError, Registered, TensorError, declare_header, did_you_mean,
     nearest_names,
 };
 use crate::vocab::Vocab;
@@ -50,11 +56,17 @@ pub struct ConvertedTensor {
     pub shape: Vec<usize>,
     /// Element type.
     pub ty: GgmlType,
-    /// Views of the sources.
-    views: Vec<View>,
-    changes: Vec<DataChange>,
+    /// Elements of each source.
+    parts: Vec<TensorPart>,
     /// Values that follow from the configuration.
     computed: Vec<f32>,
+}
+
+/// Elements of a source, and the changes of their values.
+#[derive(Clone)]
+pub(super) struct TensorPart {
+    pub view: View,
+    pub changes: Arc<[DataChange]>,
 }
 
 /// A checkpoint whose settings and tensors match an architecture.
@@ -99,7 +111,7 @@ impl Conversion {
         let rows = tensors.iter().find(|t| t.name == "token_embd.weight");
         let rows = rows.and_then(|t| t.shape.get(1)).copied().unwrap_or(0);
         tokenizer::convert(&directory, &config, rows, &mut metadata)?;
-        let plan = Conversion {
+        let mut plan = Conversion {
             arch,
             class,
             metadata,
@@ -111,14 +123,32 @@ impl Conversion {
         Ok(plan)
     }
 
-    /// Checks keys, shapes, and vocabulary with the loader of models.
-    fn check(&self) -> Result<(), CheckpointError> {
-        let mut writer = GgufWriter::with_metadata(self.metadata.clone());
-        for t in &self.tensors {
-            writer.add_tensor_with(&t.name, t.ty, &t.shape, |_| Ok(()))?;
+    /// Checks keys, shapes, and vocabulary with the loader of models. Removes tensors that the architecture does not
+    /// have with these settings, if other tensors use their sources.
+    fn check(&mut self) -> Result<(), CheckpointError> {
+        let declared =
+            |header: &Gguf| declare_header(header, self.config.path(), self.arch, self.arch.name).map(|_| ());
+        let mut header = self.header()?;
+        let mut checked = declared(&header);
+        if let Err(ModelError::Tensors { errors, .. }) = &checked {
+            let surplus: HashSet<&str> = errors.iter().filter_map(TensorError::unexpected).collect();
+            let kept = self.tensors.iter().filter(|t| !surplus.contains(&*t.name));
+            let used: HashSet<&String> = kept.flat_map(|t| &t.from).collect();
+            let is_double =
+                |t: &ConvertedTensor| surplus.contains(&*t.name) && t.from.iter().all(|name| used.contains(name));
+            let double: HashSet<String> = self
+                .tensors
+                .iter()
+                .filter(|t| is_double(t))
+                .map(|t| t.name.clone())
+                .collect();
+            if !double.is_empty() {
+                self.tensors.retain(|t| !double.contains(&t.name));
+                header = self.header()?;
+                checked = declare_header(&header, self.config.path(), self.arch, self.arch.name).map(|_| ());
+            }
         }
-        let header = Gguf::parse_header(&writer.header()?)?;
-        declare_header(&header, self.config.path(), self.arch, self.arch.name)?;
+        checked?;
         Vocab::load(&header).map_err(|e| CheckpointError::tokenizer(self.config.path(), e.to_string()))?;
         Ok(())
     }
@@ -133,28 +163,53 @@ impl Conversion {
         self.shards.path(name).to_owned()
     }
 
-    /// Returns the data of a tensor, and the exponents of MXFP4 blocks.
-    pub(super) fn data<'a>(&'a self, t: &ConvertedTensor) -> (TensorData<'a>, Exponents<'a>) {
-        let mut exponents = Vec::new();
-        let pieces = t.from.iter().zip(&t.views).filter_map(|(name, view)| {
+    /// Returns the data of a tensor that has sources.
+    pub(super) fn data<'a>(&'a self, t: &'a ConvertedTensor) -> TensorData<'a> {
+        let pieces = t.from.iter().zip(&t.parts).filter_map(|(name, part)| {
             let source = self.shards.get(name)?;
-            if t.ty == GgmlType::MXFP4 {
-                exponents.push(self.shards.data(&mxfp4_scales(name)));
-            }
+            let blocks = (t.ty == GgmlType::MXFP4).then(|| Repacked::Mxfp4 {
+                exponents: self.shards.data(&mxfp4_scales(name)),
+            });
             Some(Piece {
                 name: name.clone(),
                 ty: source.ty,
                 bytes: self.shards.data(name),
-                view: view.clone(),
+                view: part.view.clone(),
                 scales: scales(&self.shards, source),
+                blocks,
+                changes: &part.changes,
             })
         });
-        let data = TensorData {
+        TensorData {
+            ty: t.ty,
             pieces: pieces.collect(),
-            changes: t.changes.clone(),
             row: t.shape.first().copied().unwrap_or(1),
+        }
+    }
+
+    /// Writes the bytes of a tensor from `start` on to `out`.
+    pub(super) fn fill(&self, t: &ConvertedTensor, start: usize, out: &mut [u8]) -> Result<(), CheckpointError> {
+        if !t.computed.is_empty() {
+            let bytes = t.computed.iter().flat_map(|x| x.to_le_bytes()).skip(start);
+            out.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+            return Ok(());
+        }
+        let (data, unit) = (self.data(t), t.ty.block_bytes());
+        let units = start / unit..(start + out.len()).div_ceil(unit);
+        let filled = if start.is_multiple_of(unit) && out.len().is_multiple_of(unit) {
+            data.fill(units.start, out)
+        } else {
+            let mut whole = vec![0; units.len() * unit];
+            let filled = data.fill(units.start, &mut whole);
+            out.copy_from_slice(&whole[start - units.start * unit..][..out.len()]);
+            filled
         };
-        (data, exponents)
+        filled.map_err(|bad| self.bad_element(&bad))
+    }
+
+    /// Converts the error of a value.
+    pub(super) fn bad_element(&self, bad: &BadElement) -> CheckpointError {
+        CheckpointError::tensor(&self.path_of(&bad.name), &bad.name, bad.text())
     }
 }
 
@@ -164,14 +219,9 @@ impl ConvertedTensor {
         &self.computed
     }
 
-    /// Returns the views of the sources.
-    pub(super) fn views(&self) -> &[View] {
-        &self.views
-    }
-
-    /// Returns the changes of values.
-    pub(super) fn changes(&self) -> &[DataChange] {
-        &self.changes
+    /// Returns the elements of each source.
+    pub(super) fn parts(&self) -> &[TensorPart] {
+        &self.parts
     }
 
     /// Returns the size in bytes.
@@ -257,9 +307,6 @@ fn scales<'a>(shards: &'a Shards, source: &SourceTensor) -> Option<Scales<'a>> {
         per_row,
     })
 }
-
-/// Exponents of the MXFP4 blocks of each piece.
-pub(super) type Exponents<'a> = Vec<&'a [u8]>;
 
 /// Collects the parts of a [`Conversion`].
 struct Planner<'a> {
@@ -419,13 +466,10 @@ impl Planner<'_> {
         };
         for part in parts {
             let is_own = source.part == *part;
-            let mut found = source.origins.iter().filter_map(|o| {
-                let names = self.names(o, layer, part, is_own);
-                (!names.is_empty()).then_some((o, names))
-            });
-            let Some((origin, names)) = found.next() else { continue };
-            self.used.extend(names.iter().cloned());
-            if is_copy {
+            let mut found = source.origins.iter().filter_map(|o| self.chain(o, layer, part, is_own));
+            let Some(chain) = found.next() else { continue };
+            self.used.extend(chain.iter().flat_map(|(_, names)| names).cloned());
+            if is_copy && chain.iter().all(|(origin, _)| origin.steps.is_empty()) {
                 continue;
             }
             let prefix = match (source.group, layer) {
@@ -448,199 +492,9 @@ impl Planner<'_> {
                 continue;
             }
             let is_vector = matches!(source.kind, "vector" | "norm" | "raw") || *part != "weight";
-            self.tensor(name, origin, names, layer, is_vector, *part != "weight")?;
+            self.tensor(name, &chain, layer, is_vector, *part != "weight")?;
         }
         Ok(())
-    }
-
-    /// Returns the tensors of the checkpoint that an origin names; empty if the checkpoint lacks them.
-    fn names(&self, origin: &CheckpointOrigin, layer: Option<usize>, part: &str, is_own: bool) -> Vec<String> {
-        let name = match layer {
-            Some(il) => origin.name.replacen("{}", &il.to_string(), 1),
-            None => origin.name.to_owned(),
-        };
-        let find = |name: &str| {
-            let candidates = match part {
-                "bias" if is_own => vec![name.to_owned(), format!("{name}.bias")],
-                "bias" => vec![format!("{name}.bias"), format!("{name}_bias")],
-                _ => vec![format!("{name}.weight"), name.to_owned()],
-            };
-            candidates.iter().find_map(|name| self.rooted(name))
-        };
-        if !origin.stack {
-            return find(&name).into_iter().collect();
-        }
-        let matrices = (0..MAX_STACK).map_while(|i| find(&name.replace("{}", &i.to_string())));
-        matrices.collect()
-    }
-
-    /// Returns the name of a tensor, whose root may differ between a text model and one with more inputs.
-    fn rooted(&self, name: &str) -> Option<String> {
-        if self.shards.get(name).is_some() {
-            return Some(name.to_owned());
-        }
-        let others = match name.strip_prefix("model.") {
-            Some(rest) => vec![
-                rest.to_owned(),
-                format!("model.language_model.{rest}"),
-                format!("language_model.model.{rest}"),
-            ],
-            None => ["language_model.", "bert.", "model."]
-                .map(|root| format!("{root}{name}"))
-                .to_vec(),
-        };
-        others.into_iter().find(|name| self.shards.get(name).is_some())
-    }
-
-    fn tensor(
-        &mut self,
-        name: String,
-        origin: &CheckpointOrigin,
-        from: Vec<String>,
-        layer: Option<usize>,
-        is_vector: bool,
-        is_bias: bool,
-    ) -> Result<(), CheckpointError> {
-        let steps = self.view_steps(origin, layer)?;
-        let (mut views, mut shape, mut types) = (Vec::new(), Vec::new(), Vec::new());
-        for from in &from {
-            let Some(source) = self.shards.get(from) else { continue };
-            let (view, found) = self.view(source, &steps, is_bias)?;
-            if !views.is_empty() && shape != found {
-                let text = format!("has shape {found:?}, but the first of the stack has {shape:?}");
-                return Err(self.tensor_error(from, text));
-            }
-            shape = found;
-            types.push((source.ty, is_mxfp4(source)));
-            views.push(view);
-        }
-        if origin.stack {
-            shape.insert(0, from.len());
-        }
-        shape.reverse();
-        if shape.is_empty() {
-            shape.push(1);
-        }
-        let is_mxfp4 = types.iter().all(|&(_, is)| is);
-        let ty = if is_mxfp4 {
-            GgmlType::MXFP4
-        } else {
-            self.output(types[0].0, is_vector)
-        };
-        if shape.len() > 4 || shape.contains(&0) {
-            let text = format!("has the shape {shape:?} (innermost size first), which GGUF cannot hold");
-            return Err(self.tensor_error(&from[0], text));
-        }
-        let changes = self.changes(origin)?;
-        self.tensors.push(ConvertedTensor {
-            name,
-            from,
-            shape,
-            ty,
-            views,
-            changes,
-            computed: Vec::new(),
-        });
-        Ok(())
-    }
-
-    fn tensor_error(&self, name: &str, text: impl Into<String>) -> CheckpointError {
-        CheckpointError::tensor(self.shards.path(name), name, text)
-    }
-
-    /// Returns the view of a source after the steps, and its sizes in elements.
-    fn view(
-        &mut self,
-        source: &SourceTensor,
-        steps: &[(&str, Vec<usize>)],
-        is_bias: bool,
-    ) -> Result<(View, Vec<usize>), CheckpointError> {
-        let is_mxfp4 = is_mxfp4(source);
-        let n_dims = source.shape.len() - usize::from(is_mxfp4);
-        let mut view = View::new(&source.shape[..n_dims]);
-        apply(&mut view, steps, is_bias).map_err(|text| self.tensor_error(&source.name, text))?;
-        let mut shape = view.shape();
-        if is_mxfp4 {
-            let scales = mxfp4_scales(&source.name);
-            let is_fit = |s: &&SourceTensor| s.shape == source.shape[..n_dims] && s.ty == SourceType::U8;
-            let (Some(_), Some(last)) = (self.shards.get(&scales).filter(is_fit), shape.last_mut()) else {
-                let text = format!("has no exponents `{scales}` of its shape");
-                return Err(self.tensor_error(&source.name, text));
-            };
-            *last *= MXFP4_BLOCK;
-            self.used.insert(scales);
-        }
-        let is_f8 = matches!(source.ty, SourceType::F8E4m3 | SourceType::F8E5m2);
-        if is_f8 && scales(self.shards, source).is_none() {
-            let text = "has 8-bit floats without scales that fit its shape";
-            return Err(self.tensor_error(&source.name, text));
-        }
-        Ok((view, shape))
-    }
-
-    fn output(&self, source: SourceType, is_vector: bool) -> GgmlType {
-        let is_integer = matches!(
-            source,
-            SourceType::I64 | SourceType::I32 | SourceType::U64 | SourceType::U32 | SourceType::I16 | SourceType::U16
-        );
-        match (self.ty, source) {
-            _ if is_integer => GgmlType::I32,
-            _ if is_vector => GgmlType::F32,
-            (OutputType::F32, _) | (OutputType::Auto, SourceType::F32 | SourceType::F64) => GgmlType::F32,
-            (OutputType::F16, _) | (OutputType::Auto, SourceType::F16) => GgmlType::F16,
-            _ => GgmlType::BF16,
-        }
-    }
-
-    /// Returns the steps that move data, with their operands.
-    fn view_steps<'o>(
-        &mut self,
-        origin: &'o CheckpointOrigin,
-        layer: Option<usize>,
-    ) -> Result<Vec<(&'o str, Vec<usize>)>, CheckpointError> {
-        let mut steps = Vec::new();
-        for (word, args) in origin.steps {
-            let is_of_rows = ["rows", "split", "every", "pairs", "times", "neg"].contains(word);
-            if self.has_rows_only && !is_of_rows {
-                let text = format!(
-                    "`{}` cannot be adapted, because the conversion changes it by `{word}`",
-                    origin.name
-                );
-                return Err(self.config_error(text));
-            }
-            if ["plus", "times", "exp", "neg"].contains(word) {
-                continue;
-            }
-            let args: Result<Vec<usize>, _> = args.iter().map(|term| self.values.size(term, layer)).collect();
-            steps.push((*word, args?));
-        }
-        Ok(steps)
-    }
-
-    /// Returns the changes of values.
-    fn changes(&mut self, origin: &CheckpointOrigin) -> Result<Vec<DataChange>, CheckpointError> {
-        let mut changes = Vec::new();
-        for (word, args) in origin.steps {
-            let number = match args {
-                [term] => match self.values.term(term)? {
-                    Some(Setting::Int(n)) => Some(n as f64),
-                    Some(Setting::Float(x)) => Some(x),
-                    _ => None,
-                },
-                _ => None,
-            };
-            match (*word, number) {
-                ("exp", _) => changes.push(DataChange::Exp),
-                ("neg", _) => changes.push(DataChange::Neg),
-                ("plus", Some(n)) => changes.push(DataChange::Plus(n)),
-                ("times", Some(n)) => changes.push(DataChange::Times(n)),
-                ("plus" | "times", None) => {
-                    return Err(self.config_error(format!("`{word}` of {} has no number", origin.name)));
-                }
-                _ => {}
-            }
-        }
-        Ok(changes)
     }
 
     /// Returns an error if the checkpoint has tensors that nothing reads.
@@ -703,6 +557,17 @@ impl Planner<'_> {
             Some(Setting::Int(n)) => n as f64,
             _ => 10000.0,
         };
+        let section = ["rope_parameters.mrope_section", "rope_scaling.mrope_section"];
+        let section = section.iter().find_map(|path| self.config.get(path)?.as_array());
+        if let Some(section) = section {
+            let mut sizes: Vec<i32> = section
+                .iter()
+                .map(|n| n.as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(-1))
+                .collect();
+            sizes.resize(ROPE_AXES, 0);
+            let key = format!("{}.rope.dimension_sections", self.arch.name);
+            metadata.insert(key, Value::Array(Array::I32(sizes)));
+        }
         let factors = rope::scaling(self.config, self.arch.name, n_rot, base, metadata)?;
         for (name, values) in factors {
             if !self.arch.tensors.iter().any(|t| t.gguf == name) {
@@ -716,39 +581,10 @@ impl Planner<'_> {
                 from: Vec::new(),
                 shape: vec![values.len()],
                 ty: GgmlType::F32,
-                views: Vec::new(),
-                changes: Vec::new(),
+                parts: Vec::new(),
                 computed: values,
             });
         }
         Ok(())
     }
-}
-
-/// Returns true for a tensor of MXFP4 blocks: 16 bytes in the last dimension.
-fn is_mxfp4(source: &SourceTensor) -> bool {
-    source.name.ends_with("_blocks") && source.ty == SourceType::U8 && source.shape.last() == Some(&16)
-}
-
-fn apply(view: &mut View, steps: &[(&str, Vec<usize>)], is_bias: bool) -> Result<(), String> {
-    if is_bias {
-        view.add_column();
-    }
-    for (word, args) in steps {
-        match (*word, &args[..]) {
-            ("split", &[i, n]) => view.split(i, n)?,
-            ("every", &[i, n]) => view.every(i, n)?,
-            ("rows", &[a, b]) => view.keep_rows(a..b)?,
-            ("pairs", &[n]) => view.pairs(n)?,
-            ("heads", &[n]) => view.heads(n)?,
-            ("merge", _) => view.merge()?,
-            ("squeeze", _) => view.squeeze(),
-            ("transpose", _) if !is_bias => view.transpose()?,
-            _ => {}
-        }
-    }
-    if is_bias {
-        view.remove_column();
-    }
-    Ok(())
 }

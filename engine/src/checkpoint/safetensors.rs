@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
+use kernels::GgmlType;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
@@ -43,6 +44,17 @@ pub enum SourceType {
 }
 
 impl SourceType {
+    /// Returns the GGUF type whose elements have the same bytes.
+    pub(super) fn stored(self) -> Option<GgmlType> {
+        match self {
+            SourceType::F32 => Some(GgmlType::F32),
+            SourceType::F16 => Some(GgmlType::F16),
+            SourceType::Bf16 => Some(GgmlType::BF16),
+            SourceType::I32 => Some(GgmlType::I32),
+            _ => None,
+        }
+    }
+
     /// Returns the size of an element in bytes.
     pub fn bytes(self) -> usize {
         match self {

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Deserialize;
 
@@ -18,7 +20,7 @@ const INDEX: &str = "model.safetensors.index.json";
 /// A mapped file and its tensors.
 struct Shard {
     path: PathBuf,
-    map: Mapping,
+    map: Arc<Mapping>,
     tensors: Vec<SourceTensor>,
 }
 
@@ -62,7 +64,11 @@ impl Shards {
                 return Err(CheckpointError::file(&path, text));
             }
         }
-        self.shards.push(Shard { path, map, tensors });
+        self.shards.push(Shard {
+            path,
+            map: Arc::new(map),
+            tensors,
+        });
         Ok(())
     }
 
@@ -98,6 +104,18 @@ impl Shards {
             &shard.map.bytes()[shard.tensors[i].data.clone()]
         });
         found.unwrap_or_default()
+    }
+
+    /// Returns the paths and contents of all files.
+    pub fn files(&self) -> Vec<(PathBuf, Arc<Mapping>)> {
+        let files = self.shards.iter();
+        files.map(|shard| (shard.path.clone(), shard.map.clone())).collect()
+    }
+
+    /// Returns the index of the file of a tensor, and the position of its data.
+    pub fn place(&self, name: &str) -> Option<(usize, Range<usize>)> {
+        let &(shard, i) = self.names.get(name)?;
+        Some((shard, self.shards[shard].tensors[i].data.clone()))
     }
 
     /// Releases the mapped pages of a tensor that has been converted.

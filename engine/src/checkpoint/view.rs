@@ -99,6 +99,20 @@ impl View {
         Ok(())
     }
 
+    /// Reorders the first dimension, which has `n` groups: first all first elements of the groups, then all second ones.
+    pub fn tile(&mut self, n: usize) -> Result<(), String> {
+        let Some([(size, stride)]) = self.dims.first().map(|parts| &parts[..]) else {
+            return Err("has a reordered first dimension, to which `tile` does not apply".to_owned());
+        };
+        if n == 0 || !size.is_multiple_of(n) {
+            return Err(format!(
+                "has the size {size} in its first dimension, which is not {n} groups"
+            ));
+        }
+        self.dims[0] = vec![(size / n, *stride), (n, size / n * stride)];
+        Ok(())
+    }
+
     /// Joins the first two dimensions.
     pub fn merge(&mut self) -> Result<(), String> {
         if self.dims.len() < 2 {
@@ -139,46 +153,70 @@ impl View {
         }
     }
 
-    /// Calls `f` with each run of consecutive elements, in the order of the view.
-    pub fn runs<E>(&self, mut f: impl FnMut(Range<usize>) -> Result<(), E>) -> Result<(), E> {
-        let mut parts: Vec<(usize, usize)> = self.dims.concat();
-        parts.retain(|&(size, _)| size != 1);
-        // Parts that follow each other in memory become one.
+    /// Returns the number of elements.
+    pub fn n_elements(&self) -> usize {
+        self.dims.iter().map(|parts| size(parts)).product()
+    }
+
+    /// Returns the elements of the tensor, if they follow each other in it.
+    pub fn contiguous(&self) -> Option<Range<usize>> {
+        match self.joined()[..] {
+            [(n, 1)] => Some(self.offset..self.offset + n),
+            _ => None,
+        }
+    }
+
+    /// Returns all parts, outermost first. Parts that follow each other in memory are one, and parts of size 1 are
+    /// left out, except for the innermost.
+    fn joined(&self) -> Vec<(usize, usize)> {
         let mut joined: Vec<(usize, usize)> = Vec::new();
-        for &(size, stride) in &parts {
+        for (size, stride) in self.dims.concat().into_iter().filter(|&(size, _)| size != 1) {
             match joined.last_mut() {
                 Some(last) if last.1 == size * stride => *last = (last.0 * size, stride),
                 _ => joined.push((size, stride)),
             }
         }
-        let run = match joined.last() {
-            Some(&(size, 1)) => {
-                joined.pop();
-                size
-            }
-            _ => 1,
-        };
-        if joined.iter().any(|&(size, _)| size == 0) || run == 0 {
-            return Ok(());
+        if joined.is_empty() {
+            joined.push((1, 1));
         }
-        let mut at = vec![0usize; joined.len()];
-        let mut offset = self.offset;
-        loop {
-            f(offset..offset + run)?;
-            let mut dim = joined.len();
-            loop {
-                let Some(next) = dim.checked_sub(1) else { return Ok(()) };
-                dim = next;
-                let (size, stride) = joined[dim];
-                at[dim] += 1;
-                offset += stride;
-                if at[dim] < size {
-                    break;
-                }
-                offset -= size * stride;
-                at[dim] = 0;
+        joined
+    }
+
+    /// Calls `f` with the runs of the elements of a range, in the order of the view.
+    pub fn runs<E>(&self, range: Range<usize>, mut f: impl FnMut(Run) -> Result<(), E>) -> Result<(), E> {
+        let mut outer = self.joined();
+        let (size, stride) = outer.pop().unwrap_or((1, 1));
+        let mut at = range.start;
+        while at < range.end && size > 0 {
+            let (mut index, first) = (at / size, at % size);
+            let mut start = self.offset + first * stride;
+            for &(size, stride) in outer.iter().rev() {
+                start += index % size * stride;
+                index /= size;
             }
+            let n = (size - first).min(range.end - at);
+            f(Run { start, n, stride })?;
+            at += n;
         }
+        Ok(())
+    }
+}
+
+/// Elements of a tensor at equal distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Index of the first element.
+    pub start: usize,
+    /// Number of elements.
+    pub n: usize,
+    /// Distance of neighbors.
+    pub stride: usize,
+}
+
+impl Run {
+    /// Returns the indices of the elements.
+    pub fn indices(self) -> impl Iterator<Item = usize> {
+        (0..self.n).map(move |i| self.start + i * self.stride)
     }
 }
 
@@ -190,13 +228,22 @@ fn size(parts: &[(usize, usize)]) -> usize {
 mod tests {
     use super::*;
 
-    fn elements(view: &View) -> Vec<usize> {
+    fn range(view: &View, range: Range<usize>) -> Vec<usize> {
         let mut all = Vec::new();
-        let done: Result<(), ()> = view.runs(|run| {
-            all.extend(run);
+        let done: Result<(), ()> = view.runs(range, |run| {
+            all.extend(run.indices());
             Ok(())
         });
         done.unwrap();
+        all
+    }
+
+    fn elements(view: &View) -> Vec<usize> {
+        let all = range(view, 0..view.n_elements());
+        // Each range is a part of the whole.
+        for (start, end) in (0..all.len()).flat_map(|start| (start..=all.len()).map(move |end| (start, end))) {
+            assert_eq!(range(view, start..end), all[start..end], "{start}..{end} of {view:?}");
+        }
         all
     }
 
@@ -230,6 +277,42 @@ mod tests {
             }),
             (vec![3, 2], vec![0, 1, 2, 3, 4, 5])
         );
+    }
+
+    #[test]
+    fn tiled_groups_take_turns() {
+        let mut view = View::new(&[6]);
+        view.tile(2).unwrap();
+        assert_eq!((view.shape(), elements(&view)), (vec![6], vec![0, 3, 1, 4, 2, 5]));
+        // The columns of a matrix, in blocks of two.
+        view = View::new(&[2, 8]);
+        view.transpose().unwrap();
+        view.heads(4).unwrap();
+        view.tile(2).unwrap();
+        view.merge().unwrap();
+        view.transpose().unwrap();
+        let row = [0, 1, 4, 5, 2, 3, 6, 7];
+        assert_eq!(
+            (view.shape(), elements(&view)),
+            (vec![2, 8], [row, row.map(|i| i + 8)].concat())
+        );
+        assert!(View::new(&[5]).tile(2).is_err());
+    }
+
+    #[test]
+    fn views_of_neighboring_elements_are_contiguous() {
+        let mut view = View::new(&[6, 4]);
+        assert_eq!(view.contiguous(), Some(0..24));
+        view.split(1, 3).unwrap();
+        assert_eq!(view.contiguous(), Some(8..16));
+        view.pairs(1).unwrap();
+        assert_eq!(view.contiguous(), Some(8..16), "a head of two rows has one pair");
+        view = View::new(&[8, 2]);
+        view.pairs(2).unwrap();
+        assert_eq!(view.contiguous(), None);
+        view = View::new(&[1, 3]);
+        view.transpose().unwrap();
+        assert_eq!(view.contiguous(), Some(0..3));
     }
 
     #[test]

@@ -3,11 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 
-use kernels::GgmlType;
-
-use super::data::DataError;
+use super::CheckpointError;
+use super::data::{DataError, WriteBuffers};
 use super::plan::{Conversion, ConvertedTensor};
-use super::{CheckpointError, plan};
 use crate::gguf::GgufWriter;
 
 /// Writes the file. `progress` is called with the number of bytes written after each tensor and stops the conversion
@@ -18,27 +16,19 @@ pub fn write(
     progress: &dyn Fn(usize) -> bool,
 ) -> Result<(), CheckpointError> {
     let failed: RefCell<Option<CheckpointError>> = RefCell::new(None);
-    let done = Cell::new(0);
+    let (done, buffers) = (Cell::new(0), RefCell::new(WriteBuffers::default()));
     let mut writer = GgufWriter::with_metadata(conversion.metadata.clone());
     for tensor in &conversion.tensors {
-        let (failed, done) = (&failed, &done);
+        let (failed, done, buffers) = (&failed, &done, &buffers);
         writer.add_tensor_with(&tensor.name, tensor.ty, &tensor.shape, move |out| {
             let stop = |error: CheckpointError| {
                 *failed.borrow_mut() = Some(error);
                 io::Error::other("stopped")
             };
-            match tensor_data(conversion, tensor, out) {
+            match tensor_data(conversion, tensor, &mut buffers.borrow_mut(), out) {
                 Ok(()) => {}
                 Err(DataError::Io(error)) => return Err(error),
-                Err(DataError::NotFinite {
-                    name,
-                    value,
-                    row,
-                    column,
-                }) => {
-                    let text = format!("has the value {value} at row {row}, column {column}; expected finite numbers");
-                    return Err(stop(CheckpointError::tensor(&conversion.path_of(&name), &name, text)));
-                }
+                Err(DataError::BadElement(bad)) => return Err(stop(conversion.bad_element(&bad))),
             }
             tensor.from.iter().for_each(|name| conversion.shards().release(name));
             done.set(done.get() + tensor.bytes());
@@ -57,14 +47,15 @@ pub fn write(
     conversion.shards().check_unchanged()
 }
 
-fn tensor_data(conversion: &Conversion, tensor: &ConvertedTensor, out: &mut dyn Write) -> Result<(), DataError> {
+fn tensor_data(
+    conversion: &Conversion,
+    tensor: &ConvertedTensor,
+    buffers: &mut WriteBuffers,
+    out: &mut dyn Write,
+) -> Result<(), DataError> {
     if !tensor.computed().is_empty() {
         let bytes: Vec<u8> = tensor.computed().iter().flat_map(|x| x.to_le_bytes()).collect();
-        return Ok(out.write_all(&bytes)?);
+        return out.write_all(&bytes).map_err(DataError::Io);
     }
-    let (data, exponents): (_, plan::Exponents<'_>) = conversion.data(tensor);
-    match tensor.ty {
-        GgmlType::MXFP4 => data.write_mxfp4(&exponents, out),
-        ty => data.write(ty, out),
-    }
+    conversion.data(tensor).write(buffers, out)
 }

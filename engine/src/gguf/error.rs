@@ -218,6 +218,12 @@ pub enum GgufError {
         expected: GgmlType,
         found: GgmlType,
     },
+    /// A tensor does not exist.
+    #[error("tensor \"{}\" is missing", name.escape_debug())]
+    NoTensor { name: String },
+    /// Data cannot be computed from another file, as the text describes.
+    #[error("{text}")]
+    Computed { text: String },
     /// The model is too large to be generated in memory.
     #[error("cannot generate the model in memory: its size is {needed} bytes; the limit is {limit}")]
     ModelTooLarge {
@@ -272,7 +278,7 @@ impl GgufError {
     /// Adds the path of the file, unless the error already has one.
     pub fn in_file(self, path: &Path) -> GgufError {
         match self {
-            e @ GgufError::InFile { .. } => e,
+            e @ (GgufError::InFile { .. } | GgufError::Computed { .. }) => e,
             e => GgufError::InFile {
                 path: path.to_owned(),
                 error: Box::new(e),

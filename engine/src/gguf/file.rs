@@ -58,6 +58,16 @@ impl GgufFile {
         })
     }
 
+    /// Creates a file from a header without overlapping or misplaced tensors, and contents of any format in which the
+    /// tensors of the header are.
+    pub(crate) fn of_parts(path: &Path, header: Gguf, mapping: Arc<Mapping>) -> GgufFile {
+        GgufFile {
+            path: path.to_owned(),
+            header,
+            mapping,
+        }
+    }
+
     /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path

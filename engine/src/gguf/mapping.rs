@@ -1,20 +1,21 @@
-//! Contents of a file: mapped, or read into memory.
+//! Contents of a file: mapped, read into memory, or computed when they are read.
 
 use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use bytemuck::{Pod, Zeroable};
 use memmap2::{Advice, Mmap, UncheckedAdvice};
 use rayon::prelude::*;
 
-use super::GgufError;
 use super::faults::Guarded;
+use super::{ComputedBytes, GgufError};
 use crate::backend::{BackendError, HostMemory};
 
-/// Contents of a file, mapped or in owned memory. The first byte is aligned to at least 64 bytes.
+/// Contents of a file, mapped, in owned memory, or computed. The first byte is aligned to at least 64 bytes.
 #[derive(Debug)]
 pub struct Mapping(Memory);
 
@@ -31,6 +32,11 @@ enum Memory {
     Owned {
         lines: Vec<AlignedBlock>,
         len: usize,
+    },
+    Computed {
+        source: Box<dyn ComputedBytes>,
+        /// All bytes, once [`Mapping::bytes`] was called.
+        whole: OnceLock<Vec<AlignedBlock>>,
     },
 }
 
@@ -100,22 +106,69 @@ impl Mapping {
         })
     }
 
-    /// Returns the bytes of the whole file.
+    /// Creates contents that are computed when they are read.
+    pub fn computed(source: Box<dyn ComputedBytes>) -> Mapping {
+        Mapping(Memory::Computed {
+            source,
+            whole: OnceLock::new(),
+        })
+    }
+
+    /// Returns true if reading the contents computes them.
+    pub fn is_computed(&self) -> bool {
+        matches!(self.0, Memory::Computed { .. })
+    }
+
+    /// Returns the bytes of the whole file. Computed bytes stay in memory from then on; [`Mapping::view`] computes
+    /// only a part.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Memory::Mapped { map, .. } => map,
             Memory::Owned { lines, len } => &bytemuck::cast_slice(lines)[..*len],
+            Memory::Computed { source, whole } => {
+                let lines = whole.get_or_init(|| {
+                    let n_lines = source.n_bytes().div_ceil(size_of::<AlignedBlock>());
+                    let mut lines = vec![AlignedBlock::zeroed(); n_lines];
+                    let bytes = &mut bytemuck::cast_slice_mut(&mut lines)[..source.n_bytes()];
+                    if let Err(error) = source.compute(0, bytes) {
+                        tracing::warn!("{error}");
+                    }
+                    lines
+                });
+                &bytemuck::cast_slice(lines)[..source.n_bytes()]
+            }
         }
     }
 
-    /// Returns the bytes of `range`. A mapped file is read into `scratch`, so its pages do not enter the
+    /// Returns the bytes of `range` without a copy, or computes them into `scratch`.
+    ///
+    /// # Errors
+    /// If computed bytes are invalid.
+    ///
+    /// # Panics
+    /// If the range ends beyond the contents.
+    pub fn view<'a>(&'a self, range: Range<usize>, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], GgufError> {
+        match &self.0 {
+            Memory::Computed { .. } => self.read_at(range, scratch),
+            _ => Ok(&self.bytes()[range]),
+        }
+    }
+
+    /// Returns the bytes of `range`. Computed bytes and those of a mapped file are read into `scratch`, so its pages do not enter the
     /// resident set and read errors are returned instead of raising SIGBUS.
     ///
     /// # Panics
     /// If the range ends beyond [`Mapping::bytes`].
     pub fn read_at<'a>(&'a self, range: Range<usize>, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], GgufError> {
-        let Memory::Mapped { map, file, .. } = &self.0 else {
-            return Ok(&self.bytes()[range]);
+        let (map, file) = match &self.0 {
+            Memory::Mapped { map, file, .. } => (map, file),
+            Memory::Owned { .. } => return Ok(&self.bytes()[range]),
+            Memory::Computed { source, .. } => {
+                assert!(range.start <= range.end && range.end <= source.n_bytes());
+                scratch.resize(range.len(), 0);
+                source.compute(range.start, scratch)?;
+                return Ok(scratch);
+            }
         };
         assert!(range.start <= range.end && range.end <= map.len());
         scratch.resize(range.len(), 0);
@@ -143,6 +196,10 @@ impl Mapping {
     /// Drops the pages of a mapped file that contain these bytes from the resident set. They stay in the page
     /// cache and are mapped again on the next access.
     pub fn release(&self, range: Range<usize>) {
+        if let Memory::Computed { source, .. } = &self.0 {
+            source.release(range);
+            return;
+        }
         if let Some((map, range)) = self.mapped_part(range) {
             // SAFETY: the pages are file-backed and never written, so a later access reads identical bytes;
             // `mapped_part` clamps the range to the map.

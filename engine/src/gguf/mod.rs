@@ -16,6 +16,7 @@
 //! GGUF files are untrusted input. Every count, length, shape and offset is checked against the file size
 //! before use. The parser never panics, and it allocates at most a small multiple of the bytes parsed.
 
+pub mod computed;
 pub mod edit;
 pub mod error;
 pub mod faults;
@@ -34,6 +35,7 @@ pub mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use computed::ComputedBytes;
 pub use error::GgufError;
 pub use file::GgufFile;
 pub use kind::FileKind;

@@ -79,6 +79,20 @@ impl Gguf {
         })
     }
 
+    /// Creates the header of contents in another format. Offsets of `tensors` are positions in the contents.
+    pub(crate) fn of_parts(metadata: Metadata, tensors: Vec<TensorInfo>) -> Gguf {
+        let mut by_name: ByName = (0..tensors.len()).collect();
+        by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
+        Gguf {
+            version: VERSION,
+            metadata,
+            alignment: 1,
+            data_offset: 0,
+            tensors,
+            by_name,
+        }
+    }
+
     /// Parses the header of a file. Tensor data may be missing. A header longer than 512 MiB is reported as
     /// truncated.
     pub fn open_header(path: impl AsRef<Path>) -> Result<Gguf, GgufError> {

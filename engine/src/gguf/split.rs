@@ -1,6 +1,7 @@
 //! Models split into several files (`NAME-00001-of-00003.gguf`). The first file has the metadata; tensors are
 //! in all files.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -138,7 +139,8 @@ impl GgufSet {
         Self::from_shards(vec![file])
     }
 
-    fn from_shards(shards: Vec<GgufFile>) -> Result<GgufSet, GgufError> {
+    /// Creates a set from files of one model. Only the metadata of the first counts.
+    pub(crate) fn from_shards(shards: Vec<GgufFile>) -> Result<GgufSet, GgufError> {
         let mut index = HashMap::new();
         for (s, shard) in shards.iter().enumerate() {
             for (i, tensor) in shard.tensors().iter().enumerate() {
@@ -211,6 +213,25 @@ impl GgufSet {
     pub fn tensor(&self, name: &str) -> Option<(usize, &TensorInfo)> {
         let &(s, i) = self.index.get(name)?;
         Some((s, &self.shards[s].tensors()[i]))
+    }
+
+    /// Returns the data of the tensor with this name, without a copy unless the data is computed.
+    ///
+    /// # Errors
+    /// If no tensor has this name, or if computed data is invalid.
+    pub fn read_tensor(&self, name: &str) -> Result<Cow<'_, [u8]>, GgufError> {
+        let (s, info) = self
+            .tensor(name)
+            .ok_or_else(|| GgufError::NoTensor { name: name.to_owned() })?;
+        let shard = &self.shards[s];
+        if !shard.mapping().is_computed() {
+            return Ok(Cow::Borrowed(shard.tensor_data(info)));
+        }
+        let (start, mut data) = (shard.tensor_offset(info), Vec::new());
+        let range = start..start + info.bytes;
+        shard.mapping().view(range.clone(), &mut data)?;
+        shard.mapping().release(range);
+        Ok(Cow::Owned(data))
     }
 
     /// Returns the data of the tensor with this name.

@@ -90,4 +90,6 @@ pub struct CheckpointOrigin {
     pub stack: bool,
     /// Word and operands of each step.
     pub steps: &'static [(&'static str, &'static [ConfigTerm])],
+    /// Source of the rows that follow.
+    pub and: Option<&'static CheckpointOrigin>,
 }

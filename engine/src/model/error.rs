@@ -19,6 +19,12 @@ pub enum ModelError {
     /// The GGUF file is invalid.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// The checkpoint cannot be converted.
+    #[error("{text}")]
+    Checkpoint {
+        /// Complete message, which names the file of the checkpoint.
+        text: String,
+    },
     /// The file belongs to a model, but is not a model.
     #[error("{}: the file is {kind}, not a model; {}", .path.display(), .kind.advice())]
     NotAModel {

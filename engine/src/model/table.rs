@@ -133,6 +133,16 @@ pub enum TensorError {
     },
 }
 
+impl TensorError {
+    /// Returns the name of a tensor that the architecture does not declare.
+    pub fn unexpected(&self) -> Option<&str> {
+        match self {
+            TensorError::Unexpected { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for TensorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

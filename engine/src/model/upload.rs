@@ -61,7 +61,7 @@ pub(super) fn upload(
     Ok((leafs, buffers))
 }
 
-/// Returns bytes of a file, in place if the file is mapped, else read into `scratch`.
+/// Returns bytes of a file, in place if the file is mapped, else read or computed into `scratch`.
 fn file_bytes<'a>(
     set: &'a GgufSet,
     params: &LoadParams,
@@ -70,10 +70,10 @@ fn file_bytes<'a>(
     scratch: &'a mut Vec<u8>,
 ) -> Result<&'a [u8], ModelError> {
     let shard = &set.shards()[shard];
-    if params.mmap {
-        return Ok(&shard.mapping().bytes()[range]);
-    }
-    let read = shard.mapping().read_at(range, scratch);
+    let read = match params.mmap {
+        true => shard.mapping().view(range, scratch),
+        false => shard.mapping().read_at(range, scratch),
+    };
     read.map_err(|e| e.in_file(shard.path()).into())
 }
 
@@ -81,6 +81,8 @@ fn file_bytes<'a>(
 struct BufferPlan {
     mapped: Vec<Box<dyn Buffer>>,
     n_mapped: usize,
+    /// Buffer of each shard; `None` for shards that are not mapped.
+    of_shards: Vec<Option<BufferId>>,
     /// Memory and size in bytes of each new buffer.
     new: Vec<(Arc<dyn BufferType>, usize)>,
     /// Buffer that is currently being filled in each memory.
@@ -91,13 +93,18 @@ struct BufferPlan {
 
 impl BufferPlan {
     fn new(set: &GgufSet, placement: &Placement, params: &LoadParams) -> BufferPlan {
-        let map = |shard: &crate::gguf::GgufFile| placement.cpu().buffer_from_host(shard.mapping().clone());
-        let shards = set.shards().iter();
-        let mapped: Option<Vec<_>> = if params.mmap { shards.map(map).collect() } else { None };
-        let mapped = mapped.unwrap_or_default();
+        let (mut mapped, mut of_shards) = (Vec::new(), Vec::new());
+        for shard in set.shards() {
+            let is_usable = params.mmap && !shard.mapping().is_computed();
+            let mapping = is_usable.then(|| shard.mapping().clone());
+            let buffer = mapping.and_then(|mapping| placement.cpu().buffer_from_host(mapping));
+            of_shards.push(buffer.as_ref().map(|_| BufferId(mapped.len() as u32)));
+            mapped.extend(buffer);
+        }
         BufferPlan {
             n_mapped: mapped.len(),
             mapped,
+            of_shards,
             new: Vec::new(),
             open: vec![None; placement.types.len()],
             seen: Vec::new(),
@@ -139,13 +146,10 @@ impl BufferPlan {
         let is_list = matches!(row.ty, kernels::GgmlType::F32 | kernels::GgmlType::I32);
         let is_aligned = !is_list || offset.is_multiple_of(align_of::<f32>());
         let is_as_in_file = row.stored_type() == row.ty && part.layout.is_plain();
-        let home = if self.n_mapped > 0 && ty.is_host() && is_as_in_file && is_aligned {
-            BufferSlice {
-                buffer: BufferId(row.shard as u32),
-                offset,
-            }
-        } else {
-            self.take(ty, part.memory, part.bytes(row))
+        let is_usable = ty.is_host() && is_as_in_file && is_aligned;
+        let home = match self.of_shards[row.shard].filter(|_| is_usable) {
+            Some(buffer) => BufferSlice { buffer, offset },
+            None => self.take(ty, part.memory, part.bytes(row)),
         };
         self.seen.push((key, home));
         home

@@ -135,7 +135,7 @@ impl Sample {
         let n_in = tensor.shape[0];
         let n_rows = tensor.n_elements() / n_in.max(1);
         let n_sampled = (SAMPLE / n_in.max(1)).clamp(1, n_rows.max(1));
-        let data = source.tensor_data(&tensor.source).unwrap_or_default();
+        let data = source.read_tensor(&tensor.source)?;
         let row_bytes = tensor.from.row_bytes(n_in).unwrap_or(0);
         let rows_per_matrix = tensor.shape.get(1).copied().unwrap_or(1).max(1);
         let mut sample = Sample {

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::error::QuantizeError;
 use super::plan::{PlannedTensor, QuantizePlan};
 use crate::finite;
-use crate::gguf::{GgufSet, GgufWriter, Metadata, Value};
+use crate::gguf::{GgufError, GgufSet, GgufWriter, Metadata, Value};
 use crate::importance::{ImportanceError, ImportanceMatrix};
 use crate::measure::MeasureError;
 
@@ -89,14 +89,15 @@ impl<'a> QuantizedFile<'a> {
         let done = RefCell::new(finished.map(PlannedTensor::n_elements).sum::<usize>());
         let mut writer = GgufWriter::with_metadata(self.metadata());
         for tensor in self.tensors() {
-            let data = self.source.tensor_data(&tensor.source).unwrap_or_default();
             let (failure, done, importance) = (&failure, &done, self.plan.importance.as_deref());
             writer.add_tensor_with(tensor.name.as_str(), tensor.to, &tensor.shape, move |out| {
                 let mut step = |n: usize| {
                     *done.borrow_mut() += n;
                     progress(*done.borrow())
                 };
-                convert(tensor, data, importance, out, &mut step).map_err(|error| match error {
+                let data = self.source.read_tensor(&tensor.source).map_err(Error::from);
+                let converted = data.and_then(|data| convert(tensor, &data, importance, out, &mut step));
+                converted.map_err(|error| match error {
                     Error::Io(error) => error,
                     Error::Quantize(error) => {
                         *failure.borrow_mut() = Some(error);
@@ -137,6 +138,12 @@ impl<'a> QuantizedFile<'a> {
 enum Error {
     Io(io::Error),
     Quantize(QuantizeError),
+}
+
+impl From<GgufError> for Error {
+    fn from(error: GgufError) -> Error {
+        Error::Quantize(error.into())
+    }
 }
 
 /// Converts the rows of a tensor in batches, each on all threads.
@@ -193,9 +200,9 @@ pub(super) fn encode(
     tensor: &PlannedTensor,
     importance: Option<&ImportanceMatrix>,
 ) -> Result<Vec<u8>, QuantizeError> {
-    let data = source.tensor_data(&tensor.source).unwrap_or_default();
+    let data = source.read_tensor(&tensor.source)?;
     let mut encoded = Vec::new();
-    match convert(tensor, data, importance, &mut encoded, &mut |_| true) {
+    match convert(tensor, &data, importance, &mut encoded, &mut |_| true) {
         Ok(()) => Ok(encoded),
         Err(Error::Quantize(error)) => Err(error),
         Err(Error::Io(error)) => Err(MeasureError::from(error).into()),

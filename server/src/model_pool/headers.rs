@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use engine::gguf::Gguf;
+use engine::checkpoint::open_model_header;
+use llama::parts::ARCHITECTURES;
 use serde_json::{Value as Json, json};
 
 use super::entry::ModelEntry;
@@ -85,7 +86,7 @@ fn of_file(model_entry: &ModelEntry, modified: SystemTime) -> ModelInfo {
         entry["status"] = json!({ "value": "unloaded", "fetched": false });
         return plain(entry);
     }
-    let header = match Gguf::open_header(&model_entry.path) {
+    let header = match open_model_header(&model_entry.path, ARCHITECTURES) {
         Ok(header) => header,
         Err(error) => {
             entry["status"] = json!({ "value": "failed", "error": error.to_string() });

@@ -2,7 +2,8 @@
 
 use std::time::UNIX_EPOCH;
 
-use engine::gguf::Gguf;
+use engine::checkpoint::open_model_header;
+use llama::parts::ARCHITECTURES;
 use serde_json::{Value as Json, json};
 
 use super::entry::ModelEntry;
@@ -70,7 +71,7 @@ impl ModelPool {
                 &"not downloaded yet; POST /models/load downloads it, as does the first completion request",
             ));
         }
-        let header = Gguf::open_header(&model_entry.path).map_err(|e| refused(&e))?;
+        let header = open_model_header(&model_entry.path, ARCHITECTURES).map_err(|e| refused(&e))?;
         let modified = std::fs::metadata(&model_entry.path).and_then(|file| file.modified());
         let modified = seconds(modified.unwrap_or(UNIX_EPOCH));
         let about = ModelSummary::of_header(&header, model_entry.n_bytes, String::new(), modified);

@@ -74,6 +74,8 @@ pub struct OriginDecl {
     pub name: LitStr,
     /// Changes of the data, in order.
     pub steps: Vec<StepDecl>,
+    /// Source of the rows that follow, written after `and`.
+    pub and: Option<Box<OriginDecl>>,
 }
 
 /// A change of a tensor's data, written after its name.

@@ -387,10 +387,12 @@ impl<'a> Sections<'a> {
             Some((word, args))
         });
         let steps = steps.collect();
+        let and = o.and.as_deref().map(|next| Box::new(self.origin(next, prefix)));
         NamedSource {
             name,
             stack: o.stack,
             steps,
+            and,
         }
     }
 

@@ -72,7 +72,11 @@ fn origin(o: &NamedSource) -> TokenStream {
         let args = args.iter().map(term);
         quote!((#word, &[#(#args),*]))
     });
-    quote!(#ty { name: #name, stack: #stack, steps: &[#(#steps),*] })
+    let and = match o.and.as_deref().map(origin) {
+        Some(next) => quote!(::core::option::Option::Some(&#next)),
+        None => quote!(::core::option::Option::None),
+    };
+    quote!(#ty { name: #name, stack: #stack, steps: &[#(#steps),*], and: #and })
 }
 
 fn term(t: &Term) -> TokenStream {

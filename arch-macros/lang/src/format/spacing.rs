@@ -3,8 +3,8 @@
 use super::tokens::{TokenKind, Tree};
 
 /// Keywords. Parentheses after a keyword are not an argument list.
-const WORDS: [&str; 12] = [
-    "let", "if", "else", "for", "in", "or", "check", "warn", "rows", "pairs", "plus", "times",
+const WORDS: [&str; 14] = [
+    "let", "if", "else", "for", "in", "or", "check", "warn", "rows", "pairs", "tile", "plus", "times", "and",
 ];
 
 /// Returns true if a space precedes `trees[i]`, for `i > 0`.

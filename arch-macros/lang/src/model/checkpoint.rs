@@ -76,4 +76,6 @@ pub struct NamedSource {
     pub stack: bool,
     /// Word and operands of each step.
     pub steps: Vec<(&'static str, Vec<Term>)>,
+    /// Source of the rows that follow.
+    pub and: Option<Box<NamedSource>>,
 }

@@ -8,10 +8,10 @@
 //!            | "without" IDENT { "," IDENT } STRING ";"               (* the reason *)
 //!            | "ignore" STRING { "," STRING } ";"
 //!            | "layer" [ IDENT ] [ STRING ] "{" { mapping } "}" ;       (* STRING: prefix of names that begin with a dot *)
-//! origin     = [ "stack" ] STRING { step } ;                        (* stack: the last {} counts matrices *)
+//! origin     = [ "stack" ] STRING { step } [ "and" origin ] ;       (* stack: the last {} counts matrices; and: more rows *)
 //! step       = ( "split" | "every" ) INT "/" INT
 //!            | "rows" EXPR ".." EXPR
-//!            | ( "pairs" | "heads" | "plus" | "times" ) EXPR
+//!            | ( "pairs" | "heads" | "tile" | "plus" | "times" ) EXPR
 //!            | "merge" | "squeeze" | "exp" | "neg" | "transpose" ;
 //! ```
 
@@ -156,10 +156,25 @@ fn origin(input: ParseStream<'_>) -> syn::Result<OriginDecl> {
     }
     let name = string(input, "the name of a tensor of the checkpoint, in quotes")?;
     let mut steps = Vec::new();
-    while input.peek(Ident) && input.fork().parse::<Ident>()? != "or" {
+    let mut and = None;
+    while input.peek(Ident) {
+        let word: Ident = input.fork().parse()?;
+        if word == "or" {
+            break;
+        }
+        if word == "and" {
+            input.parse::<Ident>()?;
+            and = Some(Box::new(origin(input)?));
+            break;
+        }
         steps.push(step(input)?);
     }
-    Ok(OriginDecl { stack, name, steps })
+    Ok(OriginDecl {
+        stack,
+        name,
+        steps,
+        and,
+    })
 }
 
 fn step(input: ParseStream<'_>) -> syn::Result<StepDecl> {

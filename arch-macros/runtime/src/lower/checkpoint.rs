@@ -53,6 +53,7 @@ fn origin(o: &NamedSource) -> CheckpointOrigin {
         name: text(&o.name),
         stack: o.stack,
         steps: list(steps),
+        and: o.and.as_deref().map(|next| &list([origin(next)])[0]),
     }
 }
 

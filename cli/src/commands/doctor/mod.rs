@@ -9,10 +9,10 @@ mod machine;
 use std::io::Write;
 
 use clap::Args;
-use engine::gguf::Gguf;
 use serde::Serialize;
 
 use crate::args::PlanArgs;
+use crate::checkpoints;
 use crate::commands::stdout;
 use crate::failure::Outcome;
 use fit::Fit;
@@ -46,7 +46,10 @@ struct Report {
 pub fn run(args: &DoctorArgs) -> Outcome {
     let file = args.planned.hub.file(args.file.as_deref())?;
     // Report file errors before measuring.
-    let header = file.as_deref().map(Gguf::open_header).transpose()?;
+    let header = match file.as_deref() {
+        Some(file) => Some(checkpoints::header(file, &args.planned.placement.arch)?),
+        None => None,
+    };
     let machine = Machine::look();
     let model = match file.as_deref().zip(header.as_ref()) {
         Some((file, header)) => Some(Fit::new(file, header, &args.planned, &machine)?),

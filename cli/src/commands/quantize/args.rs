@@ -9,7 +9,7 @@ use kernels::GgmlType;
 use regex_lite::Regex;
 
 use crate::args::override_kv;
-use crate::args::values::{byte_size, positive, positive_float_64, threads};
+use crate::args::values::{byte_size, mixture, positive, positive_float_64, threads};
 
 /// Examples at the end of the help.
 const NOTES: &str = "\
@@ -23,7 +23,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(args_override_self = true, after_help = NOTES)]
 pub struct QuantizeArgs {
-    /// GGUF file to read, or the first part of a split model
+    /// GGUF file to read, the first part of a split model, or the directory of a checkpoint
     #[arg(value_name = "IN")]
     pub input: PathBuf,
     /// GGUF file to write
@@ -125,13 +125,6 @@ impl BudgetArgs {
     pub fn has_target(&self) -> bool {
         self.target_size.is_some() || self.target_bpw.is_some()
     }
-}
-
-fn mixture(text: &str) -> Result<Mixture, String> {
-    Mixture::find(text).ok_or_else(|| {
-        let names: Vec<_> = Mixture::names().collect();
-        format!("expected one of {}", names.join(", "))
-    })
 }
 
 fn encodable(text: &str) -> Result<GgmlType, String> {

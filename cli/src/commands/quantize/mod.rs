@@ -19,11 +19,11 @@ pub use args::QuantizeArgs;
 
 use crate::commands::{imatrix, perplexity};
 use crate::failure::{Failure, Outcome};
-use crate::format;
+use crate::{checkpoints, format};
 
 /// Writes the file and prints its properties.
 pub fn run(args: &QuantizeArgs) -> Outcome {
-    let source = GgufSet::open(&args.input)?;
+    let source = checkpoints::open(&args.input, "auto")?;
     let importance = args.imatrix.as_deref().map(imatrix::open).transpose()?.map(Arc::new);
     // The types of a recipe replace those of the mixture.
     let mixture = args.mixture.or(Mixture::of_type(GgmlType::Q4_K));

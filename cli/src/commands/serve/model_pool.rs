@@ -18,7 +18,7 @@ use crate::args::ServingArgs;
 use crate::failure::{Failure, Outcome};
 use crate::hub::{Cache, Name};
 use crate::serving::app;
-use crate::{fetch, input, version};
+use crate::{checkpoints, fetch, input, version};
 
 /// Fraction of the machine's memory for model files; contexts use the rest.
 const SHARE: (u64, u64) = (3, 4);
@@ -85,7 +85,7 @@ pub fn pool(args: &'static ServeArgs, program: Command) -> Outcome<(Arc<ModelPoo
 
 /// Creates a pool of one model, which is unloaded while it is idle. Also returns the name of the model.
 pub fn sleeper(args: &'static ServeArgs, path: PathBuf) -> (Arc<ModelPool>, String) {
-    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let stem = checkpoints::name_of(&path);
     let mut names = args.serving.alias.iter().map(|name| name.trim().to_owned());
     let first = names.next().filter(|name| !name.is_empty()).or(stem);
     let name = first.unwrap_or_else(|| "model".to_owned());
@@ -242,6 +242,9 @@ fn add_fetched(models: &mut Vec<ModelEntry>) {
 
 /// Returns the size of a model file in bytes, including all shards.
 fn n_bytes(path: &Path) -> u64 {
+    if checkpoints::is_checkpoint(path) {
+        return checkpoints::n_bytes(path);
+    }
     let len = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let (Some((before, after)), Some(directory)) = (name.split_once("-00001-of-"), path.parent()) else {

@@ -1,0 +1,37 @@
+//! Blocks of quantized checkpoints that a GGUF type holds exactly, in another order of their bits.
+
+use super::data::Piece;
+
+/// Elements of a block of MXFP4.
+pub const MXFP4_BLOCK: usize = 32;
+
+/// Data of the blocks besides the elements.
+pub enum Repacked<'a> {
+    /// An exponent for each block of 16 bytes.
+    Mxfp4 { exponents: &'a [u8] },
+}
+
+impl Repacked<'_> {
+    /// Writes consecutive blocks of the view of a piece.
+    pub fn fill(&self, piece: &Piece<'_>, start: usize, out: &mut [u8]) {
+        match self {
+            Repacked::Mxfp4 { exponents } => {
+                let mut blocks = out.as_chunks_mut::<17>().0.iter_mut();
+                piece.runs(start, blocks.len(), |run| {
+                    for (i, block) in run.indices().zip(&mut blocks) {
+                        mxfp4(&piece.bytes[i * 16..(i + 1) * 16], exponents[i], block);
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Neighbors share a byte in the checkpoint; elements `i` and `i + 16` do in GGUF.
+fn mxfp4(quants: &[u8], exponent: u8, block: &mut [u8; 17]) {
+    let nibble = |i: usize| (quants[i / 2] >> (4 * (i % 2))) & 15;
+    block[0] = exponent;
+    for (i, byte) in block[1..].iter_mut().enumerate() {
+        *byte = nibble(i) | nibble(i + 16) << 4;
+    }
+}
