@@ -8,11 +8,11 @@ use engine::backend::ThreadPool;
 use engine::context::{Context, ContextParams, MAX_SEQUENCES};
 use engine::model::Model;
 use engine::speculate::DraftController;
-use llama::parts::{MediaProjector, reserve_drafts};
+use llama::parts::reserve_drafts;
 use server::api::{Defaults, limit};
 use server::app::App;
 use server::chat::ChatParams;
-use server::images::ImageEncoder;
+use server::media_encoder::{MediaQueue, encoder_threads};
 use server::scheduler::{Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
 
@@ -58,7 +58,7 @@ pub fn app(args: &ServingArgs, path: &Path) -> Outcome<App> {
         t_step: Duration::from_millis(args.prefill_budget_ms),
         ..Settings::default()
     };
-    let images = image_encoder(args, &mut params, &model)?;
+    let media = media_encoder(args, &mut params, &model)?;
     let scheduler = if Scheduler::encodes(&model) {
         Scheduler::idle(model.clone(), settings)
     } else {
@@ -87,37 +87,32 @@ pub fn app(args: &ServingArgs, path: &Path) -> Outcome<App> {
         pooling: args.pooling,
         n_outputs_max: 0,
         n_ctx: params.n_ctx,
+        media_rows: params.media_rows,
         thread_pool: params.thread_pool,
         ..plain
     };
-    let service = ModelService::with_images(scheduler, service, chat, images);
+    let service = ModelService::with_media(scheduler, service, chat, media);
     let service = service.map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     // Report constraint errors at startup instead of on the first request.
     service.constraint(None).map_err(|e| Failure::new(e.message))?;
     Ok(App::new(service, embedding))
 }
 
-/// Loads the projector, if the model has one, and reserves space for the rows of an image in the context.
-fn image_encoder(args: &ServingArgs, params: &mut ContextParams, model: &Model) -> Outcome<Option<ImageEncoder>> {
+/// Loads the projector, if the model has one, and reserves space for the rows of a medium in the context.
+fn media_encoder(args: &ServingArgs, params: &mut ContextParams, model: &Model) -> Outcome<Option<MediaQueue>> {
     let media = &args.media;
-    // A separate thread pool, so that encoding an image does not delay running completions.
+    // Separate threads, so that encoding does not delay running completions.
     let encoder_params = ContextParams {
-        thread_pool: None,
+        thread_pool: Some(encoder_threads(params.n_threads_batch)?),
         ..params.clone()
     };
     let precision = args.context.precision.mode;
-    let projector = match images::projector(&media.projector, &args.load, precision, &encoder_params, model)? {
-        None => return Ok(None),
-        Some(MediaProjector::Image(projector)) => projector,
-        Some(MediaProjector::Audio(_)) if media.projector.mmproj.is_none() => return Ok(None),
-        Some(MediaProjector::Audio(_)) => {
-            return Err(Failure::new(
-                "--mmproj: the projector encodes audio; the server accepts only images",
-            ));
-        }
+    let projector = images::projector(&media.projector, &args.load, precision, &encoder_params, model)?;
+    let Some(projector) = projector else {
+        return Ok(None);
     };
-    params.media_rows = projector.encoder().sizes().max_rows();
-    Ok(Some(ImageEncoder::new(projector, media.limits(), media.cache_bytes())))
+    params.media_rows = projector.n_rows();
+    Ok(Some(MediaQueue::new(projector, media.limits(), media.cache_bytes())?))
 }
 
 /// Returns the settings of chats.
@@ -130,7 +125,7 @@ fn chat_params(args: &ServingArgs) -> Outcome<ChatParams> {
         split_reasoning: args.reasoning_format != "none" && !args.template.hide_reasoning,
         reasoning_budget: usize::try_from(args.template.reasoning_budget).ok(),
         reasoning_message: args.template.reasoning_budget_message.clone(),
-        images: None,
+        media: None,
     })
 }
 

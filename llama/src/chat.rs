@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use engine::chat::{Budget, Marks, Message, ReasoningSplit};
+use engine::context::MediaRows;
 use serde_json::{Map, Value as Json};
 
 use crate::builder::{Builder, Settings};
+use crate::chat_media::ChatMedia;
 use crate::generator::ShownTokens;
 use crate::response::{Response, ResponseParts};
 use crate::saved::{load_messages, save_messages};
@@ -22,6 +25,8 @@ pub struct Chat {
     session: Session,
     settings: Settings,
     cancel: CancelHandle,
+    model: Model,
+    media: ChatMedia,
     template: PromptTemplate,
     variables: Map<String, Json>,
     messages: Vec<Message>,
@@ -100,6 +105,8 @@ impl Chat {
             session,
             settings,
             cancel,
+            model: builder.model,
+            media: ChatMedia::default(),
             template,
             variables,
             messages: options.system.map(Message::system).into_iter().collect(),
@@ -114,8 +121,51 @@ impl Chat {
     /// [`Error`](crate::Error) if the conversation does not fit in the context or the model cannot be
     /// computed. The question is then removed.
     pub fn ask(&mut self, question: impl Into<String>) -> Result<Response<'_>> {
-        self.messages.push(Message::user(question));
-        match self.prompt().and_then(|prompt| Ok((self.begin(&prompt)?, prompt))) {
+        self.send(Message::user(question))
+    }
+
+    /// Adds a question about images or audio: the contents of files, which precede the question. The model must have a
+    /// [projector](crate::ModelOptions::projector).
+    ///
+    /// Files are decoded by their content: PNG, JPEG, WebP, GIF, and BMP; WAV, MP3, FLAC, and OGG Vorbis.
+    ///
+    /// ```standalone_crate
+    /// # let directory = tempfile::tempdir()?;
+    /// # std::env::set_current_dir(&directory)?;
+    /// # let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    /// # std::fs::write("model.gguf", tests::images::vision_model(Some(template), &tests::images::AROUND_IMAGE))?;
+    /// # std::fs::write("mmproj.gguf", tests::images::projector(tests::images::N_EMBD))?;
+    /// # std::fs::write("photo.bmp", tests::images::bitmap(80, 0))?;
+    /// let model = llama::Model::options().projector("mmproj.gguf").open("model.gguf")?;
+    /// let mut chat = model.chat().max_tokens(20).start()?;
+    /// let photo = std::fs::read("photo.bmp")?;
+    /// println!("{}", chat.ask_with("What is in this picture?", &[photo])?.text()?);
+    /// # assert_eq!(chat.messages().len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error) as for [`Chat::ask`], or if there is no projector or a file cannot be decoded. The
+    /// question is then removed.
+    pub fn ask_with(&mut self, question: impl Into<String>, files: &[impl AsRef<[u8]>]) -> Result<Response<'_>> {
+        let mut rows = Vec::with_capacity(files.len());
+        if !files.is_empty() {
+            let mut projector = self.model.projector()?;
+            for file in files {
+                rows.push(projector.rows(file.as_ref())?);
+            }
+        }
+        self.media.retain(&self.messages);
+        let message = self.media.message(&question.into(), rows);
+        self.send(message)
+    }
+
+    fn send(&mut self, message: Message) -> Result<Response<'_>> {
+        self.messages.push(message);
+        match self
+            .prompt()
+            .and_then(|(prompt, media)| Ok((self.begin(&prompt, media)?, prompt)))
+        {
             Ok((generation, prompt)) => Ok(self.response(generation, &prompt)),
             Err(error) => {
                 self.messages.pop();
@@ -130,8 +180,8 @@ impl Chat {
     /// [`Error`](crate::Error) if the conversation does not fit in the context or the model cannot be
     /// computed.
     pub fn respond(&mut self) -> Result<Response<'_>> {
-        let prompt = self.prompt()?;
-        let generation = self.begin(&prompt)?;
+        let (prompt, media) = self.prompt()?;
+        let generation = self.begin(&prompt, media)?;
         Ok(self.response(generation, &prompt))
     }
 
@@ -140,17 +190,17 @@ impl Chat {
         &self.messages
     }
 
-    /// Returns the messages for changes.
+    /// Returns the messages for changes. Images and audio belong to the messages of their questions.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
         &mut self.messages
     }
 
-    /// Writes the messages to a JSON file.
+    /// Writes the messages to a JSON file, with a text in place of each image and audio.
     ///
     /// # Errors
     /// [`Error::Conversation`](crate::Error::Conversation) if the file cannot be written.
     pub fn save(&self, file: impl AsRef<Path>) -> Result<()> {
-        save_messages(&self.messages, file.as_ref())
+        save_messages(&ChatMedia::described(&self.messages), file.as_ref())
     }
 
     /// Replaces the messages by those of a file that [`Chat::save`] has written.
@@ -183,20 +233,27 @@ impl Chat {
         self.session.cached().len()
     }
 
-    fn prompt(&self) -> Result<Prompt> {
+    /// Returns the prompt, and the media whose rows are in the prompt.
+    fn prompt(&self) -> Result<(Prompt, Vec<Arc<MediaRows>>)> {
         let vocab = self.session.vocab();
-        let mut rendered = self.template.rendered(vocab, &self.messages, true, &self.variables)?;
+        let (messages, media) = self.media.of(&self.messages)?;
+        let mut rendered = self.template.rendered(vocab, &messages, true, &self.variables)?;
         // A constrained response contains no reasoning.
         if self.settings.is_constrained() {
             self.template.close_reasoning(&mut rendered);
         }
-        Ok(self.template.tokenized(vocab, rendered))
+        if media.is_empty() {
+            return Ok((self.template.tokenized(vocab, rendered), media));
+        }
+        let layout = self.model.projector()?.layout();
+        Ok((layout.tokenized(vocab, Some(&self.template), rendered, &media), media))
     }
 
-    fn begin(&mut self, prompt: &Prompt) -> Result<Generation> {
+    fn begin(&mut self, prompt: &Prompt, media: Vec<Arc<MediaRows>>) -> Result<Generation> {
         self.cancel.reset();
         let tags = self.template.tags();
         let mut params = self.settings.generation();
+        params.images = media;
         params.shown = ShownTokens::tags(self.session.vocab(), tags);
         params.budget = match (tags, self.reasoning_budget) {
             (Some(tags), Some(n)) if params.constraint.is_none() => {

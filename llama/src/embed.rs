@@ -1,12 +1,13 @@
 //! Embeddings of texts.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use engine::builder::Pooling;
-use engine::context::{Batch, Context, ContextParams, DecodeError, SeqSet};
+use engine::context::{Batch, Context, ContextParams, DecodeError, MediaRows};
 use engine::finite::check_finite;
 use engine::sample::Token;
 
+use crate::images::{image_spans, push_with_images};
 use crate::{Error, Model, Result};
 
 /// Maximum number of texts per batch.
@@ -25,11 +26,28 @@ pub fn default_pooling(model: &engine::model::Model) -> Pooling {
     model.base().pooling.unwrap_or(suitable)
 }
 
+/// Tokens of a prompt, and the media whose rows are among the tokens.
+#[derive(Clone, Debug, Default)]
+pub struct MediaPrompt {
+    /// Tokens. Rows of media have ids beyond the vocabulary.
+    pub tokens: Vec<Token>,
+    /// Media in any order.
+    pub media: Vec<Arc<MediaRows>>,
+}
+
+impl From<Vec<Token>> for MediaPrompt {
+    /// Creates a prompt without media.
+    fn from(tokens: Vec<Token>) -> MediaPrompt {
+        let media = Vec::new();
+        MediaPrompt { tokens, media }
+    }
+}
+
 /// Returns how many of the next texts fit into a batch of `n_batch` tokens; at least one.
-pub fn n_fitting(texts: &[Vec<Token>], n_batch: usize) -> usize {
+pub fn n_fitting(texts: &[MediaPrompt], n_batch: usize) -> usize {
     let mut n_tokens = 0;
-    let fitting = texts.iter().take(MAX_TEXTS).take_while(|tokens| {
-        n_tokens += tokens.len();
+    let fitting = texts.iter().take(MAX_TEXTS).take_while(|text| {
+        n_tokens += text.tokens.len();
         n_tokens <= n_batch
     });
     fitting.count().max(1)
@@ -40,13 +58,13 @@ pub fn n_fitting(texts: &[Vec<Token>], n_batch: usize) -> usize {
 ///
 /// # Errors
 /// [`DecodeError`] if nothing could be decoded. Rejected texts are in [`Context::rejected`].
-pub fn decode_texts(context: &mut Context, texts: &[Vec<Token>]) -> Result<(), DecodeError> {
+pub fn decode_texts(context: &mut Context, texts: &[MediaPrompt]) -> Result<(), DecodeError> {
     let mut batch = Batch::new();
     for (seq, text) in texts.iter().enumerate() {
-        for (pos, &token) in text.iter().enumerate() {
-            batch.push(token, pos, SeqSet::one(seq), true);
-        }
+        let spans = image_spans(&text.tokens, &text.media);
+        push_with_images(&mut batch, &text.tokens, 0..text.tokens.len(), &spans, seq);
     }
+    batch.request_all();
     context.clear();
     context.decode(&batch)
 }
@@ -80,10 +98,10 @@ impl Model {
             match n_tokens {
                 0 => return Err(Error::EmptyText { index }),
                 n if n > n_max => return Err(Error::TextTooLong { index, n_tokens, n_max }),
-                _ => inputs.push(tokens),
+                _ => inputs.push(MediaPrompt::from(tokens)),
             }
         }
-        let longest = inputs.iter().map(Vec::len).max().unwrap_or(0);
+        let longest = inputs.iter().map(|input| input.tokens.len()).max().unwrap_or(0);
         let mut cached = self.embedding_context().lock().unwrap_or_else(PoisonError::into_inner);
         let mut context = match cached.take() {
             Some(context) if context.params().n_batch >= longest => context,
@@ -103,6 +121,7 @@ fn embedding_context(model: &Model, pooling: Pooling, n_batch: usize) -> Result<
         n_ubatch: n_batch,
         n_seq_max: MAX_TEXTS,
         pooling: Some(pooling),
+        media_rows: 0,
         ..model.context_params().clone()
     };
     let mut context = Context::new(model.engine().clone(), &params)?;
@@ -111,7 +130,7 @@ fn embedding_context(model: &Model, pooling: Pooling, n_batch: usize) -> Result<
 }
 
 /// Computes an embedding of length 1 for each text.
-fn vectors(context: &mut Context, inputs: &[Vec<Token>]) -> Result<Vec<Vec<f32>>> {
+fn vectors(context: &mut Context, inputs: &[MediaPrompt]) -> Result<Vec<Vec<f32>>> {
     let n_batch = context.params().n_batch;
     let mut vectors = Vec::with_capacity(inputs.len());
     let mut rest = inputs;

@@ -13,6 +13,7 @@ use engine::speculate::{DraftModelError, MtpError};
 
 #[cfg(feature = "hub")]
 use crate::hub::HubError;
+use crate::sounds::SoundError;
 
 /// Result with an [`Error`] of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -68,6 +69,15 @@ pub enum Error {
         /// Message of the failed operation.
         reason: String,
     },
+    /// A projector, or an image or audio file, is invalid.
+    #[error(transparent)]
+    Media(#[from] SoundError),
+    /// A question has images or audio, but the model was opened without a projector.
+    #[error("the model reads text only; set a projector file with `ModelOptions::projector`")]
+    NoProjector,
+    /// The marks of images or audio in a message were changed.
+    #[error("the images or audio of a message are unknown or were changed; remove the message")]
+    ChangedMedia,
     /// Drafts are requested for a prompt with images.
     #[error("speculative decoding does not support images; disable drafts")]
     DraftsWithImages,

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use engine::context::{
     Batch, ContextError, ContextParams, ImageSizes, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows, SeqSet,
@@ -140,6 +141,11 @@ impl Projector {
         Ok(self
             .encoder
             .encode(image.width as usize, image.height as usize, &image.data)?)
+    }
+
+    /// Sets a flag that cancels encoding.
+    pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
+        self.encoder.set_cancel(flag);
     }
 
     /// Limits the number of rows of an image; see [`MediaEncoder::limit_rows`].

@@ -21,7 +21,7 @@
 //!
 //! - [`Model`] opens a file, or a name such as `qwen3:0.6b`, which is downloaded on first use.
 //! - [`Chat`] is a conversation. Sampling parameters default to the recommendations for the model, and a
-//!   question computes only the new part of the conversation.
+//!   question computes only the new part of the conversation. [`Chat::ask_with`] asks about images or audio.
 //! - [`Completion`] continues plain text.
 //! - [`Response`] is an iterator of [`Piece`]s with [statistics](Stats). A [`CancelHandle`] stops the response
 //!   from another thread.
@@ -50,6 +50,7 @@
 mod builder;
 mod cancel;
 mod chat;
+mod chat_media;
 mod completion;
 mod constraint;
 mod drafts;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::adapter::{ControlVector, LoraAdapter};
 use engine::context::{Context, ContextParams};
@@ -10,6 +10,7 @@ use engine::sample::Recommended;
 use engine::vocab::Vocab;
 
 use crate::session::fitting_context;
+use crate::sounds::MediaProjector;
 use crate::{Error, Result};
 
 /// Minimum size to which the default context is reduced if memory is insufficient.
@@ -23,7 +24,7 @@ pub(crate) struct Adapters {
 
 /// A loaded model. Clones share the weights and can be used from several threads.
 #[derive(Clone)]
-pub struct Model(Arc<Inner>);
+pub struct Model(Arc<Inner>, Option<Arc<Mutex<MediaProjector>>>);
 
 struct Inner {
     model: Arc<engine::model::Model>,
@@ -62,14 +63,26 @@ impl Model {
             .into_iter()
             .chain(model.warnings().iter().cloned())
             .chain(refused);
-        Model(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             warnings: warnings.collect(),
             model,
             context,
             can_shrink,
             adapters,
             embedding_context: Mutex::default(),
-        }))
+        });
+        Model(inner, None)
+    }
+
+    /// Sets the encoder of images or audio.
+    pub(crate) fn with_projector(self, projector: Option<MediaProjector>) -> Model {
+        Model(self.0, projector.map(|projector| Arc::new(Mutex::new(projector))))
+    }
+
+    /// Returns the encoder of images or audio.
+    pub(crate) fn projector(&self) -> Result<MutexGuard<'_, MediaProjector>> {
+        let projector = self.1.as_ref().ok_or(Error::NoProjector)?;
+        Ok(projector.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the number of tokens of a text, without tokens that start or end a sequence.

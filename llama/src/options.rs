@@ -9,6 +9,7 @@ use engine::model::{DeviceLayers, LoadParams};
 use kernels::GgmlType;
 
 use crate::model::{Adapters, Model};
+use crate::sounds::MediaProjector;
 use crate::{Result, load};
 
 /// Default size of a context in tokens.
@@ -97,6 +98,7 @@ pub struct ModelOptions {
     precision: Precision,
     cache_types: (CacheType, CacheType),
     mtp: bool,
+    projector: Option<PathBuf>,
     loras: Vec<(PathBuf, f32)>,
     control_vectors: Vec<(PathBuf, f32)>,
     progress: Option<LoadProgress>,
@@ -162,6 +164,13 @@ impl ModelOptions {
     /// The default is false.
     pub fn mtp(mut self, load: bool) -> ModelOptions {
         self.mtp = load;
+        self
+    }
+
+    /// Sets the projector file (`mmproj`) of a model that reads images or audio, for
+    /// [`Chat::ask_with`](crate::Chat::ask_with).
+    pub fn projector(mut self, file: impl Into<PathBuf>) -> ModelOptions {
+        self.projector = Some(file.into());
         self
     }
 
@@ -263,6 +272,10 @@ impl ModelOptions {
         }
         let (model, fallback) = load::load_or_use_cpu(path, &mut params);
         let model = Arc::new(model?);
+        let projector = self.projector.as_deref();
+        let projector = projector.map(|file| MediaProjector::open(file, &params, &context, &model));
+        let projector = projector.transpose()?;
+        context.media_rows = projector.as_ref().map_or(0, MediaProjector::n_rows);
         let adapters = Adapters {
             loras: (self.loras.iter())
                 .map(|(file, scale)| Ok((Arc::new(LoraAdapter::load(file, &model)?), *scale)))
@@ -273,6 +286,6 @@ impl ModelOptions {
         };
         // A size that the caller chose is never reduced.
         let can_shrink = self.context_size.is_none() && context.n_ctx == DEFAULT_CONTEXT;
-        Ok(Model::new(model, context, can_shrink, adapters, fallback))
+        Ok(Model::new(model, context, can_shrink, adapters, fallback).with_projector(projector))
     }
 }

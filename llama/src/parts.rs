@@ -10,7 +10,7 @@
 //! - [`Generator`]: tokens to text, with stop strings and reasoning budget
 //! - [`Session`]: context with cached prefix, context shift, and speculative decoding
 //! - [`reserve_drafts`]: memory for the drafts of speculative decoding
-//! - [`Projector`], [`ImageLayout`]: rows of images, and their places in prompts
+//! - [`MediaProjector`], [`MediaLayout`]: rows of images and audio, and their places in prompts
 //! - [`image_spans`], [`image_batch_end`], [`push_with_images`]: batches of prompts with images
 //! - [`save_messages`], [`load_messages`]: saved conversations
 //! - [`default_pooling`], [`decode_texts`]: embeddings
@@ -25,7 +25,7 @@ pub use archs::ENCODERS;
 
 pub use crate::constraint::PendingConstraint;
 pub use crate::drafts::reserve_drafts;
-pub use crate::embed::{MAX_TEXTS, decode_texts, default_pooling, n_fitting, normalized};
+pub use crate::embed::{MAX_TEXTS, MediaPrompt, decode_texts, default_pooling, n_fitting, normalized};
 pub use crate::generator::{Generator, OutputEnd, Sampled, ShownTokens};
 pub use crate::images::{
     IMAGE_MARK, ImageError, ImageLayout, ImageSpan, Projector, encode_image, image_batch_end, image_spans,
@@ -35,6 +35,8 @@ pub use crate::load::{load_model, load_or_use_cpu, usable_gpus};
 pub use crate::sampling::sampler_chain;
 pub use crate::saved::{load_messages, save_messages};
 pub use crate::session::{Generation, GenerationParams, Session, fitting_context};
-pub use crate::sounds::{AudioProjector, MediaProjector, SoundError, encode_audio, encode_medium};
+pub use crate::sounds::{
+    AudioLayout, AudioProjector, MediaLayout, MediaProjector, SoundError, encode_audio, encode_medium,
+};
 pub use crate::template::{Prompt, PromptTemplate, Rendered};
 pub use crate::transcribe::{Phrase, SPEECH_RATE, TranscribeError, TranscribeOptions, Transcriber, Transcription};

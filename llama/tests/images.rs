@@ -1,4 +1,4 @@
-//! Tests of sessions whose prompts contain rows of images.
+//! Tests of sessions and chats whose prompts contain rows of images or audio.
 
 use std::sync::Arc;
 
@@ -6,9 +6,11 @@ use engine::context::{Context, ContextParams, MediaRows};
 use engine::model::{LoadParams, Model};
 use engine::sample::SamplerParams;
 use llama::parts::{ARCHITECTURES, GenerationParams, Session};
-use llama::{Error, engine};
+use llama::{Error, Message, engine};
 
-use crate::common::TinyModel;
+use tests::images::{AROUND_IMAGE, bitmap, projector, projector_of, vision_model};
+
+use crate::common::{TEMPLATE, TinyModel};
 
 /// Width of the tiny model's embeddings.
 const N_EMBD: usize = 256;
@@ -114,4 +116,85 @@ fn rows_without_their_image_are_refused() {
     let mut without_media = session(&tiny, 64, 0);
     let error = answer(&mut without_media, &prompt(&a), &[a]).unwrap_err();
     assert!(error.to_string().contains("created without media"), "{error}");
+}
+
+/// Opens a model with a projector next to it.
+fn with_projector(tiny: &TinyModel, projector: Vec<u8>) -> llama::Model {
+    let file = tiny.path().with_file_name("mmproj.gguf");
+    std::fs::write(&file, projector).unwrap();
+    tiny.open(|options| options.projector(file))
+}
+
+fn chat(model: &llama::Model) -> llama::Chat {
+    model
+        .chat()
+        .temperature(0.0)
+        .max_tokens(8)
+        .ignore_eos(true)
+        .start()
+        .unwrap()
+}
+
+#[test]
+fn chat_answers_questions_about_images() {
+    let tiny = TinyModel::of_bytes(&vision_model(Some(TEMPLATE), &AROUND_IMAGE));
+    let model = with_projector(&tiny, projector(N_EMBD));
+    let mut first = chat(&model);
+    let one = first.ask_with("what", &[bitmap(112, 0)]).unwrap().text().unwrap();
+    let [again, other] = [0, 5].map(|seed| {
+        chat(&model)
+            .ask_with("what", &[bitmap(112, seed)])
+            .unwrap()
+            .text()
+            .unwrap()
+    });
+    assert!(one == again && one != other);
+    // The image stays in the conversation.
+    let used = first.context_used();
+    first.ask("where").unwrap().text().unwrap();
+    assert!(used > 16 && first.context_used() > used);
+    assert!(!first.messages()[0].content.contains("[image]"));
+    let file = tiny.path().with_file_name("chat.json");
+    first.save(&file).unwrap();
+    let mut loaded = chat(&model);
+    loaded.load(&file).unwrap();
+    assert_eq!(loaded.messages()[0], Message::user("[image]what"));
+    loaded.ask("where").unwrap().text().unwrap();
+    // A message can be removed, but its marks cannot be changed.
+    first.messages_mut()[0].content = "what".to_owned();
+    assert!(matches!(first.ask("a"), Err(Error::ChangedMedia)));
+    first.messages_mut().remove(0);
+    first.ask("a").unwrap().text().unwrap();
+    let mark = llama::parts::IMAGE_MARK.to_string();
+    first.ask(mark).unwrap().text().unwrap();
+}
+
+#[test]
+fn chat_answers_questions_about_audio() {
+    let tiny = TinyModel::new(Some(TEMPLATE));
+    let model = with_projector(&tiny, projector_of("ultravox", N_EMBD));
+    let tone = |period: usize| {
+        let samples: Vec<i16> = (0..4000).map(|i| (i % period * 500) as i16).collect();
+        tests::speech::wav(&samples, 8000)
+    };
+    let ask = |period| chat(&model).ask_with("what", &[tone(period)]).unwrap().text().unwrap();
+    assert!(ask(40) == ask(40) && ask(40) != ask(23));
+    let damaged = chat(&model).ask_with("what", &[b"no audio"]).unwrap_err();
+    assert!(damaged.to_string().contains("WAV, MP3, FLAC, OGG Vorbis"), "{damaged}");
+}
+
+#[test]
+fn questions_about_files_need_a_projector() {
+    let tiny = TinyModel::new(Some(TEMPLATE));
+    let mut plain = chat(&tiny.open(|options| options));
+    assert!(matches!(
+        plain.ask_with("what", &[bitmap(8, 0)]),
+        Err(Error::NoProjector)
+    ));
+    assert!(plain.messages().is_empty());
+    plain.ask_with("what", &[[0_u8; 0]; 0]).unwrap().text().unwrap();
+    let file = tiny.path().with_file_name("mmproj.gguf");
+    std::fs::write(&file, projector_of("ultravox", 64)).unwrap();
+    let wrong = llama::Model::options().projector(file).open(tiny.path()).unwrap_err();
+    assert!(wrong.to_string().contains("have 64 values"), "{wrong}");
 }

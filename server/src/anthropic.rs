@@ -219,7 +219,7 @@ fn conversation(fields: &mut Fields, mut reader: ContentReader) -> ApiResult<(Co
         .ok_or_else(|| ApiError::field("messages", "missing; expected a list of messages"))?;
     let list: Vec<Json> = list.into_iter().flat_map(plain).collect();
     let mut history = messages::messages(list, &mut reader)?;
-    let (images, mut ignored_fields) = reader.finish();
+    let (media, mut ignored_fields) = reader.finish();
     if let Some(system) = fields.take("system") {
         let text = messages::text(instructions(system)).map_err(|what| ApiError::field("system", what))?;
         if !text.is_empty() {
@@ -250,7 +250,7 @@ fn conversation(fields: &mut Fields, mut reader: ContentReader) -> ApiResult<(Co
         tools,
         continues_last: history.last().is_some_and(can_continue),
         messages: history,
-        images,
+        media,
         variables,
         budget,
         ..Conversation::default()

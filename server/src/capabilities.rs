@@ -11,6 +11,7 @@ pub fn capabilities(
     supports_tools: bool,
     has_reasoning: bool,
     reads_images: bool,
+    reads_audio: bool,
 ) -> Vec<&'static str> {
     let mut names = Vec::new();
     if !is_encoder {
@@ -25,6 +26,9 @@ pub fn capabilities(
     }
     if reads_images {
         names.push("vision");
+    }
+    if reads_audio {
+        names.push("audio");
     }
     names
 }
@@ -52,6 +56,7 @@ pub fn capabilities_of(metadata: &Metadata) -> Vec<&'static str> {
         is_encoder,
         has_tools(&with_tools) || has_tools(&default),
         default.as_ref().or(with_tools.as_ref()).is_some_and(has_reasoning),
+        false,
         false,
     )
 }

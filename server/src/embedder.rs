@@ -4,11 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use engine::builder::Pooling;
-use engine::context::{Context, ContextParams};
+use engine::context::{Context, ContextParams, MEDIA_TOKENS};
 use engine::finite::check_finite;
-use engine::model::Model;
-use engine::sample::Token;
-use llama::parts::{MAX_TEXTS, decode_texts, default_pooling, n_fitting, normalized};
+use engine::model::{MediaUse, Model};
+use llama::parts::{MAX_TEXTS, MediaPrompt, decode_texts, default_pooling, n_fitting, normalized};
 
 use crate::api::{ApiError, ApiResult};
 use crate::metrics::Metrics;
@@ -34,12 +33,14 @@ impl Embedder {
     pub fn new(model: Arc<Model>, params: ContextParams, metrics: Arc<Metrics>) -> Embedder {
         let n_batch = params.n_batch.min(model.base().n_ctx_train());
         let pooling = params.pooling.unwrap_or_else(|| default_pooling(&model));
+        let embeds_media = model.arch().media_use == MediaUse::Causal && pooling != Pooling::Rank;
         let params = ContextParams {
             n_ctx: n_batch,
             n_batch,
             n_ubatch: n_batch,
             n_seq_max: MAX_TEXTS,
             pooling: Some(pooling),
+            media_rows: if embeds_media { params.media_rows } else { 0 },
             ..params
         };
         Embedder {
@@ -63,7 +64,7 @@ impl Embedder {
     }
 
     /// Computes an embedding of length 1 for each input. Blocks until the batch is done.
-    pub fn embed(&self, texts: &[Vec<Token>]) -> ApiResult<Vec<Vec<f32>>> {
+    pub fn embed(&self, texts: &[MediaPrompt]) -> ApiResult<Vec<Vec<f32>>> {
         if self.params.pooling == Some(Pooling::None) {
             return Err(ApiError::invalid(
                 "with --pooling none, each token has an embedding; POST /embedding returns them",
@@ -74,7 +75,7 @@ impl Embedder {
     }
 
     /// Computes the vectors of each input: one, or one per token without pooling.
-    pub fn vectors(&self, texts: &[Vec<Token>]) -> ApiResult<Vec<Vec<Vec<f32>>>> {
+    pub fn vectors(&self, texts: &[MediaPrompt]) -> ApiResult<Vec<Vec<Vec<f32>>>> {
         if self.params.pooling == Some(Pooling::Rank) {
             return Err(ApiError::unsupported("this model does not produce embeddings"));
         }
@@ -87,14 +88,14 @@ impl Embedder {
     }
 
     /// Computes a relevance score for each input, a query joined with a document. Needs a reranking model.
-    pub fn rank(&self, texts: &[Vec<Token>]) -> ApiResult<Vec<f32>> {
+    pub fn rank(&self, texts: &[MediaPrompt]) -> ApiResult<Vec<f32>> {
         let vectors = self.compute(texts, "documents")?;
         let scores = vectors.iter().flatten().filter_map(|vector| vector.first().copied());
         Ok(scores.collect())
     }
 
     /// Computes the output of each input, pooled or per token. `name` is the request field reported in errors.
-    fn compute(&self, texts: &[Vec<Token>], name: &str) -> ApiResult<Vec<Vec<Vec<f32>>>> {
+    fn compute(&self, texts: &[MediaPrompt], name: &str) -> ApiResult<Vec<Vec<Vec<f32>>>> {
         self.check(texts, name)?;
         let mut slot = self.context.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |e: &dyn std::fmt::Display| ApiError::server(format!("cannot compute embeddings: {e}"));
@@ -115,14 +116,16 @@ impl Embedder {
             let start = Instant::now();
             decode_texts(context, now).map_err(|e| failed(&e))?;
             self.metrics.n_decode.add(1);
-            self.metrics.n_prompt.add(now.iter().map(Vec::len).sum());
+            self.metrics
+                .n_prompt
+                .add(now.iter().map(|text| text.tokens.len()).sum());
             self.metrics.t_prompt.add_time(start.elapsed());
             if let Some(rejected) = context.rejected().first() {
                 return Err(failed(&rejected.error));
             }
             let mut first = 0;
             for (seq, text) in now.iter().enumerate() {
-                let rows = first..first + text.len();
+                let rows = first..first + text.tokens.len();
                 first = rows.end;
                 let of_text: Vec<&[f32]> = if self.is_per_token() {
                     rows.filter_map(|row| context.logits(row)).collect()
@@ -139,9 +142,18 @@ impl Embedder {
         Ok(vectors)
     }
 
-    fn check(&self, texts: &[Vec<Token>], name: &str) -> ApiResult<()> {
+    /// Checks the lengths and tokens of inputs. `name` is the request field reported in errors.
+    ///
+    /// # Errors
+    /// 400 if an input is empty or too long, or has unknown tokens.
+    pub fn check(&self, texts: &[MediaPrompt], name: &str) -> ApiResult<()> {
         let (n_max, n_vocab) = (self.n_max(), self.model.base().n_vocab());
-        for (i, text) in texts.iter().enumerate() {
+        for (i, MediaPrompt { tokens: text, media }) in texts.iter().enumerate() {
+            if !media.is_empty() && self.params.media_rows == 0 {
+                let arch = self.model.arch().name;
+                let why = format_args!("input {i} has images or audio, which {arch} models cannot embed");
+                return Err(ApiError::field(name, why));
+            }
             if text.is_empty() {
                 return Err(ApiError::field(name, format_args!("input {i} is empty")));
             }
@@ -154,7 +166,9 @@ impl Embedder {
                 error.code = Some("context_length_exceeded");
                 return Err(error);
             }
-            if let Some(token) = text.iter().find(|&&token| token as usize >= n_vocab) {
+            // Ids beyond are those of media rows, which the request contains.
+            let mut tokens = text.iter().filter(|token| media.is_empty() || **token < MEDIA_TOKENS);
+            if let Some(token) = tokens.find(|&&token| token as usize >= n_vocab) {
                 return Err(ApiError::field(
                     name,
                     format_args!("input {i} contains token {token}, but the vocabulary has {n_vocab} tokens"),
@@ -175,12 +189,12 @@ mod tests {
     fn embeddings_are_normalized_and_independent_of_batch() {
         let metrics: Arc<Metrics> = Arc::default();
         let embedder = Embedder::new(model("llama-dense"), exact().context, metrics.clone());
-        let texts: Vec<Vec<Token>> = (1..70)
-            .map(|n| (0..n % 9 + 1).map(|i| (i * n) % 128).collect())
+        let texts: Vec<MediaPrompt> = (1..70_u32)
+            .map(|n| (0..n % 9 + 1).map(|i| (i * n) % 128).collect::<Vec<_>>().into())
             .collect();
         let vectors = embedder.embed(&texts).unwrap();
         assert_eq!(vectors.len(), 69);
-        let n_tokens: usize = texts.iter().map(Vec::len).sum();
+        let n_tokens: usize = texts.iter().map(|text| text.tokens.len()).sum();
         assert_eq!(
             (metrics.n_prompt.get(), metrics.n_generated.get()),
             (n_tokens as u64, 0)
@@ -199,7 +213,7 @@ mod tests {
         let embedder = Embedder::new(model("llama-dense"), exact().context, Arc::default());
         let too_long = vec![1; embedder.n_max() + 1];
         for text in [vec![], vec![128], too_long] {
-            let error = embedder.embed(&[vec![1], text]).unwrap_err();
+            let error = embedder.embed(&[vec![1].into(), text.into()]).unwrap_err();
             assert!(error.message.contains("input 1"), "{}", error.message);
         }
     }

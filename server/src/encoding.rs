@@ -1,43 +1,95 @@
-//! Starts requests whose images must be encoded first.
+//! Starts requests whose images or audio must be encoded first.
 
 use crate::api::ApiResult;
 use crate::app::{App, Shared};
-use crate::chat::Conversation;
+use crate::chat::{Conversation, MediaFile};
 use crate::http::{Client, blocking};
 
-/// Reads a request, encodes the images of its conversation, and starts the request.
+/// Input of a request that can have media.
+pub trait MediaInput: Clone + Send + 'static {
+    /// Returns the images and audio files.
+    fn media(&mut self) -> &mut [MediaFile];
+
+    /// Checks the lengths of the prompts. The media have rows of zeros.
+    ///
+    /// # Errors
+    /// 400 if a prompt exceeds the context.
+    fn check_length(&self, app: &App) -> ApiResult<()>;
+}
+
+impl MediaInput for Conversation {
+    fn media(&mut self) -> &mut [MediaFile] {
+        &mut self.media
+    }
+
+    fn check_length(&self, app: &App) -> ApiResult<()> {
+        let service = &app.service;
+        service.check_length(&service.chat.prompt(self)?.tokens)
+    }
+}
+
+/// Reads a request, encodes the media of its input, and starts the request.
 ///
-/// Reading and starting run on a blocking thread. A request that waits for the encoder needs no thread.
-pub async fn begin<R, T>(
+/// Reading and starting run on a blocking thread. A request that waits for the encoder needs no thread. A prompt that
+/// exceeds the context is rejected before its media are encoded.
+pub async fn begin<I, R, T>(
     app: &Shared,
     client: Client,
-    read: impl FnOnce(&App) -> ApiResult<(Conversation, R)> + Send + 'static,
-    start: impl FnOnce(&App, Conversation, R) -> ApiResult<T> + Send + 'static,
+    read: impl FnOnce(&App) -> ApiResult<(I, R)> + Send + 'static,
+    start: impl FnOnce(&App, I, R) -> ApiResult<T> + Send + 'static,
 ) -> ApiResult<T>
 where
+    I: MediaInput,
     R: Send + 'static,
     T: Send + 'static,
 {
     let reader = app.clone();
     let begun = blocking(move || {
-        let (conversation, rest) = read(&reader)?;
-        if conversation.images.is_empty() {
-            return Ok(Begun::Started(start(&reader, conversation, rest)?));
+        let (mut input, rest) = read(&reader)?;
+        if input.media().is_empty() {
+            return Ok(Begun::Started(start(&reader, input, rest)?));
         }
-        Ok(Begun::Read(conversation, rest, start))
+        check_length(&reader, &input)?;
+        Ok(Begun::Read(input, rest, start))
     });
-    let (mut conversation, rest, start) = match begun.await? {
+    let (mut input, rest, start) = match begun.await? {
         Begun::Started(started) => return Ok(started),
-        Begun::Read(conversation, rest, start) => (conversation, rest, start),
+        Begun::Read(input, rest, start) => (input, rest, start),
     };
-    app.service.encode_images(&mut conversation, client.0).await?;
+    app.service.encode_media(input.media(), client.0).await?;
     let starter = app.clone();
-    blocking(move || start(&starter, conversation, rest)).await
+    blocking(move || start(&starter, input, rest)).await
 }
 
-/// A request that has started, or that waits for its images.
+/// Reads a request and encodes the media of its input, like [`begin`].
+pub async fn read_encoded<I: MediaInput, R: Send + 'static>(
+    app: &Shared,
+    client: Client,
+    read: impl FnOnce(&App) -> ApiResult<(I, R)> + Send + 'static,
+) -> ApiResult<(I, R)> {
+    let reader = app.clone();
+    let (mut input, rest) = blocking(move || {
+        let (mut input, rest) = read(&reader)?;
+        if !input.media().is_empty() {
+            check_length(&reader, &input)?;
+        }
+        Ok((input, rest))
+    })
+    .await?;
+    app.service.encode_media(input.media(), client.0).await?;
+    Ok((input, rest))
+}
+
+/// Checks the length of prompts from the headers of their media.
+fn check_length(app: &App, input: &impl MediaInput) -> ApiResult<()> {
+    let mut measured = input.clone();
+    measured.media().iter_mut().for_each(MediaFile::measure);
+    measured.check_length(app)
+}
+
+/// A request that has started, or that waits for its media.
 #[expect(clippy::large_enum_variant, reason = "short-lived")]
-enum Begun<R, S, T> {
+enum Begun<I, R, S, T> {
     Started(T),
-    Read(Conversation, R, S),
+    Read(I, R, S),
 }

@@ -5,7 +5,7 @@
 //! - [`scheduler`]: continuous batching of sequences in one context; [`metrics`]: its counters
 //! - [`api`]: request fields, validation and errors; [`constraints`]: compiled grammars
 //! - [`chat`]: prompts and parsed output of chats, with tool calls; [`infill`]: fill-in-the-middle prompts
-//! - [`images`]: the encoder of images; [`encoding`]: requests that wait for the encoder
+//! - [`media_encoder`]: the encoder of images and audio; [`encoding`]: requests that wait for the encoder
 //! - [`service`]: completions and chats of one model; [`capabilities`]: its features
 //! - [`embedder`]: embeddings and reranking; [`speech`]: speech recognition;
 //!   [`response_store`]: stored responses
@@ -29,8 +29,8 @@ pub mod embedder;
 pub mod encoding;
 pub mod guard;
 pub mod http;
-pub mod images;
 pub mod infill;
+pub mod media_encoder;
 pub mod metrics;
 pub mod model_pool;
 pub mod native;

@@ -38,12 +38,12 @@ pub struct Metrics {
     pub n_stopped: Counter,
     /// Completions that ended at a token limit or a full context.
     pub n_limited: Counter,
-    /// Number of encoded images.
-    pub n_images_encoded: Counter,
-    /// Number of images found in the cache.
-    pub n_images_cached: Counter,
-    /// Time spent encoding images, in microseconds.
-    pub t_images: Counter,
+    /// Number of encoded images and audio files.
+    pub n_media_encoded: Counter,
+    /// Number of images and audio files found in the cache.
+    pub n_media_cached: Counter,
+    /// Time spent encoding media, in microseconds.
+    pub t_media: Counter,
     /// Number of requests whose client disconnected before the end.
     pub n_abandoned: Counter,
     /// Time from the request to its first token.
@@ -187,9 +187,9 @@ impl Default for Metrics {
             n_tokens_max: Counter::default(),
             n_stopped: Counter::default(),
             n_limited: Counter::default(),
-            n_images_encoded: Counter::default(),
-            n_images_cached: Counter::default(),
-            t_images: Counter::default(),
+            n_media_encoded: Counter::default(),
+            n_media_cached: Counter::default(),
+            t_media: Counter::default(),
             n_abandoned: Counter::default(),
             to_first_token: Histogram::new(),
             between_tokens: Histogram::new(),

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::chat::ChatError;
 use engine::grammar::{Constraint, Grammar};
-use engine::model::Model;
+use engine::model::{Medium, Model};
 use engine::sample::{LogitBias, Token};
 use engine::vocab::Vocab;
 use media::Limits;
@@ -15,10 +15,11 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::api::{ApiResult, Defaults};
 use crate::capabilities::capabilities;
-use crate::chat::{ChatFormat, ChatParams, Conversation, ImageFile, OutputStream, is_control};
+use crate::chat::{ChatFormat, ChatParams, Conversation, MediaFile, OutputStream, is_control};
 use crate::constraints::Constraints;
-use crate::images::ImageEncoder;
+use crate::media_encoder::MediaQueue;
 use crate::scheduler::{Event, Request, Scheduler, SubmitError};
+use crate::speech::SpeechRecognizer;
 
 /// Settings of a served model.
 #[derive(Clone, Debug)]
@@ -58,8 +59,8 @@ pub struct ModelService {
     pub scheduler: Scheduler,
     /// Prompts and output of chats.
     pub chat: ChatFormat,
-    /// Encoder of images, if the model reads them.
-    images: Option<ImageEncoder>,
+    /// Encoder of images or audio, if the model reads them.
+    media: Option<MediaQueue>,
     /// Cache of compiled grammars.
     constraints: Constraints,
     /// Control tokens that appear in every output, if enabled.
@@ -74,21 +75,21 @@ impl ModelService {
     /// # Errors
     /// Returns an error if the chat template is invalid.
     pub fn new(scheduler: Scheduler, params: ServiceParams, chat: ChatParams) -> Result<ModelService, ChatError> {
-        ModelService::with_images(scheduler, params, chat, None)
+        ModelService::with_media(scheduler, params, chat, None)
     }
 
-    /// Serves the scheduler's model with an encoder of images.
+    /// Serves the scheduler's model with an encoder of images or audio.
     ///
     /// # Errors
     /// Returns an error if the chat template is invalid.
-    pub fn with_images(
+    pub fn with_media(
         scheduler: Scheduler,
         params: ServiceParams,
         chat: ChatParams,
-        images: Option<ImageEncoder>,
+        media: Option<MediaQueue>,
     ) -> Result<ModelService, ChatError> {
         let chat = ChatParams {
-            images: images.as_ref().map(|encoder| encoder.format().clone()),
+            media: media.as_ref().map(|encoder| encoder.format().clone()),
             ..chat
         };
         let model = scheduler.model();
@@ -102,7 +103,7 @@ impl ModelService {
         };
         Ok(ModelService {
             chat: ChatFormat::new(model.clone(), chat)?,
-            images,
+            media,
             constraints: Constraints::new(model.clone()),
             special,
             params,
@@ -135,24 +136,38 @@ impl ModelService {
             Scheduler::encodes(self.model()),
             self.chat.supports_tools(),
             self.chat.has_reasoning_tags(),
-            self.chat.reads_images(),
+            self.chat.reads(Medium::Image),
+            self.reads_audio(),
         )
     }
 
-    /// Encodes the images of a conversation, unless they are cached.
+    /// Returns true if the model hears: in prompts, or to transcribe.
+    pub fn reads_audio(&self) -> bool {
+        self.chat.reads(Medium::Audio) || SpeechRecognizer::is_supported(self.model())
+    }
+
+    /// Encodes files, unless they are cached.
     ///
     /// # Errors
-    /// 400 if an image is damaged, 500 if the encoder fails.
-    pub async fn encode_images(&self, conversation: &mut Conversation, client: u64) -> ApiResult<()> {
+    /// 400 if a file is damaged, 500 if the encoder fails.
+    pub async fn encode_media(&self, files: &mut [MediaFile], client: u64) -> ApiResult<()> {
         let owner = self.scheduler.settings().cache_owner(client);
-        match &self.images {
-            Some(encoder) => {
-                encoder
-                    .encode(&mut conversation.images, owner, self.scheduler.metrics())
-                    .await
-            }
+        match &self.media {
+            Some(encoder) => encoder.encode(files, owner, self.scheduler.metrics()).await,
             None => Ok(()),
         }
+    }
+
+    /// Checks that a prompt fits in the context.
+    ///
+    /// # Errors
+    /// 400 if the prompt is too long.
+    pub fn check_length(&self, prompt: &[Token]) -> ApiResult<()> {
+        let (n_prompt, n_ctx) = (prompt.len(), self.scheduler.n_ctx());
+        if n_prompt > n_ctx {
+            return Err(SubmitError::TooLong { n_prompt, n_ctx }.into());
+        }
+        Ok(())
     }
 
     /// Returns the time in seconds since the Unix epoch.
@@ -212,7 +227,7 @@ impl ModelService {
             request.shown = delimiters;
         }
         let trace = request.diagnostics.verbose.then(|| prompt.tokens.clone());
-        (request.prompt, request.images) = (prompt.tokens, prompt.images);
+        (request.prompt, request.images) = (prompt.tokens, prompt.media);
         let (n, events) = (request.n, self.submit(request)?);
         Ok(OutputStream::new(vec![(events, n)], &parser).traced(trace))
     }
@@ -221,7 +236,7 @@ impl ModelService {
     pub fn count(&self, mut conversation: Conversation, requested: Option<&Grammar>) -> ApiResult<usize> {
         let is_constrained = self.grammar(requested, &conversation).is_some();
         conversation.skip_reasoning |= is_constrained && !self.chat.can_reason(&conversation);
-        conversation.images.iter_mut().for_each(ImageFile::measure);
+        conversation.media.iter_mut().for_each(MediaFile::measure);
         Ok(self.chat.prompt(&conversation)?.tokens.len())
     }
 

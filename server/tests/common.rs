@@ -10,7 +10,7 @@ use engine::context::{Context, ContextParams};
 use engine::model::{LoadParams, Model};
 use engine::sample::SamplerParams;
 use engine::speculate::{DraftController, Drafter};
-use llama::parts::Projector;
+use llama::parts::MediaProjector;
 use media::Limits;
 use serde_json::Value as Json;
 use server::api::Defaults;
@@ -18,7 +18,7 @@ use server::app::App;
 use server::chat::ChatParams;
 use server::guard::AccessPolicy;
 use server::http::{ListenParams, Listener, serve};
-use server::images::ImageEncoder;
+use server::media_encoder::MediaQueue;
 use server::router::router;
 use server::scheduler::{Drafters, Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
@@ -59,9 +59,9 @@ pub struct Options {
     pub suffix_first: bool,
     /// Projector file of the model.
     pub projector: Option<Vec<u8>>,
-    /// Size of the cache of encoded images in bytes.
+    /// Size of the cache of encoded media in bytes.
     pub media_cache: usize,
-    /// Maximum size of an image in bytes.
+    /// Maximum size of a medium in bytes.
     pub media_bytes: usize,
     /// Drafter of the first completion.
     pub drafter: Mutex<Option<Box<dyn Drafter>>>,
@@ -105,6 +105,14 @@ impl Options {
         Options {
             model: Some(images::vision_model(Some(TEMPLATE), &images::AROUND_IMAGE)),
             projector: Some(images::projector(images::N_EMBD)),
+            ..Options::default()
+        }
+    }
+
+    /// Returns the options of a server whose model hears.
+    pub fn with_audio() -> Options {
+        Options {
+            projector: Some(images::projector_of("ultravox", images::N_EMBD)),
             ..Options::default()
         }
     }
@@ -264,12 +272,9 @@ impl Server {
 /// Loads a model file and creates its state.
 pub fn app(options: &Options, path: &std::path::Path, name: &str) -> Result<App, String> {
     let model = Arc::new(Model::load(path, archs::ALL, &LoadParams::default()).map_err(|e| e.to_string())?);
-    let encoder = options
-        .projector
-        .as_ref()
-        .map(|bytes| encoder(options, bytes, path, &model));
+    let projector = options.projector.as_ref().map(|bytes| projector(bytes, path, &model));
     let params = ContextParams {
-        media_rows: encoder.as_ref().map_or(0, |_| images::IMAGE_ROWS),
+        media_rows: projector.as_ref().map_or(0, MediaProjector::n_rows),
         n_ctx: options.n_ctx,
         n_seq_max: 2 * options.n_parallel,
         n_batch: 512,
@@ -321,12 +326,14 @@ pub fn app(options: &Options, path: &std::path::Path, name: &str) -> Result<App,
         split_reasoning: true,
         ..ChatParams::default()
     };
-    let service = ModelService::with_images(scheduler, service, chat, encoder).map_err(|e| e.to_string())?;
+    let limits = service.media_limits.clone();
+    let media = projector.map(|projector| MediaQueue::new(projector, limits, options.media_cache).expect("a thread"));
+    let service = ModelService::with_media(scheduler, service, chat, media).map_err(|e| e.to_string())?;
     Ok(App::new(service, params))
 }
 
 /// Writes the projector next to the model and loads it.
-fn encoder(options: &Options, bytes: &[u8], model_path: &std::path::Path, model: &Model) -> ImageEncoder {
+pub fn projector(bytes: &[u8], model_path: &std::path::Path, model: &Model) -> MediaProjector {
     let path = model_path.with_file_name("mmproj.gguf");
     std::fs::write(&path, bytes).expect("writing a projector");
     let params = ContextParams {
@@ -334,12 +341,7 @@ fn encoder(options: &Options, bytes: &[u8], model_path: &std::path::Path, model:
         n_threads_batch: 1,
         ..ContextParams::default()
     };
-    let projector = Projector::open(&path, &LoadParams::default(), &params, model).expect("a projector");
-    let limits = Limits {
-        bytes: options.media_bytes,
-        ..Limits::default()
-    };
-    ImageEncoder::new(projector, limits, options.media_cache)
+    MediaProjector::open(&path, &LoadParams::default(), &params, model).expect("a projector")
 }
 
 impl Drop for Server {

@@ -8,11 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use engine::context::{Context, ContextParams};
 use engine::model::{LoadParams, Model};
 use engine::sample::SamplerParams;
-use llama::parts::{GenerationParams, IMAGE_MARK, Projector, PromptTemplate, Session};
+use llama::parts::{GenerationParams, IMAGE_MARK, PromptTemplate, Session};
 use serde_json::{Value as Json, json};
 use tests::images::{IMAGE_ROWS, IMAGE_SIDE, bitmap};
 
-use crate::common::{Options, Server, TEMPLATE, head};
+use crate::common::{Options, Server, TEMPLATE, head, projector};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -40,37 +40,40 @@ fn chat(seeds: &[usize], text: &str) -> Json {
     json!({"messages": [{"role": "user", "content": parts}], "max_tokens": 8, "ignore_eos": true})
 }
 
-fn content(answer: &Json) -> &str {
+pub fn content(answer: &Json) -> &str {
     answer["choices"][0]["message"]["content"].as_str().unwrap()
 }
 
 /// Returns the value of a counter.
-fn counter(server: &Server, name: &str) -> u64 {
+pub fn counter(server: &Server, name: &str) -> u64 {
     let page = server.get("/metrics").body;
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {name}: {page}")).parse().unwrap()
 }
 
-const ENCODED: &str = "llamacpp:images_encoded_total";
-const CACHED: &str = "llamacpp:images_cached_total";
+pub const ENCODED: &str = "llamacpp:media_encoded_total";
+pub const CACHED: &str = "llamacpp:media_cached_total";
 
-/// Answers a question about an image as `llama run` does.
-fn answer_of_session(seed: usize, text: &str) -> String {
+/// Answers a question about a medium as `llama run` does.
+pub fn answer_of_session(options: &Options, file: &[u8], text: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
-    let [model, projector] = ["model.gguf", "mmproj.gguf"].map(|name| directory.path().join(name));
-    let options = Options::with_images();
-    std::fs::write(&model, options.model.unwrap()).unwrap();
-    std::fs::write(&projector, options.projector.unwrap()).unwrap();
-    let model = std::sync::Arc::new(Model::load(&model, archs::ALL, &LoadParams::default()).unwrap());
+    let path = directory.path().join("model.gguf");
+    let bytes = options.model.clone();
+    std::fs::write(
+        &path,
+        bytes.unwrap_or_else(|| tests::text_model("llama", Some(TEMPLATE))),
+    )
+    .unwrap();
+    let model = std::sync::Arc::new(Model::load(&path, archs::ALL, &LoadParams::default()).unwrap());
+    let mut projector = projector(options.projector.as_ref().unwrap(), &path, &model);
     let params = ContextParams {
         n_ctx: 256,
         n_threads: 1,
         n_threads_batch: 1,
-        media_rows: IMAGE_ROWS,
+        media_rows: projector.n_rows(),
         ..ContextParams::default()
     };
-    let mut projector = Projector::open(&projector, &LoadParams::default(), &params, &model).unwrap();
-    let rows = projector.rows(&bitmap(IMAGE_SIDE, seed)).unwrap();
+    let rows = projector.rows(file).unwrap();
     let template = PromptTemplate::new(TEMPLATE, model.vocab()).unwrap();
     let messages = [engine::chat::Message::user(format!("{IMAGE_MARK}{text}"))];
     let rendered = template
@@ -95,7 +98,7 @@ fn answer_of_session(seed: usize, text: &str) -> String {
 #[test]
 fn all_apis_give_the_answer_of_a_session() {
     let server = server();
-    let expected = answer_of_session(0, "what");
+    let expected = answer_of_session(&Options::with_images(), &bitmap(IMAGE_SIDE, 0), "what");
     let chat_answer = server.ask(CHAT, &chat(&[0], "what"));
     assert_eq!(content(&chat_answer), expected);
     let n_prompt = chat_answer["usage"]["prompt_tokens"].as_u64().unwrap();
@@ -115,8 +118,15 @@ fn all_apis_give_the_answer_of_a_session() {
     assert_eq!(server.ask("/api/chat", &body)["message"]["content"], expected);
     let body = json!({"prompt": "what", "images": [data(0)], "stream": false, "options": options});
     assert_eq!(server.ask("/api/generate", &body)["response"], expected);
+    let prompt = json!({"prompt_string": "<user><__media__>what<assistant>", "multimodal_data": [data(0)]});
+    let body = json!({"prompt": prompt, "n_predict": 8, "ignore_eos": true});
+    let completion = server.ask("/completion", &body);
+    assert_eq!(
+        (&completion["content"], &completion["tokens_evaluated"]),
+        (&json!(expected), &json!(n_prompt))
+    );
     // The image is encoded once, and every route counts the same tokens.
-    assert_eq!((counter(&server, ENCODED), counter(&server, CACHED)), (1, 4));
+    assert_eq!((counter(&server, ENCODED), counter(&server, CACHED)), (1, 5));
     for (path, body) in [
         ("/v1/chat/completions/input_tokens", chat(&[0], "what")),
         ("/v1/responses/input_tokens", json!({ "input": input })),
@@ -380,4 +390,112 @@ fn mutated_requests_are_answered() {
         );
     }
     server.ask(CHAT, &chat(&[0], "what"));
+}
+
+#[test]
+fn oversized_prompts_are_refused_before_images_are_encoded() {
+    let server = Server::with(Options {
+        n_ctx: 64,
+        ..Options::with_images()
+    });
+    let seeds: Vec<usize> = (0..4).collect();
+    let prompt = json!({"prompt_string": "<__media__>".repeat(4), "multimodal_data": seeds.iter().map(|&seed| data(seed)).collect::<Vec<_>>()});
+    for (path, body) in [
+        (CHAT, chat(&seeds, "what")),
+        ("/completion", json!({ "prompt": prompt })),
+    ] {
+        let error = server.refused(path, &body, 400);
+        assert!(
+            error["message"].as_str().unwrap().contains("context size of 64"),
+            "{error}"
+        );
+    }
+    assert_eq!(counter(&server, ENCODED), 0);
+    server.ask(CHAT, &chat(&[0, 1], "what"));
+    assert_eq!(counter(&server, ENCODED), 2);
+}
+
+#[test]
+fn media_of_completions_replace_markers_in_order() {
+    let server = server();
+    let ask = |text: &str, seeds: &[usize]| {
+        let files: Vec<String> = seeds.iter().map(|&seed| data(seed)).collect();
+        let prompt = json!({"prompt_string": text, "multimodal_data": files});
+        json!({"prompt": prompt, "n_predict": 8, "ignore_eos": true})
+    };
+    let answer = |text: &str, seeds: &[usize]| server.ask("/completion", &ask(text, seeds));
+    let two = "a <__media__> b <__media__>";
+    let first = answer(two, &[0, 5]);
+    assert_ne!(first["content"], answer(two, &[5, 0])["content"]);
+    assert_eq!(first["content"], answer(two, &[0, 5])["content"]);
+    // A mark in the text does not stand for an image.
+    let marked = answer(&format!("{IMAGE_MARK}{two}"), &[0, 5]);
+    assert!(marked["tokens_evaluated"].as_u64() > first["tokens_evaluated"].as_u64());
+    // Each prompt of a list has its own media.
+    let mut list = ask(two, &[0, 5]);
+    list["prompt"] = json!([ask(two, &[5, 0])["prompt"], "hello", list["prompt"]]);
+    let answers = server.ask("/completion", &list);
+    assert_eq!(answers[2]["content"], first["content"]);
+    assert_eq!(answers[0]["content"], answer(two, &[5, 0])["content"]);
+    for (body, reason) in [
+        (ask("a", &[0]), "has 0 times <__media__>, expected 1"),
+        (ask(two, &[0]), "has 2 times <__media__>, expected 1"),
+        (
+            json!({"prompt": {"prompt_string": "<__media__>", "multimodal_data": ["!"]}}),
+            "invalid base64",
+        ),
+        (
+            json!({"prompt": {"prompt_string": "<__media__>", "multimodal_data": "a"}}),
+            "expected a list",
+        ),
+    ] {
+        let error = server.refused("/completion", &body, 400);
+        assert!(error["message"].as_str().unwrap().contains(reason), "{error}");
+        assert_eq!(error["param"], "prompt");
+    }
+    let refused = Server::new().refused("/completion", &ask("<__media__>", &[0]), 400);
+    assert!(refused["message"].as_str().unwrap().contains("--mmproj"), "{refused}");
+}
+
+#[test]
+fn images_are_embedded_with_texts() {
+    let server = server();
+    let input = |seed: usize| json!({"content": [part(seed), {"type": "text", "text": "what"}]});
+    let marked = json!({"prompt_string": "<__media__>what", "multimodal_data": [data(0)]});
+    let inputs = json!([input(0), "what", input(5), marked]);
+    let answer = server.ask("/v1/embeddings", &json!({ "input": inputs }));
+    let vector = |i: usize| -> Vec<f64> { serde_json::from_value(answer["data"][i]["embedding"].clone()).unwrap() };
+    let distance = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
+    assert!(distance(&vector(0), &vector(3)) < 1e-8);
+    assert!(distance(&vector(0), &vector(1)) > 1e-3 && distance(&vector(0), &vector(2)) > 1e-6);
+    assert!(answer["usage"]["prompt_tokens"].as_u64().unwrap() > 3 * IMAGE_ROWS as u64);
+    let alone = server.ask("/v1/embeddings", &json!({"input": "what"}));
+    let alone: Vec<f64> = serde_json::from_value(alone["data"][0]["embedding"].clone()).unwrap();
+    assert!(distance(&vector(1), &alone) < 1e-8);
+    let native = server.ask("/embedding", &json!({ "content": input(0) }));
+    let native: Vec<f64> = serde_json::from_value(native[0]["embedding"][0].clone()).unwrap();
+    assert!(distance(&vector(0), &native) < 1e-8);
+    assert_eq!(counter(&server, ENCODED), 2);
+    // The input is too long before its images are encoded.
+    let seeds: Vec<Json> = (10..42).map(part).collect();
+    let error = server.refused("/v1/embeddings", &json!({"input": [{ "content": seeds }]}), 400);
+    assert!(error["message"].as_str().unwrap().contains("at most 256"), "{error}");
+    assert_eq!((&error["param"], counter(&server, ENCODED)), (&json!("input"), 2));
+    for (server, path, input, reason) in [
+        (&Server::new(), "/v1/embeddings", input(0), "--mmproj"),
+        (
+            &server,
+            "/v1/embeddings",
+            json!({"content": [{"type": "video_url"}]}),
+            "of type \"video_url\"",
+        ),
+        (&server, "/api/embed", input(0), "--mmproj"),
+    ] {
+        let refused = server.post(path, &json!({"input": [input]}));
+        assert!(
+            refused.status == 400 && refused.body.contains(reason.replace('"', "\\\"").as_str()),
+            "{}",
+            refused.body
+        );
+    }
 }

@@ -1,6 +1,7 @@
 //! HTTP tests of the server with a tiny model.
 
 mod anthropic;
+mod audio;
 mod batch;
 mod chat;
 mod clients;
@@ -12,6 +13,7 @@ mod defaults;
 mod deploy;
 mod docs;
 mod hostile;
+mod hostile_media;
 mod images;
 mod model_pool;
 mod native;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use engine::builder::{BuildError, Pooling};
-use engine::context::{Batch, Context, ContextError, SeqSet};
+use engine::context::{Batch, Context, ContextError, MediaRows, SeqSet};
 use engine::gguf::seeded;
 use engine::model::Model;
 use engine::vocab::Token;
@@ -91,6 +91,38 @@ fn hidden_states_times_output_matrix_are_logits() {
         let dot = |row: &[f32]| row.iter().zip(h).map(|(a, b)| f64::from(a * b)).sum::<f64>() as f32;
         let expected: Vec<f32> = output.chunks(n_embd).map(dot).collect();
         assert!(nmse(&expected, ctx.logits(i).unwrap()) < 1e-9);
+    }
+}
+
+/// Media rows that equal the embeddings of tokens have the pooled embedding of these tokens.
+#[test]
+fn pooled_embeddings_read_media_rows() {
+    let (m, t) = (model("llama-dense"), tokens("llama-dense"));
+    let (n_embd, n_vocab) = (m.base().n_embd(), m.base().n_vocab());
+    let mut table = vec![0.0; n_embd * n_vocab];
+    seeded::fill_f32("token_embd.weight", 1, &mut table);
+    let row = |token: &Token| table[*token as usize * n_embd..][..n_embd].to_vec();
+    let media = Arc::new(MediaRows::new(7, n_embd, t[4..12].iter().flat_map(row).collect()));
+    for pooling in [Pooling::Last, Pooling::Mean] {
+        let mut ctx = context(&m, |p| {
+            p.pooling = Some(pooling);
+            p.n_seq_max = 3;
+            p.media_rows = media.len();
+        });
+        let mut with_media = batch(&[&t[..20]]);
+        for (pos, &token) in t[..4].iter().enumerate() {
+            with_media.push(token, pos, SeqSet::one(1), true);
+        }
+        with_media.push_media(&media, 0..media.len(), 4, SeqSet::one(1));
+        for (i, &token) in t[12..20].iter().enumerate() {
+            with_media.push(token, 12 + i, SeqSet::one(1), true);
+        }
+        with_media.request_all();
+        ctx.decode(&with_media).unwrap();
+        assert!(
+            nmse(ctx.embedding(0).unwrap(), ctx.embedding(1).unwrap()) < 1e-10,
+            "{pooling:?}"
+        );
     }
 }
 

@@ -9,16 +9,16 @@ use engine::builder::Pooling;
 use engine::context::{Context, ContextParams, DecodeError};
 use engine::finite::check_finite;
 use engine::model::Model;
-use engine::sample::Token;
-use llama::parts::{MAX_TEXTS, decode_texts, default_pooling, n_fitting};
+use llama::parts::{IMAGE_MARK, MAX_TEXTS, MediaPrompt, Rendered, decode_texts, default_pooling, n_fitting};
 
 use crate::args::values::{pooling_mode, positive, threads};
-use crate::args::{AdapterArgs, HubArgs, LoadArgs, PrecisionArgs};
+use crate::args::{AdapterArgs, HubArgs, LoadArgs, PrecisionArgs, ProjectorArgs};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
+use crate::images::Medium;
 use crate::loading::warn_of_threads;
 use crate::naming::model_and_texts;
-use crate::{fetch, format, input, interrupt};
+use crate::{fetch, format, images, input, interrupt};
 
 /// Arguments of `llama embed`.
 #[derive(Debug, Args)]
@@ -60,6 +60,11 @@ pub struct EmbedArgs {
     /// Truncate texts that exceed the model's context
     #[arg(long)]
     pub truncate: bool,
+    /// Image to embed after the texts (may be repeated, or comma-separated)
+    #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "rerank")]
+    pub image: Vec<PathBuf>,
+    #[command(flatten)]
+    pub projector: ProjectorArgs,
     #[command(flatten)]
     pub hub: HubArgs,
     #[command(flatten)]
@@ -116,11 +121,13 @@ struct Embedded {
 /// Embeds the texts and prints the result.
 pub fn run(args: &EmbedArgs) -> Outcome {
     let (model, words) = model_and_texts(args.model.as_deref(), &args.hub, args.words.clone())?;
-    let texts = texts(args, words)?;
+    let mut texts = texts(args, words)?;
     let path = fetch::model(model.as_deref(), &args.hub)?;
     let model = args.load.load(&path, args.precision.mode, None)?;
     let pooling = pooling(args, &model);
-    let inputs = inputs(args, &model, &path, &texts)?;
+    let mut inputs = inputs(args, &model, &path, &texts)?;
+    inputs.extend(image_inputs(args, &model)?);
+    texts.extend(args.image.iter().map(|image| image.display().to_string()));
     let vectors = embed(args, &model, pooling, &inputs)?;
     let mut all: Vec<Embedded> = texts
         .into_iter()
@@ -156,14 +163,14 @@ fn texts(args: &EmbedArgs, words: Vec<String>) -> Outcome<Vec<String>> {
     texts.extend_from_slice(&args.prompt);
     let from = match &args.file {
         Some(path) => Some(input::read(path)?),
-        None if texts.is_empty() => Some(input::standard_input()?),
+        None if texts.is_empty() && args.image.is_empty() => Some(input::standard_input()?),
         None => None,
     };
     if let Some(all) = from {
         let parts = all.split(args.separator.as_str());
         texts.extend(parts.filter(|part| !part.trim().is_empty()).map(str::to_owned));
     }
-    if texts.is_empty() {
+    if texts.is_empty() && args.image.is_empty() {
         return Err(Failure::new(
             "no text given; pass it as an argument, with -p, with -f or on standard input",
         ));
@@ -172,7 +179,7 @@ fn texts(args: &EmbedArgs, words: Vec<String>) -> Outcome<Vec<String>> {
 }
 
 /// Tokenizes each text, or each pair of query and document.
-fn inputs(args: &EmbedArgs, model: &Model, path: &Path, texts: &[String]) -> Outcome<Vec<Vec<Token>>> {
+fn inputs(args: &EmbedArgs, model: &Model, path: &Path, texts: &[String]) -> Outcome<Vec<MediaPrompt>> {
     let vocab = model.vocab();
     let n_max = model.base().n_ctx_train();
     let template = model.metadata().optional::<&str>("tokenizer.chat_template.rerank");
@@ -201,16 +208,52 @@ fn inputs(args: &EmbedArgs, model: &Model, path: &Path, texts: &[String]) -> Out
                 format::plural(tokens.len(), "token")
             )));
         }
-        all.push(tokens);
+        all.push(MediaPrompt::from(tokens));
     }
     Ok(all)
 }
 
-/// Computes the embeddings of all inputs in batches.
-fn embed(args: &EmbedArgs, model: &Arc<Model>, pooling: Pooling, inputs: &[Vec<Token>]) -> Outcome<Vec<Vec<Vec<f32>>>> {
+/// Encodes the images. Each is an input.
+fn image_inputs(args: &EmbedArgs, model: &Model) -> Outcome<Vec<MediaPrompt>> {
+    if args.image.is_empty() {
+        return Ok(Vec::new());
+    }
     let defaults = ContextParams::default();
-    let longest = inputs.iter().map(Vec::len).max().unwrap_or(1);
-    let total: usize = inputs.iter().map(Vec::len).sum();
+    let n_threads = args.threads.unwrap_or(defaults.n_threads);
+    let params = ContextParams {
+        n_threads,
+        n_threads_batch: n_threads,
+        precision: args.precision.mode.into(),
+        ..defaults
+    };
+    let projector = images::projector(&args.projector, &args.load, args.precision.mode, &params, model)?;
+    let missing = "--image needs a projector: pass it with --mmproj, or put it next to the model as mmproj*.gguf";
+    let mut projector = projector.ok_or_else(|| Failure::new(missing))?;
+    let input = |file: &PathBuf| {
+        let rows = images::rows(&mut projector, Medium::Image, file)?;
+        let place = Rendered::plain(IMAGE_MARK.to_string());
+        let tokens = projector
+            .tokenized(model.vocab(), None, place, std::slice::from_ref(&rows))
+            .tokens;
+        Ok(MediaPrompt {
+            tokens,
+            media: vec![rows],
+        })
+    };
+    args.image.iter().map(input).collect()
+}
+
+/// Computes the embeddings of all inputs in batches.
+fn embed(
+    args: &EmbedArgs,
+    model: &Arc<Model>,
+    pooling: Pooling,
+    inputs: &[MediaPrompt],
+) -> Outcome<Vec<Vec<Vec<f32>>>> {
+    let defaults = ContextParams::default();
+    let longest = inputs.iter().map(|input| input.tokens.len()).max().unwrap_or(1);
+    let total: usize = inputs.iter().map(|input| input.tokens.len()).sum();
+    let rows = inputs.iter().flat_map(|input| &input.media).map(|rows| rows.len());
     let n_batch = longest.max(args.batch_size.min(total));
     let n_threads = args.threads.unwrap_or(defaults.n_threads);
     let params = ContextParams {
@@ -222,6 +265,7 @@ fn embed(args: &EmbedArgs, model: &Arc<Model>, pooling: Pooling, inputs: &[Vec<T
         n_threads_batch: n_threads,
         precision: args.precision.mode.into(),
         pooling: Some(pooling),
+        media_rows: rows.max().unwrap_or(0),
         ..defaults
     };
     warn_of_threads(n_threads);
@@ -240,7 +284,7 @@ fn embed(args: &EmbedArgs, model: &Arc<Model>, pooling: Pooling, inputs: &[Vec<T
     Ok(all)
 }
 
-fn embed_batch(context: &mut Context, pooling: Pooling, inputs: &[Vec<Token>]) -> Outcome<Vec<Vec<Vec<f32>>>> {
+fn embed_batch(context: &mut Context, pooling: Pooling, inputs: &[MediaPrompt]) -> Outcome<Vec<Vec<Vec<f32>>>> {
     match decode_texts(context, inputs) {
         Err(DecodeError::Cancelled) => return Err(Failure::Interrupted),
         result => result?,
@@ -249,8 +293,8 @@ fn embed_batch(context: &mut Context, pooling: Pooling, inputs: &[Vec<Token>]) -
         return Err(Failure::new(&rejected.error));
     }
     let mut first = 0;
-    let vectors = inputs.iter().enumerate().map(|(seq, tokens)| {
-        let range = first..first + tokens.len();
+    let vectors = inputs.iter().enumerate().map(|(seq, input)| {
+        let range = first..first + input.tokens.len();
         first = range.end;
         match pooling {
             Pooling::None => range.filter_map(|i| context.logits(i)).map(<[f32]>::to_vec).collect(),
@@ -394,11 +438,11 @@ mod tests {
 
     #[test]
     fn batches_are_filled_up() {
-        let inputs: Vec<Vec<Token>> = [3, 3, 5].map(|n| vec![0; n]).into();
+        let inputs: Vec<MediaPrompt> = [3, 3, 5].map(|n| vec![0; n].into()).into();
         assert_eq!(n_fitting(&inputs, 6), 2);
         assert_eq!(n_fitting(&inputs, 100), 3);
         assert_eq!(n_fitting(&inputs[2..], 1), 1);
-        assert_eq!(n_fitting(&vec![vec![0]; 100], 1000), MAX_TEXTS);
+        assert_eq!(n_fitting(&vec![vec![0].into(); 100], 1000), MAX_TEXTS);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::builder::AudioRules;
 use crate::model::Model;
@@ -103,6 +104,11 @@ impl AudioEncoder {
             return 0;
         }
         self.model().rows_of(n).unwrap_or(0)
+    }
+
+    /// Sets a flag that cancels encoding, which then returns [`DecodeError::Cancelled`].
+    pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
+        self.graph.set_cancel(flag);
     }
 
     /// Returns a digest of a spectrogram and of the encoder, the [`MediaRows::id`] of its rows.

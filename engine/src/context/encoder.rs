@@ -1,6 +1,7 @@
 //! [`MediaEncoder`]: computes the rows of images.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::builder::{ImageRules, ImageSize, PatchGrid};
 use crate::gguf::{Array, Value};
@@ -86,6 +87,11 @@ impl MediaEncoder {
     /// Returns the size of the compute buffers in bytes.
     pub fn n_bytes(&self) -> usize {
         self.graph.n_bytes()
+    }
+
+    /// Sets a flag that cancels encoding, which then returns [`DecodeError::Cancelled`].
+    pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
+        self.graph.set_cancel(flag);
     }
 
     /// Returns a digest of an image and of the encoder, the [`MediaRows::id`] of its rows.

@@ -1,6 +1,7 @@
 //! [`EncoderGraph`]: computes the graph of an encoder of media without a context.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use sha2::{Digest as _, Sha256};
 
@@ -61,6 +62,11 @@ impl EncoderGraph {
         self.runner.reserve(source, &[params])?;
         self.runner.reserve_inputs(n, 1, n);
         Ok(())
+    }
+
+    /// Sets a flag that cancels computations.
+    pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
+        self.runner.set_cancel(flag);
     }
 
     /// Returns the size of the compute buffers in bytes.

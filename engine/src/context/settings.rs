@@ -183,10 +183,13 @@ fn check_media(p: &ContextParams, model: &Model) -> Result<(), ContextError> {
     if model.arch().media_use == MediaUse::None {
         return Err(ContextError::NoMedia { arch });
     }
-    if p.mtp || p.pooling.is_some() {
+    // A pooled batch is one ubatch, but rows that attend to each other have a ubatch of their own.
+    let is_pooled = p.pooling.is_some() && model.arch().media_use == MediaUse::Whole;
+    if p.mtp || is_pooled {
+        let what = if p.mtp { "MTP" } else { "pooling" };
         return Err(ContextError::Param {
             name: "media_rows",
-            expected: "0 together with pooling or MTP".to_owned(),
+            expected: format!("0 together with {what} for architecture {arch}"),
             found: p.media_rows.to_string(),
         });
     }

@@ -3,7 +3,7 @@
 use engine::chat::Message;
 use serde_json::{Map, Value as Json};
 
-use super::images::ImageFile;
+use super::media_files::MediaFile;
 use super::tools::Tools;
 
 /// A chat conversation from which a prompt is rendered.
@@ -11,8 +11,8 @@ use super::tools::Tools;
 pub struct Conversation {
     /// Messages, oldest first.
     pub messages: Vec<Message>,
-    /// Images of the messages, in the order of their marks.
-    pub images: Vec<ImageFile>,
+    /// Images and audio of the messages, in the order of their marks.
+    pub media: Vec<MediaFile>,
     /// Variables of the chat template.
     pub variables: Map<String, Json>,
     /// The completion continues the last message.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engine::chat::{Budget, ChatError, Marks, ReasoningSplit, ReasoningTags};
 use engine::context::MediaRows;
 use engine::grammar::{Constraint, Grammar, Trigger};
-use engine::model::Model;
+use engine::model::{Medium, Model};
 use engine::sample::Token;
 use engine::vocab::{TokenAttr, Vocab};
 use llama::parts::{IMAGE_MARK, PromptTemplate};
@@ -14,7 +14,7 @@ use serde_json::{Map, Value as Json};
 use tracing::warn;
 
 use super::conversation::Conversation;
-use super::images::{ImageFile, ImageFormat};
+use super::media_files::{MediaFile, MediaFormat, plural_of};
 use super::parser::OutputParser;
 use super::parts::ContentReader;
 use super::tools::{
@@ -45,8 +45,8 @@ pub struct ChatParams {
     pub reasoning_budget: Option<usize>,
     /// Text appended to reasoning that is cut off at the budget.
     pub reasoning_message: String,
-    /// Sizes and limits of images; `None` if the model reads text only.
-    pub images: Option<ImageFormat>,
+    /// Sizes and limits of media; `None` if the model reads text only.
+    pub media: Option<MediaFormat>,
 }
 
 /// Rendered and tokenized prompt.
@@ -54,8 +54,8 @@ pub struct ChatParams {
 pub struct Prompt {
     pub text: String,
     pub tokens: Vec<Token>,
-    /// Images whose rows are in the prompt.
-    pub images: Vec<Arc<MediaRows>>,
+    /// Media whose rows are in the prompt.
+    pub media: Vec<Arc<MediaRows>>,
     /// Reasoning tags that the completion may contain.
     pub tags: Option<ReasoningTags>,
 }
@@ -165,12 +165,17 @@ impl ChatFormat {
 
     /// Returns a reader of messages for the model.
     pub fn content_reader(&self) -> ContentReader {
-        ContentReader::new(self.params.images.clone())
+        ContentReader::new(self.params.media.clone())
     }
 
-    /// Returns true if the model reads images.
-    pub fn reads_images(&self) -> bool {
-        self.params.images.is_some()
+    /// Returns sizes and limits of the media that the model reads; `None` if the model reads text only.
+    pub fn media(&self) -> Option<&MediaFormat> {
+        self.params.media.as_ref()
+    }
+
+    /// Returns true if the model reads this medium in prompts.
+    pub fn reads(&self, medium: Medium) -> bool {
+        self.media().is_some_and(|format| format.layout.medium() == medium)
     }
 
     /// Returns the problem of the template with tools, if general instructions replace its own format.
@@ -260,15 +265,12 @@ impl ChatFormat {
             template.close_reasoning(&mut rendered);
         }
         rendered.push_content(prefix, template, vocab);
-        let images: Vec<_> = conversation
-            .images
-            .iter()
-            .map(ImageFile::encoded)
-            .collect::<ApiResult<_>>()?;
-        let prompt = match &self.params.images {
-            Some(format) if !images.is_empty() => {
-                check_marks(rendered.text(), images.len())?;
-                format.layout.tokenized(vocab, Some(template), rendered, &images)
+        let files = conversation.media.iter();
+        let media: Vec<_> = files.map(MediaFile::encoded).collect::<ApiResult<_>>()?;
+        let prompt = match &self.params.media {
+            Some(format) if !media.is_empty() => {
+                check_marks(rendered.text(), media.len(), format)?;
+                format.layout.tokenized(vocab, Some(template), rendered, &media)
             }
             _ => template.tokenized(vocab, rendered),
         };
@@ -276,7 +278,7 @@ impl ChatFormat {
         Ok(Prompt {
             text: prompt.text,
             tokens: prompt.tokens,
-            images,
+            media,
             tags: if splits { self.tags } else { None },
         })
     }
@@ -466,13 +468,14 @@ impl ChatFormat {
     }
 }
 
-/// Checks that the chat template has kept all images.
-fn check_marks(text: &str, n_images: usize) -> ApiResult<()> {
+/// Checks that the chat template has kept all media.
+fn check_marks(text: &str, n_media: usize, format: &MediaFormat) -> ApiResult<()> {
+    let media = plural_of(format.layout.medium());
     match text.matches(IMAGE_MARK).count() {
-        n if n == n_images => Ok(()),
+        n if n == n_media => Ok(()),
         n => Err(ApiError::field(
             "messages",
-            format_args!("the messages have {n_images} images, but the chat template puts {n} into the prompt"),
+            format_args!("the messages have {n_media} {media}, but the chat template puts {n} into the prompt"),
         )),
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 use super::parts::ContentReader;
 use crate::api::{ApiError, ApiResult, text_of};
 
-/// Parses a list of messages. Their images are collected by `reader`.
+/// Parses a list of messages. Their media are collected by `reader`.
 pub fn messages(list: Vec<Json>, reader: &mut ContentReader) -> ApiResult<Vec<Message>> {
     if list.is_empty() {
         return Err(ApiError::field("messages", "must not be empty"));
@@ -93,7 +93,7 @@ fn message(i: usize, value: Json, reader: &mut ContentReader) -> ApiResult<Messa
 fn content(i: usize, role: &str, fields: &mut Map<String, Json>, reader: &mut ContentReader) -> ApiResult<String> {
     let path = |field: &str| format!("messages[{i}]{field}");
     reader.enter(&path(".images"), role);
-    let images = reader.image_list(fields.remove("images").unwrap_or_default());
+    let images = reader.list(fields.remove("images").unwrap_or_default());
     let images = images.map_err(|what| ApiError::field(&path(".images"), what))?;
     let field = path(".content");
     let mut content = match fields.remove("content") {

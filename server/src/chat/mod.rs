@@ -13,7 +13,8 @@
 //!                              └─Event: text of each token─► OutputStream ─OutputDelta─► API
 //! ```
 //!
-//! - [`messages`], [`tools`]: readers of the messages and tools of a request; [`ImageFile`]: an image in a message
+//! - [`messages`], [`tools`]: readers of the messages and tools of a request; [`MediaFile`]: an image or audio in
+//!   a message
 //! - [`Conversation`]: a request that is independent of its API
 //! - [`ChatFormat`]: renders prompts, and chooses grammar, reasoning budget and parser
 //! - [`OutputParser`]: splits the text of one completion into [`OutputEvent`]s: reasoning, content, calls
@@ -23,7 +24,7 @@
 mod conversation;
 mod event;
 mod format;
-mod images;
+mod media_files;
 pub mod messages;
 mod output;
 mod parser;
@@ -33,7 +34,7 @@ pub mod tools;
 pub use conversation::Conversation;
 pub use event::{Call, OutputEvent};
 pub use format::{ChatFormat, ChatParams, Prompt, is_control};
-pub use images::{ImageFile, ImageFormat};
+pub use media_files::{MediaFile, MediaFormat, medium_of};
 pub use output::{Choice, OutputDelta, OutputStream, StreamItem, Trace, Usage};
 pub use parser::OutputParser;
 pub use parts::ContentReader;

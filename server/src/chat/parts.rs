@@ -1,12 +1,13 @@
-//! Text and images of the parts of a message's content. Other parts become notes, so that a conversation with such a
-//! part remains usable.
+//! Text, images, and audio of the parts of a message's content. Other parts become notes, so that a conversation with
+//! such a part remains usable.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE};
+use engine::model::Medium;
 use llama::parts::{IMAGE_MARK, without_marks};
 use serde_json::{Map, Value as Json};
 
-use super::images::{ImageFile, ImageFormat, MAX_IMAGES, is_image, part_data, plain_data};
+use super::media_files::{MAX_MEDIA, MediaFile, MediaFormat, medium_of, name_of, part_data, plain_data, plural_of};
 use crate::api::{shown, text_of};
 
 /// Maximum length of a part's type in messages.
@@ -14,22 +15,34 @@ const MAX_KIND: usize = 32;
 /// Maximum nesting depth of parts.
 const MAX_DEPTH: usize = 8;
 
-/// Reader of the content of messages. Collects the images, and warnings about parts that become notes.
+/// Reader of the content of messages. Collects the media, and warnings about parts that become notes.
 #[derive(Debug, Default)]
 pub struct ContentReader {
-    /// Sizes and limits of images; `None` if the model reads text only.
-    format: Option<ImageFormat>,
+    /// Sizes and limits of media; `None` if the model reads text only.
+    format: Option<MediaFormat>,
     /// Field of the request that is being read.
     field: String,
-    /// Images of the field are replaced by notes.
-    notes_images: bool,
-    images: Vec<ImageFile>,
+    /// Treatment of the media of the field.
+    media_in: MediaIn,
+    files: Vec<MediaFile>,
     warnings: Vec<String>,
 }
 
+/// Treatment of the media of a message, which follows from its role.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum MediaIn {
+    /// A medium that the model does not read is an error.
+    #[default]
+    User,
+    /// A medium that the model does not read becomes a note, so that long sessions can continue.
+    Tool,
+    /// All media become notes.
+    Assistant,
+}
+
 impl ContentReader {
-    /// Creates a reader for a model that reads images, or text only.
-    pub fn new(format: Option<ImageFormat>) -> ContentReader {
+    /// Creates a reader for a model that reads media, or text only.
+    pub fn new(format: Option<MediaFormat>) -> ContentReader {
         ContentReader {
             format,
             ..ContentReader::default()
@@ -37,21 +50,21 @@ impl ContentReader {
     }
 
     /// Starts reading the content of a message with this role. `field` names the content in errors.
-    ///
-    /// Images of a user require a model that reads images. Images of tools become notes if the model reads text only,
-    /// so that long sessions can continue. Images of the assistant always become notes.
     pub fn enter(&mut self, field: &str, role: &str) {
         field.clone_into(&mut self.field);
-        let is_read = self.format.is_some() && role != "assistant";
-        self.notes_images = !is_read && role != "user";
+        self.media_in = match role {
+            "user" => MediaIn::User,
+            "assistant" => MediaIn::Assistant,
+            _ => MediaIn::Tool,
+        };
     }
 
-    /// Returns the images in the order of their marks, and a warning for each kind of part that became a note.
-    pub fn finish(self) -> (Vec<ImageFile>, Vec<String>) {
-        (self.images, self.warnings)
+    /// Returns the media in the order of their marks, and a warning for each kind of part that became a note.
+    pub fn finish(self) -> (Vec<MediaFile>, Vec<String>) {
+        (self.files, self.warnings)
     }
 
-    /// Returns the text of a `content` value: a string, or the concatenated text of its parts. Each image becomes an
+    /// Returns the text of a `content` value: a string, or the concatenated text of its parts. Each medium becomes an
     /// [`IMAGE_MARK`].
     pub fn text(&mut self, content: Json) -> Result<String, String> {
         match content {
@@ -61,10 +74,10 @@ impl ContentReader {
         }
     }
 
-    /// Reads a list of images that is separate from the content of a message, as in Ollama's API: base64 data without a
-    /// media type. Returns the marks of the images.
-    pub fn image_list(&mut self, images: Json) -> Result<String, String> {
-        let list = match images {
+    /// Reads a list of media that is separate from the content of a message, as in Ollama's API: base64 data without a
+    /// media type. Returns the marks of the media.
+    pub fn list(&mut self, media: Json) -> Result<String, String> {
+        let list = match media {
             Json::Array(list) => list,
             Json::Null => Vec::new(),
             other => return Err(format!("expected a list of base64 texts, found {}", shown(&other))),
@@ -72,35 +85,62 @@ impl ContentReader {
         if list.is_empty() {
             return Ok(String::new());
         }
-        if self.notes_images {
+        let medium = self.medium().unwrap_or(Medium::Image);
+        if self.notes(medium) {
             self.warn("images");
             return Ok(format!("\n{}", note("image", &Map::new())));
         }
+        let data = |data: Json, max| plain_data(data.as_str().ok_or("expected base64 data")?, max);
         list.into_iter()
-            .map(|data| self.image(|max| plain_data(&data, max)))
+            .map(|value| self.file(medium, |max| data(value, max)))
             .collect()
     }
 
-    /// Reads an image and returns its mark.
-    fn image(&mut self, data: impl FnOnce(usize) -> Result<Vec<u8>, String>) -> Result<String, String> {
+    /// Returns true if the model reads media.
+    pub fn reads_media(&self) -> bool {
+        self.format.is_some()
+    }
+
+    /// Returns the medium that the model reads.
+    fn medium(&self) -> Option<Medium> {
+        self.format.as_ref().map(|format| format.layout.medium())
+    }
+
+    /// Returns true if files of a medium become notes in the current message.
+    fn notes(&self, medium: Medium) -> bool {
+        match self.media_in {
+            MediaIn::User => false,
+            MediaIn::Tool => self.medium() != Some(medium),
+            MediaIn::Assistant => true,
+        }
+    }
+
+    /// Reads a file and returns its mark.
+    fn file(&mut self, medium: Medium, data: impl FnOnce(usize) -> Result<Vec<u8>, String>) -> Result<String, String> {
         let Some(format) = &self.format else {
             return Err(
-                "this model reads text only; to send images, serve a vision model with its projector (--mmproj)"
+                "this model reads text only; to send images or audio, serve a model with its projector (--mmproj)"
                     .to_owned(),
             );
         };
-        let number = self.images.len() + 1;
-        let image = match number <= MAX_IMAGES {
-            true => data(format.limits.bytes).and_then(|bytes| ImageFile::new(bytes, format, &self.field, number)),
-            false => Err(format!("the limit is {MAX_IMAGES} images")),
+        let (number, name) = (self.files.len() + 1, name_of(medium));
+        let title = format!("{name} {number} of the request");
+        let read = format.layout.medium();
+        let file = match number <= MAX_MEDIA {
+            true if read != medium => Err(format!(
+                "the projector of this model encodes {}, not {}",
+                plural_of(read),
+                plural_of(medium)
+            )),
+            true => data(format.limits.bytes).and_then(|bytes| MediaFile::new(bytes, format, &self.field, &title)),
+            false => Err(format!("the limit is {MAX_MEDIA} images or audio files")),
         };
-        let image = image.map_err(|why| format!("image {number} of the request: {why}"))?;
-        self.images.push(image);
+        self.files.push(file.map_err(|why| format!("{title}: {why}"))?);
         Ok(IMAGE_MARK.to_string())
     }
 
-    /// Returns text without marks of images.
-    fn plain(&self, text: String) -> String {
+    /// Returns text without marks of media.
+    pub fn plain(&self, text: String) -> String {
         match self.format {
             Some(_) if text.contains(IMAGE_MARK) => without_marks(&text),
             _ => text,
@@ -136,8 +176,8 @@ impl ContentReader {
                 None => self.note(&kind, &fields),
             });
         }
-        if is_image(&kind) && !self.notes_images {
-            return self.image(|max| part_data(&fields, max));
+        if let Some(medium) = medium_of(&kind).filter(|&medium| !self.notes(medium)) {
+            return self.file(medium, |max| part_data(&fields, max));
         }
         match read(&fields, &kind) {
             Part::Text(text) => Ok(self.plain(text)),
@@ -191,11 +231,10 @@ fn read(fields: &Map<String, Json>, kind: &str) -> Part {
 
 /// Returns the note in place of a part.
 fn note(kind: &str, fields: &Map<String, Json>) -> String {
-    let kind = match kind {
-        "image_url" | "input_image" => "image",
-        "input_audio" | "audio_url" => "audio",
-        "video_url" => "video",
-        kind => kind,
+    let kind = match (medium_of(kind), kind) {
+        (Some(medium), _) => name_of(medium),
+        (None, "video_url") => "video",
+        (None, kind) => kind,
     };
     let title = title(fields).map(|title| format!(" {title:?}")).unwrap_or_default();
     format!("[{kind}{title} omitted: not supported by this model]")
@@ -282,12 +321,12 @@ mod tests {
     }
 
     #[test]
-    fn images_of_users_need_a_model_that_reads_them() {
+    fn media_of_users_need_a_model_that_reads_them() {
         let parts = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]);
         let mut reader = ContentReader::new(None);
         reader.enter("messages[0].content", "user");
         assert!(reader.text(parts.clone()).unwrap_err().contains("--mmproj"));
-        assert!(reader.image_list(json!(["AA"])).unwrap_err().contains("--mmproj"));
+        assert!(reader.list(json!(["AA"])).unwrap_err().contains("--mmproj"));
         reader.enter("messages[1].content", "assistant");
         assert!(reader.text(parts).unwrap().contains("omitted"));
         assert_eq!(reader.finish().1, ["content of type image_url"]);

@@ -3,6 +3,7 @@
 use axum::Extension;
 use axum::extract::State;
 use engine::sample::Token;
+use llama::parts::MediaPrompt;
 use serde_json::{Map, Value as Json, json};
 
 use super::answer::{Finished, stop};
@@ -15,7 +16,8 @@ use crate::api::{
 };
 use crate::app::{App, Shared};
 use crate::chat::{OutputDelta, OutputParser, OutputStream, Usage};
-use crate::http::{Body, Client, EventEncoder, blocking, json, stream, warned};
+use crate::encoding::begin;
+use crate::http::{Body, Client, EventEncoder, json, stream, warned};
 use crate::openai::{
     Prompts, chat_logprob_json, event, failed, probability_json, progress_json, prompt_list, timings_json,
 };
@@ -25,7 +27,7 @@ use crate::scheduler::{Finish, LogprobSource, PromptProgress, Request, TokenLogp
 pub const FIELDS: &[Field] = &[
     Field::any(
         "prompt",
-        "String, list of tokens and strings, or object with `prompt_string`. A list of these returns a list of responses.",
+        "String, list of tokens and strings, or object with `prompt_string` and `multimodal_data`, a list of images or audio files as base64; each `<__media__>` in the string stands for the next file. A list of these returns a list of responses.",
     ),
     Field::integer(
         "n_predict",
@@ -76,7 +78,10 @@ enum CompletionKind {
 }
 
 struct ResponseMeta {
-    prompts: Prompts,
+    /// Tokens of the prompts.
+    prompts: Vec<Vec<Token>>,
+    /// True if the request has a list of prompts.
+    is_list: bool,
     /// Source of the returned probabilities; `None` returns none.
     probabilities: Option<LogprobSource>,
     /// Return the output tokens.
@@ -108,9 +113,9 @@ pub async fn infill(State(app): State<Shared>, Extension(client): Extension<Clie
 }
 
 async fn run(app: Shared, client: Client, body: Map<String, Json>, kind: CompletionKind) -> ApiResult {
-    let shared_app = app.clone();
-    let (mut completion, meta) = blocking(move || ask(&shared_app, client, body, kind)).await?;
-    let (ignored_fields, is_list) = (meta.ignored_fields.clone(), meta.prompts.is_list);
+    let read = move |app: &App| read(app, client, body, kind);
+    let (mut completion, meta) = begin(&app, client, read, start).await?;
+    let (ignored_fields, is_list) = (meta.ignored_fields.clone(), meta.is_list);
     let mut encoder = CompletionStream {
         answer: Answer::new(0, &meta, Usage::default()),
         app,
@@ -137,12 +142,13 @@ async fn run(app: Shared, client: Client, body: Map<String, Json>, kind: Complet
     Ok(warned(json(&body), &ignored_fields))
 }
 
-fn ask(
+/// Reads the prompts and all other fields.
+fn read(
     app: &App,
     Client(client): Client,
     body: Map<String, Json>,
     kind: CompletionKind,
-) -> ApiResult<(OutputStream, ResponseMeta)> {
+) -> ApiResult<(Prompts, (Request, ResponseMeta))> {
     let service = &app.service;
     let tables: &[&[Field]] = match kind {
         CompletionKind::Plain => &[FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS],
@@ -153,10 +159,7 @@ fn ask(
     let mut request = generating(&mut fields, &service.params.defaults)?;
     request.client = client;
     let prompts = match kind {
-        CompletionKind::Infill => Prompts {
-            tokens: vec![read_infill(&mut fields)?.prompt(service)?],
-            is_list: false,
-        },
+        CompletionKind::Infill => Prompts::one(read_infill(&mut fields)?.prompt(service)?),
         CompletionKind::Plain => prompt_list(&mut fields, "prompt", MAX_PROMPTS, service)?,
     };
     let (n_predict, max_tokens) = (fields.integer("n_predict")?, fields.integer("max_tokens")?);
@@ -166,7 +169,7 @@ fn ask(
     let probabilities = probabilities(&mut fields, &mut request, tokens || is_stream)?;
     // Negative values count as 0.
     let n_indent = fields.integer("n_indent")?.and_then(|n| usize::try_from(n).ok());
-    if n_indent.is_some_and(|n| n > 0) && prompts.tokens.len() > 1 {
+    if n_indent.is_some_and(|n| n > 0) && prompts.n_prompts() > 1 {
         return Err(ApiError::field("n_indent", "cannot be combined with several prompts"));
     }
     let only = only(&mut fields)?;
@@ -182,11 +185,24 @@ fn ask(
         n_indent: n_indent.unwrap_or(0),
         only,
         ignored_fields,
-        prompts,
+        is_list: prompts.is_list,
+        prompts: Vec::new(),
     };
-    let submit = |prompt: &Vec<Token>| -> ApiResult<_> {
+    Ok((prompts, (request, meta)))
+}
+
+/// Starts the completions of all prompts.
+fn start(
+    app: &App,
+    prompts: Prompts,
+    (request, mut meta): (Request, ResponseMeta),
+) -> ApiResult<(OutputStream, ResponseMeta)> {
+    let service = &app.service;
+    let prompts = prompts.tokenized(service)?;
+    let submit = |prompt: &MediaPrompt| -> ApiResult<_> {
         let request = Request {
-            prompt: prompt.clone(),
+            prompt: prompt.tokens.clone(),
+            images: prompt.media.clone(),
             ..request.clone()
         };
         let submitted = service.submit(request).map_err(|e| ApiError {
@@ -195,7 +211,8 @@ fn ask(
         });
         submitted.map(|events| (events, 1))
     };
-    let submitted = meta.prompts.tokens.iter().map(submit).collect::<ApiResult<Vec<_>>>()?;
+    let submitted = prompts.iter().map(submit).collect::<ApiResult<Vec<_>>>()?;
+    meta.prompts = prompts.into_iter().map(|prompt| prompt.tokens).collect();
     Ok((OutputStream::new(submitted, &OutputParser::none()), meta))
 }
 
@@ -309,7 +326,7 @@ impl CompletionStream {
         let usage = usage.since(&self.answer.before);
         self.answer.content += &self.answer.indent.push("", true);
         let answer = &self.answer;
-        let prompt = self.meta.prompts.tokens.get(answer.index).map(Vec::as_slice);
+        let prompt = self.meta.prompts.get(answer.index).map(Vec::as_slice);
         let finished = Finished {
             index: answer.index,
             content: &answer.content,

@@ -1,18 +1,20 @@
 //! llama-server's `/embedding`.
 
+use axum::Extension;
 use axum::extract::State;
 use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, Fields};
 use crate::app::{App, Shared};
-use crate::http::{Body, json};
-use crate::openai::{self, MAX_TEXTS, prompts, with_embedder};
+use crate::encoding::read_encoded;
+use crate::http::{Body, Client, blocking, json};
+use crate::openai::{self, MAX_TEXTS, Prompts, prompt_list};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
     Field::any(
         "content",
-        "String, list of strings, list of tokens, or list of token lists.",
+        "String, list of strings, list of tokens, list of token lists, or objects as in `/v1/embeddings`.",
     ),
     Field::any("input", "Alias of `content`."),
     Field::integer(
@@ -27,21 +29,26 @@ const MAX_ORDER: i64 = 64;
 
 /// Handles `POST /embedding`. Each embedding is wrapped in a list, as in llama-server, whose list may have an
 /// element per token.
-pub async fn embedding(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    with_embedder(app, |app| &app.embedder, body, FIELDS, embed).await
+pub async fn embedding(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
+    let read = move |app: &App| read(app, Fields::new(body, &[FIELDS], false)?);
+    let (prompts, order) = read_encoded(&app, client, read).await?;
+    let shared = app.clone();
+    let _guard = shared.embedder.exclusive().await;
+    blocking(move || embed(&app, prompts, order)).await
 }
 
 /// Handles `POST /embeddings` in OpenAI's format. Without pooling, OpenAI's format has no place for the vectors of
 /// tokens, so the response has llama-server's format.
-pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResult {
+pub async fn embeddings(State(app): State<Shared>, client: Extension<Client>, Body(body): Body) -> ApiResult {
     if app.embedder.is_per_token() {
-        embedding(State(app), Body(body)).await
+        embedding(State(app), client, Body(body)).await
     } else {
-        openai::embeddings(State(app), Body(body)).await
+        openai::embeddings(State(app), client, Body(body)).await
     }
 }
 
-fn embed(app: &App, mut fields: Fields) -> ApiResult {
+/// Reads the prompts, and the order of the norm.
+fn read(app: &App, mut fields: Fields) -> ApiResult<(Prompts, Option<i64>)> {
     let service = &app.service;
     let order = fields.integer("embd_normalize")?;
     if order.is_some_and(|order| !(-1..=MAX_ORDER).contains(&order)) {
@@ -53,9 +60,13 @@ fn embed(app: &App, mut fields: Fields) -> ApiResult {
         (None, Some(_)) => "input",
         _ => "content",
     };
-    let texts = prompts(&mut fields, name, MAX_TEXTS, service)?;
+    let prompts = prompt_list(&mut fields, name, MAX_TEXTS, service)?.to_embed(name);
     fields.finish()?;
-    let vectors = app.embedder.vectors(&texts)?;
+    Ok((prompts, order))
+}
+
+fn embed(app: &App, prompts: Prompts, order: Option<i64>) -> ApiResult {
+    let vectors = app.embedder.vectors(&prompts.tokenized(&app.service)?)?;
     // As in llama-server, the vectors of tokens are not normalized.
     let order = if app.embedder.is_per_token() {
         -1

@@ -3,6 +3,7 @@
 
 use axum::extract::State;
 use engine::sample::Token;
+use llama::parts::MediaPrompt;
 use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, Fields, between, text_of};
@@ -63,7 +64,7 @@ fn rank(app: &App, mut fields: Fields) -> ApiResult {
     fields.finish()?;
     let pairs = documents
         .iter()
-        .map(|document| pair(app, &query, document))
+        .map(|document| pair(app, &query, document).map(MediaPrompt::from))
         .collect::<ApiResult<Vec<_>>>()?;
     let scores = app.ranker.rank(&pairs)?;
     let mut ranked: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use engine::model::Medium;
 use serde_json::{Value as Json, json};
 
 use super::settings::{limit_json, sampler_json};
@@ -13,9 +14,9 @@ use crate::api::{ApiError, ApiResult};
 use crate::app::Shared;
 use crate::http::json;
 use crate::metrics::{Counter, Gauges, Histogram, Metrics, Rates};
+use crate::openai::MEDIA_MARKER;
 use crate::scheduler::Scheduler;
 use crate::service::ModelService;
-use crate::speech::SpeechRecognizer;
 
 /// Handles `GET /health`.
 pub async fn health(State(app): State<Shared>) -> ApiResult {
@@ -78,7 +79,8 @@ pub fn props_json(service: &ModelService) -> Json {
         "chat_template_tool_problem": service.chat.tool_problem(),
         "bos_token": text(service.vocab().bos()),
         "eos_token": text(service.vocab().eos()),
-        "modalities": { "vision": service.chat.reads_images(), "audio": SpeechRecognizer::is_supported(service.model()) },
+        "modalities": { "vision": service.chat.reads(Medium::Image), "audio": service.reads_audio() },
+        "media_marker": MEDIA_MARKER,
         "build_info": service.params.build,
         "is_sleeping": false,
     })
@@ -216,17 +218,19 @@ const LLAMACPP: &[Metric] = &[
         "Sequences of drafted tokens that were verified.",
         |n| count(&n.metrics.n_draft_sequences),
     ),
-    counter("llamacpp:images_encoded_total", "Encoded images.", |n| {
-        count(&n.metrics.n_images_encoded)
+    counter("llamacpp:media_encoded_total", "Encoded images and audio files.", |n| {
+        count(&n.metrics.n_media_encoded)
     }),
     counter(
-        "llamacpp:images_cached_total",
-        "Images found in the cache of encoded images.",
-        |n| count(&n.metrics.n_images_cached),
+        "llamacpp:media_cached_total",
+        "Images and audio files found in the cache of encoded media.",
+        |n| count(&n.metrics.n_media_cached),
     ),
-    counter("llamacpp:images_seconds_total", "Time spent encoding images.", |n| {
-        seconds(&n.metrics.t_images)
-    }),
+    counter(
+        "llamacpp:media_seconds_total",
+        "Time spent encoding images and audio files.",
+        |n| seconds(&n.metrics.t_media),
+    ),
     gauge(
         "llamacpp:n_busy_slots_per_decode",
         "Mean number of sequences per decode call.",

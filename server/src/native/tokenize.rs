@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, Fields, integer_of};
 use crate::app::Shared;
-use crate::chat::ImageFile;
+use crate::chat::MediaFile;
 use crate::http::{Body, blocking, json};
 use crate::openai::conversation;
 
@@ -137,7 +137,7 @@ pub async fn apply_template(State(app): State<Shared>, Body(body): Body) -> ApiR
             return Err(ApiError::field("add_generation_prompt", why));
         }
         conversation.without_answer = starts_answer == Some(false) && !conversation.continues_last;
-        conversation.images.iter_mut().for_each(ImageFile::measure);
+        conversation.media.iter_mut().for_each(MediaFile::measure);
         let prompt = app.service.chat.prompt(&conversation)?;
         Ok(json(&json!({ "prompt": prompt.text })))
     })

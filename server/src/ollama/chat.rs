@@ -27,7 +27,7 @@ use crate::service::ModelService;
 pub const CHAT_FIELDS: &[Field] = &[
     Field::list(
         "messages",
-        "Messages, oldest first: objects with `role`, `content`, and `images` (a list of base64 texts). If empty, the server only confirms that the model is loaded.",
+        "Messages, oldest first: objects with `role`, `content`, and `images` (a list of images or audio files as base64). If empty, the server only confirms that the model is loaded.",
     ),
     Field::list("tools", "Tool definitions."),
     MODEL,
@@ -53,7 +53,7 @@ pub const GENERATE_FIELDS: &[Field] = &[
     ),
     Field::list(
         "images",
-        "Images before the prompt, as base64; the model must be served with a projector (`--mmproj`).",
+        "Images or audio before the prompt, as base64; the model must be served with a projector (`--mmproj`).",
     ),
     Field::flag("raw", "Continue the prompt without applying the chat template (false)."),
     MODEL,
@@ -237,7 +237,7 @@ fn read_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResul
     let suffix = fields.text("suffix")?.filter(|text| !text.is_empty());
     let mut reader = service.chat.content_reader();
     reader.enter("images", "user");
-    let marks = reader.image_list(fields.take("images").unwrap_or_default());
+    let marks = reader.list(fields.take("images").unwrap_or_default());
     let marks = marks.map_err(|why| ApiError::field("images", why))?;
     let is_raw = fields.flag("raw")?.unwrap_or(false);
     common.started.ignored_fields.extend(fields.finish()?);
@@ -281,12 +281,12 @@ impl CommonFields {
         reader: ContentReader,
         tools: Option<Tools>,
     ) -> (Conversation, CommonFields) {
-        let (images, omitted) = reader.finish();
+        let (media, omitted) = reader.finish();
         self.started.ignored_fields.extend(omitted);
         self.step = Step::Chat;
         let conversation = Conversation {
             messages,
-            images,
+            media,
             variables: std::mem::take(&mut self.variables),
             tools,
             ..Conversation::default()

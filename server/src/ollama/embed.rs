@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use axum::extract::State;
+use llama::parts::MediaPrompt;
 use serde_json::json;
 
 use crate::api::{ApiResult, Field, Fields};
@@ -54,7 +55,7 @@ fn embed_one(app: &App, mut fields: Fields) -> ApiResult {
     }
     let mut tokens = service.tokens(&text);
     tokens.truncate(app.embedder.n_max());
-    let vectors = app.embedder.embed(&[tokens])?;
+    let vectors = app.embedder.embed(&[tokens.into()])?;
     Ok(json(&json!({ "embedding": vectors.first() })))
 }
 
@@ -68,12 +69,14 @@ fn embed_all(app: &App, mut fields: Fields) -> ApiResult {
     if truncate {
         texts.iter_mut().for_each(|text| text.truncate(app.embedder.n_max()));
     }
+    let n_tokens: usize = texts.iter().map(Vec::len).sum();
+    let texts: Vec<MediaPrompt> = texts.into_iter().map(MediaPrompt::from).collect();
     let vectors = shortened(app.embedder.embed(&texts)?, n_dimensions);
     Ok(json(&json!({
         "model": service.params.name,
         "embeddings": vectors,
         "total_duration": u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
         "load_duration": 0,
-        "prompt_eval_count": texts.iter().map(Vec::len).sum::<usize>(),
+        "prompt_eval_count": n_tokens,
     })))
 }

@@ -28,7 +28,7 @@ use crate::scheduler::{Finish, MAX_CHOICES, PromptProgress, Request, TokenLogpro
 pub const FIELDS: &[Field] = &[
     Field::list(
         "messages",
-        "Messages, oldest first: objects with `role` and `content`: a string, or a list of `text` and `image_url` parts. Images are `data:` URLs; the model must be served with a projector (`--mmproj`).",
+        "Messages, oldest first: objects with `role` and `content`: a string, or a list of `text`, `image_url` and `input_audio` parts. Images are `data:` URLs, and audio is base64; the model must be served with a projector (`--mmproj`).",
     ),
     Field::text("model", "Model name; selects a model if the server has several."),
     Field::integer(
@@ -290,8 +290,8 @@ pub fn conversation(fields: &mut Fields, mut reader: ContentReader) -> ApiResult
             "the last message must have role assistant",
         ));
     }
-    let (images, omitted) = reader.finish();
-    conversation.images = images;
+    let (media, omitted) = reader.finish();
+    conversation.media = media;
     Ok((conversation, splits, omitted))
 }
 

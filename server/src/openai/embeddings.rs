@@ -1,23 +1,24 @@
 //! OpenAI's Embeddings API: `/v1/embeddings`.
 
+use axum::Extension;
 use axum::extract::State;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use engine::sample::Token;
-use llama::parts::normalized;
+use llama::parts::{MediaPrompt, normalized};
 use serde_json::{Map, Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, Fields, between};
 use crate::app::{App, Shared};
 use crate::embedder::Embedder;
-use crate::http::{Body, blocking, json};
-use crate::openai::prompts;
+use crate::encoding::read_encoded;
+use crate::http::{Body, Client, blocking, json};
+use crate::openai::{Prompts, prompt_list};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
     Field::any(
         "input",
-        "String, list of strings, list of tokens, or list of token lists.",
+        "String, list of strings, list of tokens, list of token lists, or objects with `content` (a list of `text`, `image_url` and `input_audio` parts) or with `prompt_string` and `multimodal_data`.",
     ),
     Field::text("model", "Model name; selects a model if the server has several."),
     Field::text(
@@ -65,17 +66,31 @@ pub async fn with_embedder(
 }
 
 /// Returns the usage object of a request that generates no tokens.
-pub fn prompt_usage(prompts: &[Vec<Token>]) -> Json {
-    let n: usize = prompts.iter().map(Vec::len).sum();
+pub fn prompt_usage(prompts: &[MediaPrompt]) -> Json {
+    let n: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     json!({ "prompt_tokens": n, "total_tokens": n })
 }
 
 /// Handles `POST /v1/embeddings`.
-pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    with_embedder(app, |app| &app.embedder, body, FIELDS, embed).await
+pub async fn embeddings(
+    State(app): State<Shared>,
+    Extension(client): Extension<Client>,
+    Body(body): Body,
+) -> ApiResult {
+    let read = move |app: &App| read(app, Fields::new(body, &[FIELDS], false)?);
+    let (prompts, format) = read_encoded(&app, client, read).await?;
+    let shared = app.clone();
+    let _guard = shared.embedder.exclusive().await;
+    blocking(move || embed(&app, prompts, &format)).await
 }
 
-fn embed(app: &App, mut fields: Fields) -> ApiResult {
+/// Format of the response.
+struct VectorFormat {
+    n_dimensions: Option<usize>,
+    is_base64: bool,
+}
+
+fn read(app: &App, mut fields: Fields) -> ApiResult<(Prompts, VectorFormat)> {
     let service = &app.service;
     fields.text("model")?;
     let n_dimensions = dimensions(&mut fields, service.model().base().n_embd())?;
@@ -84,11 +99,21 @@ fn embed(app: &App, mut fields: Fields) -> ApiResult {
         Some("base64") => true,
         Some(_) => return Err(ApiError::field("encoding_format", "expected float or base64")),
     };
-    let texts: Vec<Vec<Token>> = prompts(&mut fields, "input", MAX_TEXTS, service)?;
+    let prompts = prompt_list(&mut fields, "input", MAX_TEXTS, service)?.to_embed("input");
     fields.finish()?;
-    let vectors = shortened(app.embedder.embed(&texts)?, n_dimensions);
+    let format = VectorFormat {
+        n_dimensions,
+        is_base64,
+    };
+    Ok((prompts, format))
+}
+
+fn embed(app: &App, prompts: Prompts, format: &VectorFormat) -> ApiResult {
+    let service = &app.service;
+    let texts = prompts.tokenized(service)?;
+    let vectors = shortened(app.embedder.embed(&texts)?, format.n_dimensions);
     let data = vectors.iter().enumerate().map(|(index, vector)| {
-        let embedding: Json = if is_base64 {
+        let embedding: Json = if format.is_base64 {
             let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
             STANDARD.encode(bytes).into()
         } else {

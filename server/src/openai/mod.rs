@@ -20,7 +20,7 @@ pub use embeddings::{
 };
 pub use logprobs::{chat_logprob_json, probability_json};
 pub use models::{model, model_json, models};
-pub use prompts::{Prompts, prompt_list, prompts};
+pub use prompts::{MEDIA_MARKER, Prompts, prompt_list, prompts};
 pub use reasoning::FIELDS as REASONING_FIELDS;
 pub use responses::{FIELDS as RESPONSE_FIELDS, count as count_response, forget, input_items, response, responses};
 

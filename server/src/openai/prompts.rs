@@ -1,33 +1,129 @@
 //! Prompts and texts of requests: strings, tokens, objects and lists of them.
 
 use engine::sample::Token;
+use llama::parts::{IMAGE_MARK, MediaPrompt, Rendered};
 use serde_json::Value as Json;
 
 use crate::api::{ApiError, ApiResult, Fields, integer_of};
+use crate::app::App;
+use crate::chat::{ContentReader, MediaFile, medium_of};
+use crate::encoding::MediaInput;
 use crate::service::ModelService;
 
+/// Text that stands for a medium in a `prompt_string`.
+pub const MEDIA_MARKER: &str = "<__media__>";
+
 /// Prompts of a request.
+#[derive(Clone)]
 pub struct Prompts {
-    /// Tokens of each prompt.
-    pub tokens: Vec<Vec<Token>>,
+    prompts: Vec<Input>,
+    /// Media of all prompts, in order.
+    media: Vec<MediaFile>,
     /// True if the request has a list of prompts, even of a single one.
     pub is_list: bool,
+    /// Field of prompts to embed; `None` for prompts to complete.
+    embedded_as: Option<&'static str>,
+}
+
+#[derive(Clone)]
+enum Input {
+    Tokens(Vec<Token>),
+    /// Text with a mark for each medium.
+    WithMedia(String),
+}
+
+impl Prompts {
+    /// Creates a single prompt without media.
+    pub fn one(tokens: Vec<Token>) -> Prompts {
+        Prompts {
+            prompts: vec![Input::Tokens(tokens)],
+            media: Vec::new(),
+            is_list: false,
+            embedded_as: None,
+        }
+    }
+
+    /// Marks the prompts of a field as texts to embed.
+    pub fn to_embed(self, field: &'static str) -> Prompts {
+        Prompts {
+            embedded_as: Some(field),
+            ..self
+        }
+    }
+
+    /// Returns the number of prompts.
+    pub fn n_prompts(&self) -> usize {
+        self.prompts.len()
+    }
+
+    /// Tokenizes the prompts, whose media are encoded.
+    pub fn tokenized(self, service: &ModelService) -> ApiResult<Vec<MediaPrompt>> {
+        let mut files = self.media.iter();
+        let prompt = |input: Input| match (input, service.chat.media()) {
+            (Input::WithMedia(text), Some(format)) => {
+                let n = text.matches(IMAGE_MARK).count();
+                let media: Vec<_> = files
+                    .by_ref()
+                    .take(n)
+                    .map(MediaFile::encoded)
+                    .collect::<ApiResult<_>>()?;
+                let rendered = Rendered::plain(text);
+                let tokens = format.layout.tokenized(service.vocab(), None, rendered, &media).tokens;
+                Ok(MediaPrompt { tokens, media })
+            }
+            (Input::WithMedia(text), None) => Ok(MediaPrompt::from(service.tokens(&text))),
+            (Input::Tokens(tokens), _) => Ok(MediaPrompt::from(tokens)),
+        };
+        self.prompts.into_iter().map(prompt).collect()
+    }
+}
+
+impl MediaInput for Prompts {
+    fn media(&mut self) -> &mut [MediaFile] {
+        &mut self.media
+    }
+
+    fn check_length(&self, app: &App) -> ApiResult<()> {
+        let prompts = self.clone().tokenized(&app.service)?;
+        match self.embedded_as {
+            Some(field) => app.embedder.check(&prompts, field),
+            None => prompts
+                .iter()
+                .try_for_each(|prompt| app.service.check_length(&prompt.tokens)),
+        }
+    }
 }
 
 const EXPECTED: &str =
     "expected a string, a list of tokens and strings, an object with prompt_string, or a list of these";
 
-/// Reads the prompts in a field; at most `max`.
+/// Reads the prompts in a field of a route without media; at most `max`.
 pub fn prompts(fields: &mut Fields, name: &str, max: usize, service: &ModelService) -> ApiResult<Vec<Vec<Token>>> {
-    Ok(prompt_list(fields, name, max, service)?.tokens)
+    let found = read(fields, name, max, service, ContentReader::new(None))?;
+    let tokens = |input| match input {
+        Input::Tokens(tokens) => tokens,
+        Input::WithMedia(text) => service.tokens(&text),
+    };
+    Ok(found.prompts.into_iter().map(tokens).collect())
 }
 
-/// Reads the prompts in a field, and whether they are a list.
+/// Reads the prompts in a field, with their media; at most `max`.
 pub fn prompt_list(fields: &mut Fields, name: &str, max: usize, service: &ModelService) -> ApiResult<Prompts> {
+    read(fields, name, max, service, service.chat.content_reader())
+}
+
+fn read(
+    fields: &mut Fields,
+    name: &str,
+    max: usize,
+    service: &ModelService,
+    mut reader: ContentReader,
+) -> ApiResult<Prompts> {
+    reader.enter(name, "user");
     let missing = || ApiError::field(name, "missing; expected a string or tokens");
     let value = fields.take(name).ok_or_else(missing)?;
-    let read = |value: &Json| prompt(value, service).map_err(|why| ApiError::field(name, why));
-    match &value {
+    let mut read = |value: Json| prompt(value, service, &mut reader).map_err(|why| ApiError::field(name, why));
+    let (prompts, is_list) = match value {
         // A list of tokens and strings is one prompt.
         Json::Array(list) if !list.iter().any(Json::is_number) => {
             if list.is_empty() || list.len() > max {
@@ -37,41 +133,58 @@ pub fn prompt_list(fields: &mut Fields, name: &str, max: usize, service: &ModelS
                     format_args!("expected 1 to {max} prompts, found {found}"),
                 ));
             }
-            Ok(Prompts {
-                tokens: list.iter().map(read).collect::<ApiResult<_>>()?,
-                is_list: true,
-            })
+            (list.into_iter().map(read).collect::<ApiResult<_>>()?, true)
         }
-        one => Ok(Prompts {
-            tokens: vec![read(one)?],
-            is_list: false,
-        }),
-    }
+        one => (vec![read(one)?], false),
+    };
+    let (media, _) = reader.finish();
+    Ok(Prompts {
+        prompts,
+        media,
+        is_list,
+        embedded_as: None,
+    })
 }
 
 /// Reads one prompt. Returns an error message for other values.
-fn prompt(value: &Json, service: &ModelService) -> Result<Vec<Token>, String> {
+fn prompt(value: Json, service: &ModelService, reader: &mut ContentReader) -> Result<Input, String> {
     match value {
-        Json::String(text) => Ok(service.tokens(text)),
-        Json::Array(list) if !list.is_empty() => mixed(list, service).ok_or_else(|| EXPECTED.to_owned()),
-        Json::Object(fields) => match (fields.get("prompt_string"), fields.get("content")) {
-            (Some(Json::String(_)), _) if has_media(value) => {
-                Err("multimodal_data: unsupported; this model accepts text only".to_owned())
-            }
-            (Some(Json::String(text)), None) => Ok(service.tokens(text)),
-            (None, Some(Json::Array(parts))) => Ok(service.tokens(&text_of_parts(parts)?)),
+        Json::String(text) => Ok(Input::Tokens(service.tokens(&text))),
+        Json::Array(list) if !list.is_empty() => {
+            let tokens = mixed(&list, service).ok_or_else(|| EXPECTED.to_owned())?;
+            Ok(Input::Tokens(tokens))
+        }
+        Json::Object(mut fields) => match (fields.remove("prompt_string"), fields.remove("content")) {
+            (Some(Json::String(text)), None) => with_media(
+                &text,
+                fields.remove("multimodal_data").unwrap_or_default(),
+                service,
+                reader,
+            ),
+            (None, Some(Json::Array(parts))) => of_parts(parts, service, reader),
             _ => Err(EXPECTED.to_owned()),
         },
         _ => Err(EXPECTED.to_owned()),
     }
 }
 
-fn has_media(prompt: &Json) -> bool {
-    match &prompt["multimodal_data"] {
-        Json::Null => false,
-        Json::Array(list) => !list.is_empty(),
-        _ => true,
+/// Reads a prompt with media. Each [`MEDIA_MARKER`] of the text stands for the next medium.
+fn with_media(text: &str, data: Json, service: &ModelService, reader: &mut ContentReader) -> Result<Input, String> {
+    let marks = reader.list(data).map_err(|why| format!("multimodal_data: {why}"))?;
+    if marks.is_empty() {
+        return Ok(Input::Tokens(service.tokens(text)));
     }
+    let (n_media, n_marks) = (marks.chars().count(), text.matches(MEDIA_MARKER).count());
+    if n_media != n_marks {
+        return Err(format!(
+            "multimodal_data: prompt_string has {n_marks} times {MEDIA_MARKER}, expected {n_media}, the number of files"
+        ));
+    }
+    let pieces: Vec<String> = text
+        .split(MEDIA_MARKER)
+        .map(|piece| reader.plain(piece.to_owned()))
+        .collect();
+    Ok(Input::WithMedia(pieces.join(&IMAGE_MARK.to_string())))
 }
 
 /// Returns the tokens of a list of token ids and strings. Special tokens are added to a string at the start only.
@@ -86,17 +199,18 @@ fn mixed(list: &[Json], service: &ModelService) -> Option<Vec<Token>> {
     Some(tokens)
 }
 
-/// Joins the texts of content parts.
-fn text_of_parts(parts: &[Json]) -> Result<String, String> {
-    let mut whole = String::new();
-    for part in parts {
-        match (part["type"].as_str(), part["text"].as_str()) {
-            (Some("text"), Some(text)) => whole += text,
-            (kind, _) => {
-                let kind: String = kind.unwrap_or("none").chars().take(32).collect();
-                return Err(format!("unsupported content part of type {kind:?}: expected text"));
-            }
-        }
+/// Reads the texts and media of content parts.
+fn of_parts(parts: Vec<Json>, service: &ModelService, reader: &mut ContentReader) -> Result<Input, String> {
+    let is_read = |part: &&Json| part["text"].is_string() || part["type"].as_str().and_then(medium_of).is_some();
+    if let Some(other) = parts.iter().find(|part| !is_read(part)) {
+        let kind: String = other["type"].as_str().unwrap_or("none").chars().take(32).collect();
+        return Err(format!(
+            "unsupported content part of type {kind:?}: expected text, an image or audio"
+        ));
     }
-    Ok(whole)
+    let text = reader.text(parts.into())?;
+    if text.contains(IMAGE_MARK) && reader.reads_media() {
+        return Ok(Input::WithMedia(text));
+    }
+    Ok(Input::Tokens(service.tokens(&text)))
 }

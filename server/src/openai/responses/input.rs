@@ -16,7 +16,7 @@ use crate::scheduler::Request;
 pub const FIELDS: &[Field] = &[
     Field::any(
         "input",
-        "User prompt, or a list of items: messages, tool calls (`function_call`, `custom_tool_call`) and their results (`function_call_output`, `custom_tool_call_output`). Messages and results may have `input_image` parts with `data:` URLs, if the model is served with a projector (`--mmproj`). An `item_reference` stands for an item of a stored response.",
+        "User prompt, or a list of items: messages, tool calls (`function_call`, `custom_tool_call`) and their results (`function_call_output`, `custom_tool_call_output`). Messages and results may have `input_image` parts with `data:` URLs and `input_audio` parts with base64, if the model is served with a projector (`--mmproj`). An `item_reference` stands for an item of a stored response.",
     ),
     Field::text("model", "Model name; selects a model if the server has several."),
     Field::text("instructions", "System prompt for this response only."),
@@ -150,11 +150,11 @@ pub fn read(
     let mut reader = app.service.chat.content_reader();
     let history = system.into_iter().chain(request_fields.history.iter().cloned());
     let messages = messages(history.collect(), &mut reader)?;
-    let (images, omitted) = reader.finish();
+    let (media, omitted) = reader.finish();
     request_fields.ignored_fields.extend(omitted);
     let conversation = Conversation {
         messages,
-        images,
+        media,
         variables,
         tools: read.tools,
         ..Conversation::default()

@@ -1,4 +1,4 @@
-//! Images in messages: their data, their limits, and their rows in a prompt.
+//! Images and audio in messages: their data, their limits, and their rows in a prompt.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -8,103 +8,124 @@ use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use engine::context::MediaRows;
-use llama::parts::ImageLayout;
+use engine::model::Medium;
+use llama::parts::MediaLayout;
 use media::Limits;
 use serde_json::{Map, Value as Json};
 use sha2::{Digest as _, Sha256};
 
 use crate::api::{ApiError, ApiResult};
 
-/// Maximum number of images of a request.
-pub const MAX_IMAGES: usize = 32;
+/// Maximum number of images and audio files of a request.
+pub const MAX_MEDIA: usize = 32;
 
-/// Sizes and limits of the images that a model reads.
+/// Sizes and limits of the media that a model reads.
 #[derive(Clone, Debug)]
-pub struct ImageFormat {
-    /// Sizes of images, and their places in prompts.
-    pub layout: ImageLayout,
-    /// Limits of an image.
+pub struct MediaFormat {
+    /// Numbers of rows, and places in prompts.
+    pub layout: MediaLayout,
+    /// Limits of a file.
     pub limits: Limits,
 }
 
-/// An image of a request.
+/// An image or audio file of a request.
 #[derive(Clone, Debug)]
-pub struct ImageFile {
+pub struct MediaFile {
     /// The encoded file.
     pub bytes: Arc<[u8]>,
     /// SHA-256 of the file.
     pub digest: [u8; 32],
-    /// Rows of the image; `None` until the image is encoded.
+    /// Rows of the medium; `None` until the file is encoded.
     pub rows: Option<Arc<MediaRows>>,
     n_rows: usize,
     field: String,
-    /// 1-based index of the image in the request.
-    number: usize,
+    /// Medium and 1-based index of the file in the request.
+    title: String,
 }
 
-impl ImageFile {
-    /// Checks the header of a file against the limits. `field` and `number` identify the image in errors.
-    pub fn new(bytes: Vec<u8>, format: &ImageFormat, field: &str, number: usize) -> Result<ImageFile, String> {
+impl MediaFile {
+    /// Checks the header of a file against the limits. `field` and `title` identify the file in errors.
+    pub fn new(bytes: Vec<u8>, format: &MediaFormat, field: &str, title: &str) -> Result<MediaFile, String> {
         let n_rows = format
             .layout
             .n_rows(&bytes, &format.limits)
             .map_err(|e| e.to_string())?;
-        Ok(ImageFile {
+        Ok(MediaFile {
             digest: Sha256::digest(&bytes).into(),
             bytes: bytes.into(),
             rows: None,
             n_rows,
             field: field.to_owned(),
-            number,
+            title: title.to_owned(),
         })
     }
 
-    /// Returns an error about the image.
+    /// Returns an error about the file.
     pub fn error(&self, why: impl Display) -> ApiError {
-        let number = self.number;
-        ApiError::field(&self.field, format_args!("image {number} of the request: {why}"))
+        ApiError::field(&self.field, format_args!("{}: {why}", self.title))
     }
 
     /// Sets rows of zeros, for prompts that are not decoded.
     pub fn measure(&mut self) {
-        let rows = MediaRows::new(self.number as u128, 1, vec![0.0; self.n_rows]);
-        self.rows.get_or_insert(Arc::new(rows));
+        let (half, _) = self.digest.as_chunks::<16>();
+        let rows = || Arc::new(MediaRows::new(u128::from_le_bytes(half[0]), 1, vec![0.0; self.n_rows]));
+        self.rows.get_or_insert_with(rows);
     }
 
-    /// Returns the rows of an encoded image.
+    /// Returns the rows of an encoded file.
     pub fn encoded(&self) -> ApiResult<Arc<MediaRows>> {
-        let missing = || ApiError::server(format!("internal error: image {} is not encoded", self.number));
+        let missing = || ApiError::server(format!("internal error: {} is not encoded", self.title));
         self.rows.clone().ok_or_else(missing)
     }
 }
 
-/// Returns true for types of parts that are images.
-pub fn is_image(kind: &str) -> bool {
-    matches!(kind, "image_url" | "input_image" | "image")
+/// Returns the medium of parts of this type.
+pub fn medium_of(kind: &str) -> Option<Medium> {
+    match kind {
+        "image_url" | "input_image" | "image" => Some(Medium::Image),
+        "input_audio" | "audio_url" | "audio" => Some(Medium::Audio),
+        _ => None,
+    }
 }
 
-/// Returns the data of an image part in the format of OpenAI, Anthropic, or the Model Context Protocol.
-pub fn part_data(fields: &Map<String, Json>, max: usize) -> Result<Vec<u8>, String> {
-    let given = |value: &&Json| !value.is_null();
-    if let Some(url) = fields.get("image_url").filter(given) {
-        let url = url.as_str().or_else(|| url["url"].as_str());
-        return url_data(url.ok_or("expected a `data:` URL in `image_url`")?, max);
+/// Returns the name of a medium in messages.
+pub fn name_of(medium: Medium) -> &'static str {
+    match medium {
+        Medium::Image => "image",
+        Medium::Audio => "audio",
     }
-    let source = match fields.get("source") {
-        Some(Json::Object(source)) => source,
-        _ => fields,
-    };
+}
+
+/// Returns the plural of [`name_of`].
+pub fn plural_of(medium: Medium) -> &'static str {
+    match medium {
+        Medium::Image => "images",
+        Medium::Audio => "audio",
+    }
+}
+
+/// Returns the data of a part in the format of OpenAI, Anthropic, vLLM, or the Model Context Protocol.
+pub fn part_data(fields: &Map<String, Json>, max: usize) -> Result<Vec<u8>, String> {
+    let given = |name: &&str| fields.get(*name).is_some_and(|value| !value.is_null());
+    if let Some(name) = ["image_url", "audio_url"].into_iter().find(given) {
+        let url = &fields[name];
+        let url = url.as_str().or_else(|| url["url"].as_str());
+        return url_data(url.ok_or_else(|| format!("expected a `data:` URL in `{name}`"))?, max);
+    }
+    let inner = ["source", "input_audio"]
+        .iter()
+        .find_map(|name| fields.get(*name)?.as_object());
+    let source = inner.unwrap_or(fields);
     let text = |name: &str| source.get(name).and_then(Json::as_str);
     match (text("data").or_else(|| text("base64")), text("url")) {
-        (Some(data), _) => decoded(data, max),
+        (Some(data), _) => plain_data(data, max),
         (None, Some(url)) => url_data(url, max),
         (None, None) => Err("expected base64 data; files are not stored by this server".to_owned()),
     }
 }
 
-/// Returns the data of an image that is given as base64 or as a `data:` URL.
-pub fn plain_data(data: &Json, max: usize) -> Result<Vec<u8>, String> {
-    let text = data.as_str().ok_or("expected base64 data")?;
+/// Returns the data of a file that is given as base64 or as a `data:` URL.
+pub fn plain_data(text: &str, max: usize) -> Result<Vec<u8>, String> {
     if text.contains(':') {
         url_data(text, max)
     } else {
@@ -118,9 +139,9 @@ fn url_data(url: &str, max: usize) -> Result<Vec<u8>, String> {
     match scheme.to_ascii_lowercase().as_str() {
         "data" => {}
         "http" | "https" => {
-            return Err("images of other servers are not fetched; send the image as a `data:` URL".to_owned());
+            return Err("files of other servers are not fetched; send the file as a `data:` URL".to_owned());
         }
-        "file" => return Err("files of the server are not read; send the image as a `data:` URL".to_owned()),
+        "file" => return Err("files of the server are not read; send the file as a `data:` URL".to_owned()),
         _ => return Err("expected a `data:` URL, such as data:image/png;base64,…".to_owned()),
     }
     let (kind, data) = rest
@@ -136,7 +157,7 @@ fn url_data(url: &str, max: usize) -> Result<Vec<u8>, String> {
 fn check_size(n_bytes: usize, max: usize) -> Result<(), String> {
     if n_bytes > max {
         return Err(format!(
-            "the image has {n_bytes} bytes; the limit is {max} (--media-max-mib)"
+            "the file has {n_bytes} bytes; the limit is {max} (--media-max-mib)"
         ));
     }
     Ok(())
@@ -172,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn image_parts_of_all_apis_are_decoded() {
+    fn media_parts_of_all_apis_are_decoded() {
         for part in [
             json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8=", "detail": "low"}}),
             json!({"type": "image_url", "image_url": "DATA:;BASE64,aGVs\nbG8"}),
@@ -180,14 +201,16 @@ mod tests {
             json!({"type": "input_image", "image_url": "data:image/png;base64,aGVsbG8=", "file_id": null}),
             json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}}),
             json!({"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}),
+            json!({"type": "input_audio", "input_audio": {"data": "aGVsbG8=", "format": "wav"}}),
+            json!({"type": "input_audio", "input_audio": {"data": "data:audio/wav;base64,aGVsbG8="}}),
+            json!({"type": "input_audio", "data": "aGVsbG8=", "format": "mp3"}),
+            json!({"type": "audio_url", "audio_url": {"url": "data:audio/ogg;base64,aGVsbG8="}}),
+            json!({"type": "audio", "data": "aGVsbG8=", "mimeType": "audio/wav"}),
         ] {
             assert_eq!(data(part.clone()).as_deref(), Ok(&b"hello"[..]), "{part}");
         }
-        assert_eq!(plain_data(&json!("aGVsbG8"), 8).as_deref(), Ok(&b"hello"[..]));
-        assert_eq!(
-            plain_data(&json!("data:;base64,_-8="), 8).as_deref(),
-            Ok(&[0xff, 0xef][..])
-        );
+        assert_eq!(plain_data("aGVsbG8", 8).as_deref(), Ok(&b"hello"[..]));
+        assert_eq!(plain_data("data:;base64,_-8=", 8).as_deref(), Ok(&[0xff, 0xef][..]));
     }
 
     #[test]
@@ -212,10 +235,15 @@ mod tests {
                 "are not fetched",
             ),
             (json!({"type": "image"}), "expected base64 data"),
+            (json!({"type": "audio_url", "audio_url": 3}), "in `audio_url`"),
+            (
+                json!({"type": "input_audio", "input_audio": {"url": "https://a/b"}}),
+                "are not fetched",
+            ),
         ] {
             let error = data(part.clone()).unwrap_err();
             assert!(error.contains(reason), "{part}: {error}");
         }
-        assert!(plain_data(&json!("http://a/b"), 8).is_err() && plain_data(&json!(1), 8).is_err());
+        assert!(plain_data("http://a/b", 8).is_err() && plain_data("file:a", 8).is_err());
     }
 }
