@@ -63,15 +63,33 @@ pub fn projector(
     }
 }
 
-/// Returns the file `mmproj*.gguf` in the directory of a model. Returns `None` and warns if there are several.
-fn projector_next_to(model: &Path) -> Option<PathBuf> {
+/// Returns the projector next to a model. A model of the hub in a subdirectory can have its projector in a parent
+/// directory of the snapshot.
+pub fn projector_next_to(model: &Path) -> Option<PathBuf> {
     let directory = match model.parent() {
         Some(directory) if !directory.as_os_str().is_empty() => directory,
         _ => Path::new("."),
     };
+    let is_in_snapshot = |directory: &&Path| {
+        let mut parents = directory.ancestors().skip(1);
+        parents.any(|parent| parent.file_name().is_some_and(|name| name == "snapshots"))
+    };
+    let parents = directory.ancestors().skip(1).take_while(is_in_snapshot);
+    let mut directories = std::iter::once(directory).chain(parents);
+    directories.find_map(projector_in)
+}
+
+/// Returns true for names of projector files.
+fn is_projector(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains("mmproj") && name.ends_with(".gguf")
+}
+
+/// Returns the only projector in a directory. Returns `None` and warns if there are several.
+fn projector_in(directory: &Path) -> Option<PathBuf> {
     let is_projector = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("mmproj") && name.ends_with(".gguf") && path.is_file()
+        is_projector(name) && path.is_file()
     };
     let entries = std::fs::read_dir(directory).ok()?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));

@@ -31,6 +31,8 @@ pub struct Entry {
     pub path: PathBuf,
     /// Paths of all files of the model.
     pub files: Vec<PathBuf>,
+    /// Path of the projector next to the model, which reads images or audio.
+    pub projector: Option<PathBuf>,
     /// Blobs that the files link to.
     pub(crate) blobs: Vec<Blob>,
     /// Total size of the model in bytes.
@@ -106,7 +108,13 @@ impl Cache {
             let paths = models_in(snapshot);
             let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
             let chosen = select::files(name, &paths).ok()?;
-            self.entry(name, snapshot, &chosen)
+            let mut entry = self.entry(name, snapshot, &chosen)?;
+            let projector = select::projector(chosen[0], &paths).filter(|_| name.file.is_none());
+            if let Some(projector) = projector.and_then(|path| self.entry(name, snapshot, &[path])) {
+                entry.blobs.extend(projector.blobs);
+                entry.projector = Some(projector.path);
+            }
+            Some(entry)
         })
     }
 
@@ -141,6 +149,7 @@ impl Cache {
             name: name.clone(),
             path: files.first()?.clone(),
             files,
+            projector: None,
             blobs: Vec::new(),
             bytes: 0,
             modified: None,
@@ -158,8 +167,8 @@ impl Cache {
         Some(entry)
     }
 
-    /// Removes one quantization of a model, or all if the name has none. Returns the bytes freed, or `None`
-    /// if no model matches.
+    /// Removes one quantization of a model, or all if the name has none. The last quantization takes the projectors
+    /// along. Returns the bytes freed, or `None` if no model matches.
     ///
     /// # Errors
     /// [`HubError`] if a file cannot be removed.
@@ -184,6 +193,9 @@ impl Cache {
             }
         }
         let Some(freed) = &mut found else { return Ok(None) };
+        if name.file.is_none() {
+            remove_lone_projectors(&directory)?;
+        }
         *freed = self.remove_unused(&directory, name.quant.is_none() && name.file.is_none())?;
         Ok(found)
     }
@@ -222,6 +234,21 @@ impl Cache {
         }
         Ok(freed)
     }
+}
+
+/// Removes the projectors of snapshots that have no models.
+fn remove_lone_projectors(directory: &Path) -> HubResult {
+    for snapshot in snapshots(directory) {
+        let paths = models_in(&snapshot);
+        if paths.iter().any(|path| select::is_model(path)) {
+            continue;
+        }
+        for path in paths.iter().filter(|path| select::is_projector(path)) {
+            let path = snapshot.join(path);
+            fs::remove_file(&path).map_err(|e| HubError::new(format_args!("cannot remove {}: {e}", path.display())))?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the base directory of the Hugging Face cache.

@@ -149,7 +149,7 @@ impl Hub {
         }
     }
 
-    /// Downloads the latest version of the model, reusing cached files.
+    /// Downloads the latest version of the model and of its projector, reusing cached files.
     ///
     /// # Errors
     /// [`HubError`] if the hub does not have the model or the download fails.
@@ -214,7 +214,10 @@ impl Hub {
     fn fetch(&self, name: &Name) -> HubResult<PathBuf> {
         let listing = listing::of(&self.client, name, &self.cancel)?;
         let paths: Vec<&str> = listing.files.iter().map(|f| f.path.as_str()).collect();
-        let chosen = select::files(name, &paths).map_err(HubError::new)?;
+        let mut chosen = select::files(name, &paths).map_err(HubError::new)?;
+        if name.file.is_none() {
+            chosen.extend(select::projector(chosen[0], &paths));
+        }
         let files: Vec<_> = listing
             .files
             .iter()

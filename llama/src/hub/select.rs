@@ -38,6 +38,34 @@ pub fn files<'a>(name: &Name, paths: &[&'a str]) -> Result<Vec<&'a str>, String>
     })
 }
 
+/// Preferred types of projectors, which encoders read without loss.
+const PROJECTORS: &[&str] = &["F16", "BF16", "Q8_0", "F32"];
+
+/// Returns the projector of the model whose first file is `first`: in the directory of the model, or in a parent.
+pub fn projector<'a>(first: &str, paths: &[&'a str]) -> Option<&'a str> {
+    let mut directory = first;
+    loop {
+        directory = directory.rsplit_once('/').map_or("", |(parent, _)| parent);
+        let name_in = |path: &&'a str| {
+            let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+            parent == directory && is_projector(name)
+        };
+        let here: Vec<&str> = paths.iter().copied().filter(name_in).collect();
+        let preferred = PROJECTORS.iter().find_map(|quant| of_quant(&here, quant));
+        match preferred.or(here.first().copied()) {
+            None if directory.is_empty() => return None,
+            None => {}
+            found => return found,
+        }
+    }
+}
+
+/// Returns true for projector files.
+pub fn is_projector(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
+    name.ends_with(".gguf") && name.contains("mmproj")
+}
+
 fn not_there(name: &Name, models: &[&str]) -> String {
     let repo = name.repository();
     let mut quants: Vec<&str> = models.iter().filter_map(|path| quant(path)).collect();
@@ -60,7 +88,7 @@ fn not_there(name: &Name, models: &[&str]) -> String {
 }
 
 /// Returns true for model weights; false for projector and imatrix files.
-fn is_model(path: &str) -> bool {
+pub fn is_model(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
     name.ends_with(".gguf") && !name.contains("mmproj") && !name.contains("imatrix")
 }
@@ -186,6 +214,26 @@ mod tests {
             assert_eq!(chosen(name, PATHS), Ok(vec![path]), "{name}");
         }
         assert_eq!(chosen("u/r", &["any.gguf", "other.gguf"]), Ok(vec!["any.gguf"]));
+    }
+
+    #[test]
+    fn projector_is_selected_next_to_model() {
+        let of = |paths: &[&'static str]| projector("UD/m-Q4_0.gguf", paths);
+        assert_eq!(of(PATHS), Some("mmproj-F16.gguf"));
+        assert_eq!(of(&["m-Q4_0.gguf", "other/mmproj-F16.gguf"]), None);
+        let several = [
+            "mmproj-F32.gguf",
+            "m-MMPROJ-bf16.gguf",
+            "mmproj-Q4_0.gguf",
+            "UD/mmproj-x.gguf",
+        ];
+        assert_eq!(
+            of(&several),
+            Some("UD/mmproj-x.gguf"),
+            "the directory of the model comes first"
+        );
+        assert_eq!(of(&several[..3]), Some("m-MMPROJ-bf16.gguf"));
+        assert_eq!(of(&["mmproj-Q4_0.gguf"]), Some("mmproj-Q4_0.gguf"));
     }
 
     #[test]

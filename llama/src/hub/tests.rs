@@ -548,3 +548,56 @@ fn short_names_parse_and_are_unique() {
         assert_eq!(short.name, short.name.to_ascii_lowercase());
     }
 }
+
+#[test]
+fn projector_is_downloaded_and_removed_with_its_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = [
+        ("m-Q8_0.gguf", content(0)),
+        ("m-Q4_0.gguf", content(1)),
+        ("mmproj-F16.gguf", content(2)),
+        ("mmproj-F32.gguf", content(3)),
+    ];
+    let server = Server::start(move |request| {
+        if request.path.starts_with("/api/") {
+            let hashes: Vec<String> = files.iter().map(|(_, bytes)| sha256(bytes)).collect();
+            let listed: Vec<_> = files
+                .iter()
+                .zip(&hashes)
+                .map(|((name, bytes), hash)| (*name, &bytes[..], hash.as_str()))
+                .collect();
+            return Reply::Bytes(listing(&listed));
+        }
+        let found = files
+            .iter()
+            .find(|(name, _)| request.path.ends_with(name))
+            .expect("a listed file");
+        Reply::Bytes(file(request, &found.1))
+    });
+    let hub = hub_at(&server.address, &dir);
+    let path = hub.pull(&name("u/r:Q8_0")).unwrap();
+    let projector = path.with_file_name("mmproj-F16.gguf");
+    assert_eq!(std::fs::read(&projector).unwrap(), content(2));
+    assert!(!path.with_file_name("mmproj-F32.gguf").exists());
+    assert_eq!(
+        hub.cache.find(&name("u/r:Q8_0")).unwrap().projector,
+        Some(projector.clone())
+    );
+    let listed: Vec<String> = hub
+        .cache
+        .list()
+        .iter()
+        .map(|entry| entry.path.file_name().unwrap().display().to_string())
+        .collect();
+    assert_eq!(listed.len(), 2, "{listed:?}");
+    // A corrupt projector is downloaded again.
+    let blob = std::fs::canonicalize(&projector).unwrap();
+    std::fs::write(&blob, content(9)).unwrap();
+    hub.model(&name("u/r:Q8_0")).unwrap();
+    assert_eq!(std::fs::read(&projector).unwrap(), content(2));
+    hub.pull(&name("u/r:Q4_0")).unwrap();
+    hub.cache.remove(&name("u/r:Q8_0")).unwrap().unwrap();
+    assert!(projector.exists());
+    hub.cache.remove(&name("u/r:Q4_0")).unwrap().unwrap();
+    assert!(hub.cache.list().is_empty() && !projector.exists());
+}
