@@ -1,5 +1,33 @@
 // Text files attached to a message. The page shows them as chips; the request contains their text.
 
+import { MAX_MEDIUM, mediumOf, readMedium } from './images.js';
+import { reads } from './models.js';
+
+/** Maximum size in bytes of an attached text file. */
+const MAX_TEXT = 1 << 20;
+
+/** Reads an attached file: an `image` or audio that the model reads, a `text` with its name, or a `problem`. Never rejects. */
+export async function attachment(file, model) {
+  const { name } = file;
+  try {
+    const medium = mediumOf(file);
+    if (medium !== null && !reads(model, medium)) {
+      return { problem: `${name}: this model does not read ${medium === 'image' ? 'images' : 'audio'}.` };
+    }
+    const max = medium === null ? MAX_TEXT : MAX_MEDIUM;
+    if (file.size > max) {
+      return { problem: `${name} is larger than ${max >> 20} MiB.` };
+    }
+    if (medium !== null) {
+      return { image: await readMedium(file) };
+    }
+    const text = await file.text();
+    return /[\0\uFFFD]/.test(text) ? { problem: `${name} is not a text file.` } : { text: { name, text } };
+  } catch (error) {
+    return { problem: `${name} cannot be read: ${error.message}` };
+  }
+}
+
 /** Returns the text of a message for the model: the attached files in fences, then the typed text. */
 export function fullText({ content, files = [] }) {
   return [...files.map(fenced), content].filter((part) => part !== '').join('\n\n');

@@ -1,17 +1,12 @@
 // Message input, with generation speed and context usage.
 
-import { validFiles } from './attachments.js';
+import { attachment, validFiles } from './attachments.js';
 import { chip, thumbnail } from './chips.js';
 import { filled, rate } from './completion.js';
 import { byId, h, icon } from './dom.js';
-import { MAX_IMAGE, isImage, readImage } from './images.js';
-import { readsImages } from './models.js';
 import { notice } from './notices.js';
 import { keep, kept } from './store.js';
 import { path } from './tree.js';
-
-/** Maximum size in bytes of an attached file. */
-const MAX_FILE = 1 << 20;
 
 export class Composer {
   #app;
@@ -123,34 +118,25 @@ export class Composer {
   }
 
   async #addFiles(files) {
-    for (const file of files) {
-      if (isImage(file)) {
-        await this.#addImage(file);
-        continue;
-      }
-      const text = file.size > MAX_FILE ? null : await file.text();
-      if (text === null) {
-        notice(`${file.name} is larger than 1 MiB.`);
-      } else if (/[\0\uFFFD]/.test(text)) {
-        notice(`${file.name} is not a text file.`);
+    const chat = this.#chat;
+    const model = this.#app.model();
+    const read = await Promise.all(files.map((file) => attachment(file, model)));
+    if (this.#chat !== chat) {
+      notice('The files were not attached, because another chat was opened.');
+      return;
+    }
+    for (const { problem, image, text } of read) {
+      if (problem) {
+        notice(problem);
+      } else if (image) {
+        this.#images = [...this.#images, image];
       } else {
-        this.#files = [...this.#files, { name: file.name, text }];
+        this.#files = [...this.#files, text];
       }
     }
     this.#changed();
     this.#showChips();
     this.focus();
-  }
-
-  async #addImage(file) {
-    if (!readsImages(this.#app.model())) {
-      notice(`${file.name}: this model reads text only.`);
-    } else if (file.size > MAX_IMAGE) {
-      notice(`${file.name} is larger than 20 MiB.`);
-    } else {
-      const image = await readImage(file);
-      this.#images = [...this.#images, image];
-    }
   }
 
   #showChips() {

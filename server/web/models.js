@@ -5,9 +5,10 @@ export function isLoaded(model) {
   return Boolean(model) && (model.status?.value ?? 'loaded') === 'loaded';
 }
 
-/** Returns true unless a model is known to read text only. */
-export function readsImages(model) {
-  return !isLoaded(model) || (model.capabilities?.includes('vision') ?? false);
+/** Returns true unless a model is known not to read a medium, `image` or `audio`. */
+export function reads(model, medium) {
+  const capability = medium === 'image' ? 'vision' : 'audio';
+  return !isLoaded(model) || (model.capabilities?.includes(capability) ?? false);
 }
 
 /** Returns true unless a model is known to lack a chat template, as embedding models do. */

@@ -1,7 +1,7 @@
 // Settings of a chat. One table defines the form, the validation and the request fields; unset settings are not sent.
 
 import { fullText } from './attachments.js';
-import { withImages } from './images.js';
+import { withMedia } from './images.js';
 
 /**
  * `kind`: `number` with `min`, `max` and `step`; `text`; `lines`, a list; `json`; `choice` of `options`, pairs of value and label.
@@ -131,7 +131,7 @@ export function valid(settings) {
 export function requestBody(model, settings, messages) {
   const { system, json_schema: schema, ...fields } = valid(settings);
   const said = messages.map(({ role, reasoning, ...message }) => {
-    const content = withImages(fullText(message), message.images);
+    const content = withMedia(fullText(message), message.images);
     return role === 'assistant' && reasoning ? { role, content, reasoning_content: reasoning } : { role, content };
   });
   const body = {

@@ -1,7 +1,7 @@
 // A chat is a tree of messages. Edited and regenerated messages are siblings, so no version is lost.
 
 import { validFiles, withoutFiles } from './attachments.js';
-import { validImages } from './images.js';
+import { validMedia } from './images.js';
 
 const ROLES = ['user', 'assistant'];
 
@@ -141,7 +141,7 @@ function importedChat(from) {
     if (files.length > 0) {
       added.files = files;
     }
-    const images = validImages(node.images);
+    const images = validMedia(node.images);
     if (images.length > 0) {
       added.images = images;
     }
