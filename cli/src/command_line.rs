@@ -7,6 +7,7 @@ use crate::commands::arch::ArchArgs;
 use crate::commands::batch::BatchArgs;
 use crate::commands::bench::args::BenchArgs;
 use crate::commands::convert::ConvertArgs;
+use crate::commands::cvector::CvectorArgs;
 use crate::commands::devices::DevicesArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::embed::EmbedArgs;
@@ -79,6 +80,8 @@ pub enum Command {
     ConvertLora(ConvertLoraArgs),
     /// Write a model file with LoRA adapters merged into the weights
     ExportLora(ExportLoraArgs),
+    /// Derive a control vector from pairs of contrasting prompts
+    Cvector(CvectorArgs),
     /// Write a model file with random weights, for benchmarks
     Synth(SynthArgs),
     /// Download models
@@ -154,6 +157,7 @@ pub fn dispatch(command: Command) -> Outcome {
         Command::Quantize(args) => commands::quantize::run(&args),
         Command::ConvertLora(args) => commands::lora::convert(&args),
         Command::ExportLora(args) => commands::lora::export(&args),
+        Command::Cvector(args) => commands::cvector::run(&args),
         Command::Synth(args) => commands::synth::run(&args),
     }
 }

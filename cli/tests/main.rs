@@ -13,6 +13,7 @@ mod cpus;
 #[cfg(unix)]
 mod crash_safety;
 mod cuda;
+mod cvector;
 mod declared;
 #[cfg(unix)]
 mod deploy;

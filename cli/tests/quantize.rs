@@ -304,3 +304,36 @@ fn quantize_prunes_layers_of_a_model_that_still_runs() {
     ended(home.llama(&["logits", &output, "--tokens", "1,2,3", "-o", &logits])).succeeds();
     quantize(&home, &model, &output, &["q8_0", "--prune-layers", "99"]).fails_saying(&["there is no layer 99"]);
 }
+
+#[test]
+fn quantize_calibrate_lowers_the_divergence() {
+    let home = Home::new();
+    let model = home.model_with_text("gpt2", None);
+    let path = |name: &str| path_of(&home, name);
+    let text = path("text.txt");
+    std::fs::write(&text, "The ships sail on the wide sea. ".repeat(80)).unwrap();
+    let run = |name: &str, args: &[&str]| {
+        let output = path(name);
+        let fixed = ["q4_0", "--pure", "--measure", &text, "--json"];
+        let result = quantize(&home, &model, &output, &[&fixed[..], args].concat());
+        let report: serde_json::Value = serde_json::from_str(result.succeeds()).unwrap();
+        report["measured"]["kld"]["value"].as_f64().unwrap()
+    };
+    let calibrated = ["--calibrate", &text, "--calibrate-chunks", "2"];
+    let plain = run("small-plain.gguf", &[]);
+    let found = run("small.gguf", &calibrated);
+    assert!(found < 0.9 * plain, "{found} {plain}");
+    let again = [&calibrated[..], &["-t", "1", "--resume"]].concat();
+    assert_eq!(run("small-again.gguf", &again), found);
+    let [first, second] = ["small.gguf", "small-again.gguf"].map(|name| std::fs::read(path(name)).unwrap());
+    assert!(first == second);
+    let file = GgufFile::open(path("small.gguf")).unwrap();
+    assert_eq!(file.require::<u64>("quantize.calibration.chunks").unwrap(), 2);
+    let digest = file.require::<&str>("quantize.calibration.text_sha256").unwrap();
+    assert_eq!(digest.len(), 64);
+
+    std::fs::write(&text, "The ships").unwrap();
+    let result = quantize(&home, &model, &path("small-none.gguf"), &["q4_0", "--calibrate", &text]);
+    result.fails_saying(&["fewer than one chunk of 512"]);
+    assert!(!std::path::Path::new(&path("small-none.gguf")).exists());
+}

@@ -53,7 +53,10 @@ pub use activations::{
 };
 pub use convert::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 pub use dispatch::{Isa, isa};
-pub use encode::{can_encode, encode_row};
+pub use encode::{
+    FACTOR_ROWS, Feedback, add_moments, can_encode, can_encode_rows, encode_row, encode_rows, factor_diagonal,
+    factor_rows,
+};
 pub use matmul::{MatMul, WeightLayout, matmul, matmul_scratch, multiply_tiles_in_cache};
 pub use prefetch::{CACHE_LINE, CacheLevel, prefetch};
 pub use types::GgmlType;

@@ -7,6 +7,7 @@ mod adapters;
 mod arch_shapes;
 mod audio_encoders;
 mod batches;
+mod calibration;
 mod cancel;
 mod checkpoints;
 mod compressed_keys;

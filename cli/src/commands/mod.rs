@@ -4,6 +4,7 @@ pub mod arch;
 pub mod batch;
 pub mod bench;
 pub mod convert;
+pub mod cvector;
 pub mod devices;
 pub mod doctor;
 pub mod embed;

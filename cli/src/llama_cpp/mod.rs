@@ -237,6 +237,7 @@ mod tests {
             Some("`llama serve`") => "serve",
             Some("`llama perplexity`") => "perplexity",
             Some("`llama imatrix`") => "imatrix",
+            Some("`llama cvector`") => "cvector",
             Some("`llama bench`") | Some("`llama inspect`") => "bench",
             _ => "run",
         };
@@ -244,6 +245,9 @@ mod tests {
         // Flags that the option requires.
         match flag {
             _ if ["perplexity", "imatrix"].contains(&command) => line.push("m.gguf"),
+            "--positive" => line.extend(["m.gguf", "--negative", "a.txt"]),
+            "--negative" => line.extend(["m.gguf", "--positive", "a.txt"]),
+            _ if command == "cvector" => line.extend(["m.gguf", "--positive", "a.txt", "--negative", "b.txt"]),
             "--hf-file" => line.extend(["--hf-repo", "user/repo"]),
             "--ssl-key-file" => line.extend(["--ssl-cert-file", "cert.pem"]),
             "--ssl-cert-file" => line.extend(["--ssl-key-file", "key.pem"]),

@@ -81,9 +81,6 @@ pub const UNSUPPORTED: &[UnsupportedOptions] = &[
     no(&[
         "--reasoning-format",
     ], "`llama run` detects reasoning by the template's tags; use --hide-reasoning to hide it"),
-    no(&[
-        "--positive-file", "--negative-file", "--pca-batch", "--pca-iter", "--method",
-    ], "generating control vectors is not implemented"),
     no(&["--log-prompts-dir"], "use --verbose-prompt and --log-file"),
     no(&[
         "--spec-draft-threads -td --threads-draft", "--spec-draft-threads-batch -tbd --threads-batch-draft",

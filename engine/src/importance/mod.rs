@@ -7,11 +7,13 @@ mod collect;
 mod entry;
 mod error;
 mod file;
+mod inputs;
 mod legacy;
 
 pub use collect::Collector;
 pub use entry::{Entry, ImportanceMatrix, Weights};
 pub use error::ImportanceError;
+pub(crate) use inputs::{InputObserver, InputSink, Inputs, Use};
 
 #[cfg(test)]
 mod tests;

@@ -2,14 +2,17 @@
 //! that decodes and encodes one tensor at a time.
 //!
 //! [`Recipe::choose`] searches for the least expected divergence within a budget of bytes. [`measure_errors`] and
-//! [`measure_sensitivities`] measure the divergence that each matrix causes in each type.
+//! [`measure_sensitivities`] measure the divergence that each matrix causes in each type. [`CalibratedRounding`]
+//! compensates the rounding errors of each column in the following columns.
 
+mod calibrated;
 mod costs;
 mod error;
 mod facts;
 mod grid_mixture;
 mod knapsack;
 mod mixture;
+mod moments;
 mod plan;
 mod prune;
 mod recipe;
@@ -18,6 +21,7 @@ mod role_mixture;
 mod sensitivity;
 mod write;
 
+pub use calibrated::CalibratedRounding;
 pub use costs::{MatrixCosts, TypeCost, candidate_types, measure_errors};
 pub use error::QuantizeError;
 pub use mixture::Mixture;

@@ -42,7 +42,7 @@ pub struct Calibration<'a> {
     pub n_chunks: usize,
     /// Tokens that are decoded at once.
     pub n_batch: usize,
-    /// Number of threads.
+    /// Number of threads that decode.
     pub n_threads: usize,
     /// Maximum number of measured layers for each kind of matrix. Other layers are interpolated.
     pub n_layers: usize,
@@ -217,7 +217,7 @@ struct Base {
 
 impl Base {
     fn new(source: &GgufSet, calibration: &Calibration<'_>) -> Result<Base, QuantizeError> {
-        let model = load(source, calibration)?;
+        let model = calibration.load(source)?;
         check_model(&model)?;
         let n_ctx = calibration.n_ctx;
         let corpus = Corpus::new(model.vocab(), calibration.text, n_ctx, Some(calibration.n_chunks))?;
@@ -245,7 +245,7 @@ impl Base {
 
     /// Returns the mean divergence of a changed model.
     fn divergence(&self, changed: &GgufSet, calibration: &Calibration<'_>) -> Result<f64, QuantizeError> {
-        let model = load(changed, calibration)?;
+        let model = calibration.load(changed)?;
         let mut base = BaseReader::new(Cursor::new(&self.rows), self.rows.len() as u64)?;
         let mut result = ModelComparison::default();
         decode(&model, &self.corpus, calibration, &mut |rows| {
@@ -261,9 +261,41 @@ impl Base {
     }
 }
 
-fn load(set: &GgufSet, calibration: &Calibration<'_>) -> Result<Arc<Model>, QuantizeError> {
-    let model = Model::from_set(set.clone(), calibration.archs, &calibration.load);
-    Ok(Arc::new(model.map_err(Box::new)?))
+impl Calibration<'_> {
+    /// Loads a model to measure.
+    pub(super) fn load(&self, set: &GgufSet) -> Result<Arc<Model>, QuantizeError> {
+        let model = Model::from_set(set.clone(), self.archs, &self.load);
+        Ok(Arc::new(model.map_err(Box::new)?))
+    }
+}
+
+/// Parameters of contexts that decode a text.
+pub(super) struct Decoding(ContextParams);
+
+impl Decoding {
+    /// Returns the parameters for a text.
+    pub fn new(corpus: &Corpus, calibration: &Calibration<'_>) -> Decoding {
+        let n_batch = calibration.n_batch;
+        let n_seq_max = corpus.n_parallel(n_batch);
+        Decoding(ContextParams {
+            n_ctx: corpus.n_ctx() * n_seq_max,
+            n_seq_max,
+            n_batch,
+            n_ubatch: n_batch,
+            n_outputs_max: n_batch,
+            n_threads: calibration.n_threads,
+            n_threads_batch: calibration.n_threads,
+            precision: kernels::Precision::Exact,
+            type_k: F32,
+            type_v: F32,
+            ..ContextParams::default()
+        })
+    }
+
+    /// Creates a context.
+    pub fn context(&self, model: &Arc<Model>) -> Result<Context, QuantizeError> {
+        Ok(Context::new(model.clone(), &self.0)?)
+    }
 }
 
 /// Logits of a scored position, and the token that follows.
@@ -276,23 +308,8 @@ fn decode(
     calibration: &Calibration<'_>,
     visit: &mut dyn FnMut(&[Scored<'_>]) -> Result<(), MeasureError>,
 ) -> Result<(), QuantizeError> {
-    let n_batch = calibration.n_batch;
-    let n_seq_max = corpus.n_parallel(n_batch);
-    let params = ContextParams {
-        n_ctx: corpus.n_ctx() * n_seq_max,
-        n_seq_max,
-        n_batch,
-        n_ubatch: n_batch,
-        n_outputs_max: n_batch,
-        n_threads: calibration.n_threads,
-        n_threads_batch: calibration.n_threads,
-        precision: kernels::Precision::Exact,
-        type_k: F32,
-        type_v: F32,
-        ..ContextParams::default()
-    };
-    let mut context = Context::new(model.clone(), &params)?;
-    for step in corpus.steps(n_batch, 0, false) {
+    let mut context = Decoding::new(corpus, calibration).context(model)?;
+    for step in corpus.steps(calibration.n_batch, 0, false) {
         decode_step(&mut context, &step)?;
         let row = |scored| Ok((logits_at(&context, scored)?, scored.token));
         let rows = step.scored.iter().map(row).collect::<Result<Vec<_>, MeasureError>>()?;

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use kernels::GgmlType;
 use rayon::prelude::*;
 
+use super::calibrated::{CalibratedRounding, Factors};
 use super::error::QuantizeError;
 use super::plan::{PlannedTensor, QuantizePlan};
 use crate::finite;
@@ -18,6 +19,9 @@ const BATCH: usize = 1 << 23;
 
 /// Elements that a thread takes at a time.
 const TASK: usize = 1 << 16;
+
+/// Number of rows that are encoded together.
+const GROUP: usize = 8;
 
 /// Version of the formats, in the metadata of every quantized file.
 const VERSION: u32 = 2;
@@ -33,6 +37,7 @@ pub struct QuantizedFile<'a> {
     overrides: &'a [(String, Value)],
     /// Index of the source file whose tensors the output contains; `None` for all tensors.
     part: Option<usize>,
+    rounding: Option<&'a CalibratedRounding<'a>>,
 }
 
 impl<'a> QuantizedFile<'a> {
@@ -43,7 +48,13 @@ impl<'a> QuantizedFile<'a> {
             plan,
             overrides,
             part: None,
+            rounding: None,
         }
+    }
+
+    /// Rounds with error feedback.
+    pub fn rounded_by(self, rounding: Option<&'a CalibratedRounding<'a>>) -> QuantizedFile<'a> {
+        QuantizedFile { rounding, ..self }
     }
 
     /// Restricts the file to the tensors and metadata of one file of a split source.
@@ -95,9 +106,19 @@ impl<'a> QuantizedFile<'a> {
                     *done.borrow_mut() += n;
                     progress(*done.borrow())
                 };
-                let data = self.source.read_tensor(&tensor.source).map_err(Error::from);
-                let converted = data.and_then(|data| convert(tensor, &data, importance, out, &mut step));
-                converted.map_err(|error| match error {
+                let factors = match self.rounding {
+                    Some(rounding) => rounding.factors(tensor, &mut || step(0)).map_err(Error::Quantize),
+                    None => Ok(None),
+                };
+                let result = factors.and_then(|factors| {
+                    let data = self.source.read_tensor(&tensor.source)?;
+                    let weights = Weights {
+                        importance: column_weights(tensor, importance)?,
+                        factors,
+                    };
+                    convert(tensor, &data, &weights, out, &mut step)
+                });
+                result.map_err(|error| match error {
                     Error::Io(error) => error,
                     Error::Quantize(error) => {
                         *failure.borrow_mut() = Some(error);
@@ -146,11 +167,43 @@ impl From<GgufError> for Error {
     }
 }
 
+impl From<ImportanceError> for Error {
+    fn from(error: ImportanceError) -> Error {
+        Error::Quantize(error.into())
+    }
+}
+
+/// Weights of the errors of a tensor.
+#[derive(Default)]
+struct Weights {
+    /// Importance of the columns of all matrices.
+    importance: Option<Vec<f32>>,
+    /// Error feedback of each matrix, or of all matrices.
+    factors: Option<Factors>,
+}
+
+impl Weights {
+    /// Encodes rows of a matrix.
+    fn encode(&self, ty: GgmlType, matrix: usize, rows: &[f32], n_in: usize, encoded: &mut [u8]) {
+        let factors = self.factors.as_ref();
+        let of_matrix = factors.and_then(|factors| factors.get(matrix.min(factors.len().saturating_sub(1))));
+        if let Some(Some(feedback)) = of_matrix {
+            return kernels::encode_rows(ty, rows, feedback, encoded);
+        }
+        let importance = self.importance.as_ref();
+        let importance = importance.and_then(|weights| weights.get(matrix * n_in..(matrix + 1) * n_in));
+        let row_bytes = encoded.len() / (rows.len() / n_in).max(1);
+        for (row, encoded) in rows.chunks_exact(n_in).zip(encoded.chunks_exact_mut(row_bytes)) {
+            kernels::encode_row(ty, row, importance, encoded);
+        }
+    }
+}
+
 /// Converts the rows of a tensor in batches, each on all threads.
 fn convert(
     tensor: &PlannedTensor,
     data: &[u8],
-    importance: Option<&ImportanceMatrix>,
+    weights: &Weights,
     out: &mut dyn Write,
     step: &mut dyn FnMut(usize) -> bool,
 ) -> Result<(), Error> {
@@ -166,9 +219,8 @@ fn convert(
             Err(Error::Quantize(QuantizeError::Stopped))
         };
     }
-    let weights = column_weights(tensor, importance).map_err(|error| Error::Quantize(error.into()))?;
-    let rows_per_batch = (BATCH / n_in).max(1);
-    let rows_per_task = (TASK / n_in).max(1);
+    let rows_per_task = (TASK / n_in).max(1).next_multiple_of(GROUP);
+    let rows_per_batch = (BATCH / n_in).max(1).next_multiple_of(rows_per_task);
     let mut encoded = Vec::new();
     for (batch, data) in data.chunks(rows_per_batch * from).enumerate() {
         let first = batch * rows_per_batch;
@@ -180,7 +232,7 @@ fn convert(
             .enumerate()
             .try_for_each(|(task, (encoded, data))| {
                 let first = first + task * rows_per_task;
-                convert_rows(tensor, first, (data, from), (encoded, to), weights.as_deref())
+                convert_rows(tensor, first, (data, from), (encoded, to), weights)
             })
             .map_err(Error::Quantize)?;
         out.write_all(&encoded).map_err(Error::Io)?;
@@ -202,7 +254,11 @@ pub(super) fn encode(
 ) -> Result<Vec<u8>, QuantizeError> {
     let data = source.read_tensor(&tensor.source)?;
     let mut encoded = Vec::new();
-    match convert(tensor, &data, importance, &mut encoded, &mut |_| true) {
+    let weights = Weights {
+        importance: column_weights(tensor, importance)?,
+        factors: None,
+    };
+    match convert(tensor, &data, &weights, &mut encoded, &mut |_| true) {
         Ok(()) => Ok(encoded),
         Err(Error::Quantize(error)) => Err(error),
         Err(Error::Io(error)) => Err(MeasureError::from(error).into()),
@@ -234,26 +290,34 @@ fn convert_rows(
     first: usize,
     (data, from): (&[u8], usize),
     (encoded, to): (&mut [u8], usize),
-    weights: Option<&[f32]>,
+    weights: &Weights,
 ) -> Result<(), QuantizeError> {
     let n_in = tensor.shape[0];
     let rows_per_matrix = tensor.shape.get(1).copied().unwrap_or(1).max(1);
-    let mut floats = vec![0.0; n_in];
-    for (i, (data, encoded)) in data.chunks_exact(from).zip(encoded.chunks_exact_mut(to)).enumerate() {
-        kernels::dequantize_row(tensor.from, data, &mut floats);
-        finite::check_finite(&floats).map_err(|error| QuantizeError::NotFinite {
-            tensor: tensor.name.clone(),
-            row: first + i,
-            column: error.index,
-            value: error.value,
-        })?;
+    let n_rows = data.len() / from;
+    let mut floats = vec![0.0; GROUP.min(n_rows) * n_in];
+    let mut done = 0;
+    while done < n_rows {
+        let row = first + done;
+        let (matrix, of_matrix) = (row / rows_per_matrix, rows_per_matrix - row % rows_per_matrix);
+        let n = GROUP.min(n_rows - done).min(of_matrix);
+        let (data, floats) = (&data[done * from..][..n * from], &mut floats[..n * n_in]);
+        for (i, (data, floats)) in data.chunks_exact(from).zip(floats.chunks_exact_mut(n_in)).enumerate() {
+            kernels::dequantize_row(tensor.from, data, floats);
+            finite::check_finite(floats).map_err(|error| QuantizeError::NotFinite {
+                tensor: tensor.name.clone(),
+                row: row + i,
+                column: error.index,
+                value: error.value,
+            })?;
+        }
+        let encoded = &mut encoded[done * to..][..n * to];
         if tensor.from == tensor.to {
             encoded.copy_from_slice(data);
         } else {
-            let matrix = (first + i) / rows_per_matrix;
-            let weights = weights.and_then(|weights| weights.get(matrix * n_in..(matrix + 1) * n_in));
-            kernels::encode_row(tensor.to, &floats, weights, encoded);
+            weights.encode(tensor.to, matrix, floats, n_in, encoded);
         }
+        done += n;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::lanes::{Groups, Lanes, N};
 use super::scales::{self, Levels};
+use crate::quants::{BlockMXFP4, BlockNVFP4};
 
 /// Doubled values of E2M1.
 pub(super) struct E2M1;
@@ -35,12 +36,33 @@ impl Levels for E2M1 {
             magnitude
         }
     }
+
+    #[inline(always)]
+    fn value(index: u8) -> f32 {
+        let magnitude = [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0][usize::from(index & 7)];
+        if index & 8 == 0 { magnitude } else { -magnitude }
+    }
+}
+
+/// Returns the codes of the scales of MXFP4 blocks.
+pub(super) fn mxfp4_codes(groups: &Groups<32>) -> [u8; N] {
+    // The usual scale makes the largest magnitude at least 4 and less than 8; 6 is the largest value.
+    let usual = |max: f32| (max.to_bits() >> 23) as i32 - 2;
+    best_codes(groups, &[0, 1, -1], 254, usual, BlockMXFP4::half_scale_of)
+}
+
+/// Returns the codes of the scales of groups of NVFP4 blocks.
+pub(super) fn nvfp4_codes(groups: &Groups<16>) -> [u8; N] {
+    /// Codes around that of a sixth of the largest magnitude: there are 8 per power of two.
+    const OFFSETS: &[i32] = &[0, 1, -1, 2, -2, 3, 4, 5, 6, 7, -3];
+    let usual = BlockNVFP4::code_of_largest;
+    best_codes(groups, OFFSETS, 126, usual, BlockNVFP4::half_scale_of)
 }
 
 /// Returns the code of the scale with the least squared error in each lane. Candidates are at `offsets` from
 /// the code that `usual` returns for the largest magnitude of a group. `scale` returns half the value of a
 /// code.
-pub(super) fn best_codes<const L: usize>(
+fn best_codes<const L: usize>(
     groups: &Groups<L>,
     offsets: &[i32],
     limit: i32,

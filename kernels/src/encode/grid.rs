@@ -268,16 +268,8 @@ impl<const E: usize> Search<'_, E> {
         let mut found = [[(0u16, 0f32); CELLS]; 2];
         for (found, shift) in found.iter_mut().zip(shifts) {
             for (cell, found) in found[..n_cells].iter_mut().enumerate() {
-                let at = start + cell * E;
-                let (mut a, mut b, mut constant) = ([0.0; E], [0.0; E], 0.0);
-                for i in 0..E {
-                    let (t, w) = (targets.t[at + i] - scale * shift, targets.w[at + i]);
-                    a[i] = scale * scale * w;
-                    b[i] = 2.0 * scale * w * t;
-                    constant += w * t * t;
-                }
-                let (point, cost) = self.grid.nearest(&a, &b);
-                *found = (point, cost + constant);
+                let cell = start + cell * E..start + (cell + 1) * E;
+                *found = self.nearest(&targets.t[cell.clone()], &targets.w[cell], scale, *shift);
             }
         }
         let total = |found: &[(u16, f32); CELLS]| found[..n_cells].iter().map(|found| found.1).sum::<f32>();
@@ -296,6 +288,63 @@ impl<const E: usize> Search<'_, E> {
             }
         }
         chosen
+    }
+
+    /// Returns the point of a cell with the least error, and the error.
+    #[inline(always)]
+    fn nearest(&self, t: &[f32], w: &[f32], scale: f32, shift: f32) -> (u16, f32) {
+        let (mut a, mut b, mut constant) = ([0.0; E], [0.0; E], 0.0);
+        for i in 0..E {
+            let (t, w) = (t[i] - scale * shift, w[i]);
+            a[i] = scale * scale * w;
+            b[i] = 2.0 * scale * w * t;
+            constant += w * t * t;
+        }
+        let (point, cost) = self.grid.nearest(&a, &b);
+        (point, cost + constant)
+    }
+
+    /// Replaces 8 elements of a block, from index `at` on, by those nearest to `x`, without changing scales. Returns
+    /// their values.
+    #[inline(always)]
+    pub(super) fn round(&self, parts: &mut BlockParts, at: usize, x: &[f32], w: &[f32], values: &mut [f32]) {
+        let (g, l) = (at / 32, at % 32 / 8);
+        let scale = parts.d.get() * ((f32::from(parts.scales[at / 16]) + 0.5) * self.factor);
+        let mut t: [f32; 8] = std::array::from_fn(|i| x[i].clamp(-MAX_MAGNITUDE, MAX_MAGNITUDE));
+        let mut bits = parts.bits[g] >> (8 * l) & 0xff;
+        let shifts: &[f32] = match self.bits {
+            Bits::Signs | Bits::EvenSigns => {
+                bits = u32::from(self.signs(&mut t, w));
+                &[0.0]
+            }
+            Bits::UnitShift if bits != 0 => &[-SHIFT],
+            Bits::UnitShift => &[SHIFT],
+            Bits::CellShift => &[SHIFT, -SHIFT],
+        };
+        let mut least = f32::INFINITY;
+        for &shift in shifts {
+            let mut points = [0; 2];
+            let mut cost = 0.0;
+            for (i, point) in points[..8 / E].iter_mut().enumerate() {
+                let cell = i * E..(i + 1) * E;
+                let found = self.nearest(&t[cell.clone()], &w[cell], scale, shift);
+                (*point, cost) = (found.0, cost + found.1);
+            }
+            if cost < least || shift == shifts[0] {
+                least = cost;
+                if self.bits == Bits::CellShift {
+                    bits = if shift < 0.0 { 0xff } else { 0 };
+                }
+                let elements = std::array::from_fn(|i| self.grid.points[usize::from(points[i / E])][i % E]);
+                parts.elements[g][l] = u64::from_le_bytes(elements);
+                for (i, value) in values.iter_mut().enumerate() {
+                    let magnitude = scale * (self.grid.value(points[i / E], i % E) + shift);
+                    let is_negative = shift == 0.0 && bits >> i & 1 != 0;
+                    *value = if is_negative { -magnitude } else { magnitude };
+                }
+            }
+        }
+        parts.bits[g] = parts.bits[g] & !(0xff << (8 * l)) | bits << (8 * l);
     }
 
     /// Separates signs from magnitudes, and scales importance.
@@ -320,7 +369,9 @@ impl<const E: usize> Search<'_, E> {
         }
         if matches!(self.bits, Bits::Signs | Bits::EvenSigns) {
             for i in 0..32 {
-                targets.signs[i / 4] |= u32::from(self.signs(&mut targets, 8 * i)) << (8 * (i % 4));
+                let eight = 8 * i..8 * i + 8;
+                let signs = self.signs(&mut targets.t[eight.clone()], &targets.w[eight]);
+                targets.signs[i / 4] |= u32::from(signs) << (8 * (i % 4));
             }
         }
         targets
@@ -328,14 +379,14 @@ impl<const E: usize> Search<'_, E> {
 
     /// Replaces 8 targets by magnitudes, and returns their signs. If the number of negative ones must be even,
     /// the least important target may become negative instead.
-    fn signs(&self, targets: &mut Targets, at: usize) -> u8 {
+    fn signs(&self, t: &mut [f32], w: &[f32]) -> u8 {
         let mut signs = 0u8;
-        for i in 0..8 {
-            signs |= u8::from(targets.t[at + i] < 0.0) << i;
-            targets.t[at + i] = targets.t[at + i].abs();
+        for (i, t) in t.iter_mut().enumerate() {
+            signs |= u8::from(*t < 0.0) << i;
+            *t = t.abs();
         }
         if self.bits == Bits::EvenSigns && signs.count_ones() % 2 == 1 {
-            let square = |i: usize| targets.w[at + i] * targets.t[at + i] * targets.t[at + i];
+            let square = |i: usize| w[i] * t[i] * t[i];
             let mut least = 0;
             for i in 1..8 {
                 if square(i) < square(least) {
@@ -343,7 +394,7 @@ impl<const E: usize> Search<'_, E> {
                 }
             }
             signs ^= 1 << least;
-            targets.t[at + least] = -targets.t[at + least];
+            t[least] = -t[least];
         }
         signs
     }

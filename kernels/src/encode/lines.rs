@@ -496,7 +496,7 @@ fn neighbors(x: f64) -> [Half; 3] {
 
 /// See [`indices`].
 #[inline(always)]
-fn indices_of(x: &[f32], scale: f32, min: f32, max_q: f32, out: &mut [u8]) {
+pub(super) fn indices_of(x: &[f32], scale: f32, min: f32, max_q: f32, out: &mut [u8]) {
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
     let inverse = if inverse < f32::INFINITY { inverse } else { 0.0 };
     for (q, &x) in out.iter_mut().zip(x) {

@@ -7,23 +7,32 @@
 //! - `floats`: types of 4-bit floats
 //! - `grid`: types whose elements are points of a grid
 //! - `ternary`: types with one or two magnitudes
+//! - `feedback`, `rounding`: rounding that compensates the errors of earlier columns
+//! - `moments`: second moments of inputs, which determine the compensation
 //!
 //! A search starts from several ranges, then alternates between rounding elements and fitting scales. Types
 //! with integer scales do both for whole blocks. The layouts are in [`quants`](crate::quants).
 
 mod cpu;
+mod feedback;
 mod floats;
 mod grid;
 mod lanes;
 mod lines;
+mod moments;
+mod rounding;
 mod scales;
 mod ternary;
 
+use std::marker::PhantomData;
 use std::sync::LazyLock;
 
+pub use self::feedback::Feedback;
 use self::grid::{Bits, Grid, Search};
 use self::lanes::{Groups, N};
 use self::lines::{COARSE, COARSE_WEIGHTED, FINE, Limits, WEIGHTED};
+pub use self::moments::{FACTOR_ROWS, add_moments, factor_diagonal, factor_rows};
+use self::rounding::{IntLines, IntScaled, Line, Mxfp4, Nvfp4, Points, Scaled};
 use self::scales::{Integers, Iq4, Levels, Range};
 use crate::GgmlType;
 use crate::layout::assemble::{FromLine, FromLines, FromScale, FromScales};
@@ -92,6 +101,76 @@ fn encoder(ty: GgmlType) -> Option<Encode> {
     Some(encode)
 }
 
+/// Returns true if [`encode_rows`] supports this type.
+pub fn can_encode_rows(ty: GgmlType) -> bool {
+    encode_with(ty, None, &[], &mut [])
+}
+
+/// Encodes rows of a matrix, minimizing the squared error of its outputs: errors of a column are compensated by the
+/// columns after it. Results are the same on every CPU.
+///
+/// # Panics
+/// If the type has no such encoder (see [`can_encode_rows`]), or the lengths disagree.
+pub fn encode_rows(ty: GgmlType, src: &[f32], feedback: &Feedback, dst: &mut [u8]) {
+    crate::lengths::check_lengths(ty, dst.len(), src.len());
+    let n_in = feedback.n_in();
+    let is_whole = n_in > 0 && n_in.is_multiple_of(ty.block_size()) && src.len().is_multiple_of(n_in);
+    assert!(
+        is_whole,
+        "rows must have {n_in} elements in whole blocks of {ty}, found {}",
+        src.len()
+    );
+    assert!(
+        encode_with(ty, Some(feedback), src, dst),
+        "{ty} cannot be encoded with feedback"
+    );
+}
+
+/// Encodes rows if there is feedback. Returns false if the type has no encoder for rows.
+fn encode_with(ty: GgmlType, feedback: Option<&Feedback>, x: &[f32], out: &mut [u8]) -> bool {
+    macro_rules! encode {
+        ($rounding:expr) => {
+            if let Some(feedback) = feedback {
+                feedback::encode(&$rounding, feedback, x, out)
+            }
+        };
+    }
+    match ty {
+        GgmlType::Q4_0 => encode!(Scaled::<BlockQ4_0, Integers<-8, 7>, 32>::new()),
+        GgmlType::Q5_0 => encode!(Scaled::<BlockQ5_0, Integers<-16, 15>, 32>::new()),
+        GgmlType::IQ4_NL => encode!(Scaled::<BlockIQ4NL, Iq4, 32>::new()),
+        GgmlType::Q2_0 => encode!(Scaled::<BlockQ2_0, Integers<-1, 2>, 64>::new()),
+        GgmlType::Q4_1 => encode!(Line::<BlockQ4_1>(line_limits(15, true), PhantomData)),
+        GgmlType::Q5_1 => encode!(Line::<BlockQ5_1>(line_limits(31, true), PhantomData)),
+        GgmlType::Q2_K => encode!(IntLines::<BlockQ2K, 2, 16, 16>(lines_limits(3, 15, true), PhantomData)),
+        GgmlType::Q4_K => encode!(IntLines::<BlockQ4K, 1, 32, 8>(lines_limits(15, 63, true), PhantomData)),
+        GgmlType::Q5_K => encode!(IntLines::<BlockQ5K, 1, 32, 8>(lines_limits(31, 63, true), PhantomData)),
+        GgmlType::Q3_K => encode!(IntScaled::<BlockQ3K, Integers<-4, 3>, 2, 16, 16>(
+            range_of(32),
+            PhantomData
+        )),
+        GgmlType::Q6_K => encode!(IntScaled::<BlockQ6K, Integers<-32, 31>, 2, 16, 16>(
+            range_of(128),
+            PhantomData
+        )),
+        GgmlType::IQ4_XS => encode!(IntScaled::<BlockIQ4XS, Iq4, 1, 32, 8>(range_of(32), PhantomData)),
+        GgmlType::IQ1_S => encode!(Points::<BlockIQ1S, 8>(iq1_search::<BlockIQ1S>(32), PhantomData)),
+        GgmlType::IQ1_M => encode!(Points::<BlockIQ1M, 8>(iq1_search::<BlockIQ1M>(16), PhantomData)),
+        GgmlType::IQ2_XXS => encode!(Points::<BlockIQ2XXS, 8>(iq2_xxs_search(), PhantomData)),
+        GgmlType::IQ2_XS => encode!(Points::<BlockIQ2XS, 8>(iq2_xs_search(), PhantomData)),
+        GgmlType::IQ2_S => encode!(Points::<BlockIQ2S, 8>(iq2_s_search(), PhantomData)),
+        GgmlType::IQ3_XXS => encode!(Points::<BlockIQ3XXS, 4>(iq3_xxs_search(), PhantomData)),
+        GgmlType::IQ3_S => encode!(Points::<BlockIQ3S, 4>(iq3_s_search(), PhantomData)),
+        GgmlType::TQ1_0 => encode!(rounding::digits::<BlockTQ1_0>()),
+        GgmlType::TQ2_0 => encode!(rounding::digits::<BlockTQ2_0>()),
+        GgmlType::Q1_0 => encode!(rounding::binary()),
+        GgmlType::MXFP4 => encode!(Mxfp4),
+        GgmlType::NVFP4 => encode!(Nvfp4),
+        _ => return false,
+    }
+    true
+}
+
 /// Yields the chunks of a row with their importance. The last chunk may be shorter.
 fn chunks<'a>(x: &'a [f32], w: Option<&'a [f32]>, n: usize) -> impl Iterator<Item = (&'a [f32], Option<&'a [f32]>)> {
     x.chunks(n)
@@ -131,14 +210,42 @@ fn scaled<B: FromScale, T: Levels, const L: usize>(x: &[f32], w: Option<&[f32]>,
     }
 }
 
-/// Encodes types with one scale and minimum per 32 elements.
-fn line<B: FromLine, const MAX: i32>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
-    let limits = Limits {
-        q: MAX as f32,
+/// Returns the limits of a type with one scale and minimum per 32 elements.
+fn line_limits(max: i32, is_weighted: bool) -> Limits {
+    Limits {
+        q: max as f32,
         scale: 1.0,
         signed: true,
-        narrowings: if w.is_some() { WEIGHTED } else { FINE },
-    };
+        narrowings: if is_weighted { WEIGHTED } else { FINE },
+    }
+}
+
+/// Returns the limits of a type with integer scales and minimums.
+fn lines_limits(max: i32, scale: i32, is_weighted: bool) -> Limits {
+    Limits {
+        q: max as f32,
+        scale: scale as f32,
+        signed: false,
+        narrowings: match (max < 15, is_weighted) {
+            (true, true) => COARSE_WEIGHTED,
+            (true, false) => COARSE,
+            (false, true) => WEIGHTED,
+            (false, false) => FINE,
+        },
+    }
+}
+
+/// Returns the range of integer scales of at least `-limit`.
+fn range_of(limit: i32) -> Range {
+    Range {
+        low: -limit as f32,
+        high: (limit - 1) as f32,
+    }
+}
+
+/// Encodes types with one scale and minimum per 32 elements.
+fn line<B: FromLine, const MAX: i32>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    let limits = line_limits(MAX, w.is_some());
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), blocks) in chunks(x, w, N * 32).zip(blocks.chunks_mut(N)) {
         let fitted = lines::fit_halves::<32>(&Groups::new(x, w), limits);
@@ -158,17 +265,7 @@ fn lines<B, const S: usize, const L: usize, const G: usize, const MAX: i32, cons
 ) where
     B: FromLines<G>,
 {
-    let limits = Limits {
-        q: MAX as f32,
-        scale: SCALE as f32,
-        signed: false,
-        narrowings: match (MAX < 15, w.is_some()) {
-            (true, true) => COARSE_WEIGHTED,
-            (true, false) => COARSE,
-            (false, true) => WEIGHTED,
-            (false, false) => FINE,
-        },
-    };
+    let limits = lines_limits(MAX, SCALE, w.is_some());
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), block) in chunks(x, w, 256).zip(blocks) {
         let found = lines::search::<S, L, G>(&Groups::sets(x, w), limits);
@@ -191,10 +288,7 @@ fn scales<B, T, const S: usize, const L: usize, const G: usize, const LIMIT: i32
     B: FromScales<G>,
     T: Levels,
 {
-    let range = Range {
-        low: -LIMIT as f32,
-        high: (LIMIT - 1) as f32,
-    };
+    let range = range_of(LIMIT);
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), block) in chunks(x, w, 256).zip(blocks) {
         let found = scales::search::<T, S, L, G>(&Groups::sets(x, w), range);
@@ -219,24 +313,28 @@ fn of_four(points: &[u32]) -> Grid<4> {
 /// Encodes IQ1 types, whose scales serve `UNIT` elements.
 #[inline(always)]
 fn iq1<B: GridBlock, const UNIT: usize>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    grid::encode::<B, 8>(&iq1_search::<B>(UNIT), x, w, bytemuck::cast_slice_mut(out));
+}
+
+/// Returns the search for an IQ1 type.
+fn iq1_search<B: GridBlock>(unit: usize) -> Search<'static, 8> {
     static GRID: LazyLock<Grid<8>> = LazyLock::new(|| of_eight(&grids::IQ1, 1.0));
-    let search = Search {
+    Search {
         grid: &GRID,
-        bits: if UNIT == 32 { Bits::UnitShift } else { Bits::CellShift },
-        unit: UNIT,
+        bits: if unit == 32 { Bits::UnitShift } else { Bits::CellShift },
+        unit,
         n_scales: 8.0,
         factor: B::FACTOR,
         positions: &[1.0, 1.2, 1.45, 1.75, 2.1, 2.6],
-    };
-    grid::encode::<B, 8>(&search, x, w, bytemuck::cast_slice_mut(out));
+    }
 }
 
 /// Returns the search for a type with 16 scales.
-fn search_of<'a, B: GridBlock, const E: usize>(
-    grid: &'a Grid<E>,
+fn search_of<B: GridBlock, const E: usize>(
+    grid: &'static Grid<E>,
     bits: Bits,
     positions: &'static [f32],
-) -> Search<'a, E> {
+) -> Search<'static, E> {
     Search {
         grid,
         bits,
@@ -250,41 +348,29 @@ fn search_of<'a, B: GridBlock, const E: usize>(
 /// Positions of the largest magnitude among the levels of IQ2 types. The largest level is 43.
 const IQ2_POSITIONS: &[f32] = &[43.0, 40.0, 46.0, 50.0, 55.0, 61.0, 69.0, 80.0, 36.0];
 
-#[inline(always)]
-fn iq2_xxs(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
-    static GRID: LazyLock<Grid<8>> = LazyLock::new(|| of_eight(&grids::IQ2_XXS, 0.0));
-    let search = search_of::<BlockIQ2XXS, 8>(&GRID, Bits::EvenSigns, IQ2_POSITIONS);
-    grid::encode::<BlockIQ2XXS, 8>(&search, x, w, bytemuck::cast_slice_mut(out));
+/// Defines the encoders of grid types and the searches that they use.
+macro_rules! grid_types {
+    ($( $encode:ident $search:ident: $block:ident, $e:literal, $grid:expr, $bits:ident, $positions:expr; )*) => { $(
+        fn $search() -> Search<'static, $e> {
+            static GRID: LazyLock<Grid<$e>> = LazyLock::new(|| $grid);
+            search_of::<$block, $e>(&GRID, Bits::$bits, $positions)
+        }
+
+        #[inline(always)]
+        fn $encode(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+            grid::encode::<$block, $e>(&$search(), x, w, bytemuck::cast_slice_mut(out));
+        }
+    )* };
 }
 
-#[inline(always)]
-fn iq2_xs(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
-    static GRID: LazyLock<Grid<8>> = LazyLock::new(|| of_eight(&grids::IQ2_XS, 0.0));
-    let search = search_of::<BlockIQ2XS, 8>(&GRID, Bits::EvenSigns, IQ2_POSITIONS);
-    grid::encode::<BlockIQ2XS, 8>(&search, x, w, bytemuck::cast_slice_mut(out));
-}
-
-#[inline(always)]
-fn iq2_s(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
-    static GRID: LazyLock<Grid<8>> = LazyLock::new(|| of_eight(&grids::IQ2_S, 0.0));
-    let search = search_of::<BlockIQ2S, 8>(&GRID, Bits::Signs, IQ2_POSITIONS);
-    grid::encode::<BlockIQ2S, 8>(&search, x, w, bytemuck::cast_slice_mut(out));
-}
-
-#[inline(always)]
-fn iq3_xxs(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
-    const POSITIONS: &[f32] = &[62.0, 58.0, 66.0, 71.0, 54.0, 77.0, 85.0, 100.0];
-    static GRID: LazyLock<Grid<4>> = LazyLock::new(|| of_four(&grids::IQ3_XXS));
-    let search = search_of::<BlockIQ3XXS, 4>(&GRID, Bits::EvenSigns, POSITIONS);
-    grid::encode::<BlockIQ3XXS, 4>(&search, x, w, bytemuck::cast_slice_mut(out));
-}
-
-#[inline(always)]
-fn iq3_s(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
-    const POSITIONS: &[f32] = &[15.0, 14.2, 15.9, 17.0, 13.3, 18.4, 20.3, 24.0];
-    static GRID: LazyLock<Grid<4>> = LazyLock::new(|| of_four(&grids::IQ3_S));
-    let search = search_of::<BlockIQ3S, 4>(&GRID, Bits::Signs, POSITIONS);
-    grid::encode::<BlockIQ3S, 4>(&search, x, w, bytemuck::cast_slice_mut(out));
+grid_types! {
+    iq2_xxs iq2_xxs_search: BlockIQ2XXS, 8, of_eight(&grids::IQ2_XXS, 0.0), EvenSigns, IQ2_POSITIONS;
+    iq2_xs iq2_xs_search: BlockIQ2XS, 8, of_eight(&grids::IQ2_XS, 0.0), EvenSigns, IQ2_POSITIONS;
+    iq2_s iq2_s_search: BlockIQ2S, 8, of_eight(&grids::IQ2_S, 0.0), Signs, IQ2_POSITIONS;
+    iq3_xxs iq3_xxs_search: BlockIQ3XXS, 4, of_four(&grids::IQ3_XXS), EvenSigns,
+        &[62.0, 58.0, 66.0, 71.0, 54.0, 77.0, 85.0, 100.0];
+    iq3_s iq3_s_search: BlockIQ3S, 4, of_four(&grids::IQ3_S), Signs,
+        &[15.0, 14.2, 15.9, 17.0, 13.3, 18.4, 20.3, 24.0];
 }
 
 #[inline(always)]
@@ -307,9 +393,7 @@ fn signs(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
 fn mxfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [BlockMXFP4] = bytemuck::cast_slice_mut(out);
     for ((x, w), blocks) in chunks(x, w, N * 32).zip(blocks.chunks_mut(N)) {
-        // The usual scale makes the largest magnitude at least 4 and less than 8; 6 is the largest value.
-        let usual = |max: f32| (max.to_bits() >> 23) as i32 - 2;
-        let codes = floats::best_codes::<32>(&Groups::new(x, w), &[0, 1, -1], 254, usual, BlockMXFP4::half_scale_of);
+        let codes = floats::mxfp4_codes(&Groups::new(x, w));
         for ((x, code), block) in x.chunks_exact(32).zip(codes).zip(blocks) {
             let mut q = [0; 32];
             scales::indices::<floats::E2M1>(x, BlockMXFP4::half_scale_of(code), &mut q);
@@ -319,17 +403,9 @@ fn mxfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
 }
 
 fn nvfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
-    /// Codes around that of a sixth of the largest magnitude: there are 8 per power of two.
-    const OFFSETS: &[i32] = &[0, 1, -1, 2, -2, 3, 4, 5, 6, 7, -3];
     let blocks: &mut [BlockNVFP4] = bytemuck::cast_slice_mut(out);
     for ((x, w), blocks) in chunks(x, w, N * 16).zip(blocks.chunks_mut(2)) {
-        let codes = floats::best_codes::<16>(
-            &Groups::new(x, w),
-            OFFSETS,
-            126,
-            BlockNVFP4::code_of_largest,
-            BlockNVFP4::half_scale_of,
-        );
+        let codes = floats::nvfp4_codes(&Groups::new(x, w));
         for (i, block) in blocks.iter_mut().enumerate() {
             let mut q = [0; 64];
             let d: [u8; 4] = std::array::from_fn(|g| codes[4 * i + g]);
@@ -342,5 +418,7 @@ fn nvfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     }
 }
 
+#[cfg(test)]
+mod feedback_tests;
 #[cfg(test)]
 mod tests;

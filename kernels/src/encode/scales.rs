@@ -19,6 +19,9 @@ pub(super) trait Levels {
 
     /// Returns the index of the nearest level.
     fn index(x: f32) -> u8;
+
+    /// Returns the level of an index.
+    fn value(index: u8) -> f32;
 }
 
 /// Integers from `LOW` to `HIGH`.
@@ -51,6 +54,11 @@ impl<const LOW: i32, const HIGH: i32> Levels for Integers<LOW, HIGH> {
         let high = (HIGH - LOW) as f32;
         (if x < high { x } else { high } + 0.5) as u8
     }
+
+    #[inline(always)]
+    fn value(index: u8) -> f32 {
+        f32::from(index) + LOW as f32
+    }
 }
 
 /// The table of IQ4_NL and IQ4_XS.
@@ -80,6 +88,11 @@ impl Levels for Iq4 {
             .windows(2)
             .map(|pair| u8::from(x > (f32::from(pair[0]) + f32::from(pair[1])) / 2.0))
             .sum()
+    }
+
+    #[inline(always)]
+    fn value(index: u8) -> f32 {
+        f32::from(IQ4_VALUES[usize::from(index)])
     }
 }
 
@@ -394,7 +407,7 @@ fn start_for<const S: usize>(fitted: &[(Lanes, Sums); S], range: Range, largest:
 
 /// See [`indices`].
 #[inline(always)]
-fn indices_of<T: Levels>(x: &[f32], scale: f32, out: &mut [u8]) {
+pub(super) fn indices_of<T: Levels>(x: &[f32], scale: f32, out: &mut [u8]) {
     let inverse = Lanes::splat(scale).inverse().0[0];
     for (q, &x) in out.iter_mut().zip(x) {
         *q = T::index(x * inverse);

@@ -9,7 +9,7 @@ const ROWS: usize = 4;
 const COLUMNS: usize = 512;
 
 /// Random numbers that every language and platform computes alike.
-struct Random(u64);
+pub(super) struct Random(pub u64);
 
 impl Random {
     /// Returns a number from 0 to 1 with 24 bits.
@@ -22,7 +22,7 @@ impl Random {
     }
 
     /// Returns a nearly normal number: the sum of 12 uniform ones.
-    fn normal(&mut self) -> f32 {
+    pub(super) fn normal(&mut self) -> f32 {
         (0..12).map(|_| self.uniform()).sum::<f32>() - 6.0
     }
 }

@@ -173,6 +173,7 @@ pub(crate) trait GridBlock: Block {
 }
 
 /// Decoded contents of a block.
+#[derive(Clone)]
 pub(crate) struct BlockParts {
     pub d: Half,
     /// See [`GridBlock::scales`].

@@ -17,6 +17,7 @@ Examples:
   llama quantize model-f16.gguf model-q4_k_m.gguf q4_k_m
   llama quantize model-f16.gguf model.gguf q4_k_m --tensor-type 'ffn_down_exps=q5_K' --dry-run
   llama quantize model-f16.gguf model.gguf --target-bpw 4.2 -f calibration.txt --save-recipe recipe.json
+  llama quantize model-f16.gguf model.gguf q3_k_m --calibrate calibration.txt
   llama quantize model-f16.gguf smaller.gguf --target-size 4GiB --recipe recipe.json --measure other-text.txt";
 
 /// Arguments of `llama quantize`.
@@ -64,6 +65,13 @@ pub struct QuantizeArgs {
     /// Importance matrix that `llama imatrix` or llama.cpp wrote; lowers the error of important columns
     #[arg(long, value_name = "FILE")]
     pub imatrix: Option<PathBuf>,
+    /// Compensate the rounding errors of each column in the following columns (GPTQ), for the inputs that matrices have
+    /// on a text
+    #[arg(long, value_name = "TEXT", conflicts_with = "dry_run")]
+    pub calibrate: Option<PathBuf>,
+    /// Maximum number of chunks of 512 tokens of the text of --calibrate
+    #[arg(long, value_name = "N", default_value = "32", value_parser = positive, requires = "calibrate")]
+    pub calibrate_chunks: usize,
     /// Set a metadata key; TYPE is int, float, bool, or str (may be repeated)
     #[arg(long, value_name = "KEY=TYPE:VALUE", value_parser = override_kv)]
     pub override_kv: Vec<(String, Value)>,

@@ -143,22 +143,10 @@ fn sensitivities(
 ) -> Result<usize, QuantizeError> {
     let n_weights: usize = plan.tensors.iter().map(|tensor| tensor.n_elements()).sum();
     let n_layers = if n_weights > SMALL { FEW_LAYERS } else { usize::MAX };
-    let mut load = LoadParams {
-        find_arch: Some(declared::finder()),
-        ..LoadParams::default()
-    };
-    // Matmuls with f32 activations are faster with the file's weight layout.
-    load.placement.repack = false;
-    let defaults = engine::context::ContextParams::default();
     let calibration = Calibration {
-        archs: archs::ALL,
-        load,
-        text,
-        n_ctx: N_CTX,
         n_chunks: args.budget.chunks,
-        n_batch: N_BATCH,
-        n_threads: args.threads.unwrap_or(defaults.n_threads),
         n_layers: args.budget.measured_layers.unwrap_or(n_layers),
+        ..calibration(args, text, N_CTX)
     };
     let guard = interrupt::listen();
     let bar = progress::timed("measuring matrices", costs.len());
@@ -166,6 +154,27 @@ fn sensitivities(
         bar.set_of(done, n);
         !guard.is_set()
     })
+}
+
+/// Returns the parameters for decoding a text in chunks of `n_ctx` tokens.
+pub fn calibration<'a>(args: &QuantizeArgs, text: &'a str, n_ctx: usize) -> Calibration<'a> {
+    let mut load = LoadParams {
+        find_arch: Some(declared::finder()),
+        ..LoadParams::default()
+    };
+    // Matmuls with f32 activations are faster with the file's weight layout.
+    load.placement.repack = false;
+    let defaults = engine::context::ContextParams::default();
+    Calibration {
+        archs: archs::ALL,
+        load,
+        text,
+        n_ctx,
+        n_chunks: args.calibrate_chunks,
+        n_batch: N_BATCH,
+        n_threads: args.threads.unwrap_or(defaults.n_threads),
+        n_layers: usize::MAX,
+    }
 }
 
 fn save(args: &BudgetArgs, recipe: &Recipe) -> Outcome {

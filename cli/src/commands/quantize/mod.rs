@@ -11,35 +11,28 @@ use std::sync::Arc;
 
 use engine::gguf::{GgufSet, Value};
 use engine::importance::ImportanceMatrix;
-use engine::quantize::{Mixture, Options, PrunedLayers, QuantizeError, QuantizePlan};
+use engine::quantize::{
+    CalibratedRounding, Mixture, Options, PrunedLayers, QuantizeError, QuantizePlan, QuantizedFile,
+};
 use kernels::GgmlType;
+use sha2::{Digest, Sha256};
 use tracing::warn;
 
 pub use args::QuantizeArgs;
 
+use crate::commands::gguf::hexadecimal;
 use crate::commands::{imatrix, perplexity};
 use crate::failure::{Failure, Outcome};
-use crate::{checkpoints, format};
+use crate::{checkpoints, format, input};
+
+/// Tokens per chunk of the text of --calibrate.
+const N_CTX: usize = 512;
 
 /// Writes the file and prints its properties.
 pub fn run(args: &QuantizeArgs) -> Outcome {
     let source = checkpoints::open(&args.input, "auto")?;
     let importance = args.imatrix.as_deref().map(imatrix::open).transpose()?.map(Arc::new);
-    // The types of a recipe replace those of the mixture.
-    let mixture = args.mixture.or(Mixture::of_type(GgmlType::Q4_K));
-    let mut options = Options {
-        mixture: mixture.ok_or_else(|| Failure::new("no TYPE given"))?,
-        by_role: args.role_mixture,
-        pure: args.pure,
-        keep_output: args.leave_output_tensor,
-        output: args.output_tensor_type,
-        embedding: args.token_embedding_type,
-        rules: args.tensor_type.clone(),
-        types: BTreeMap::new(),
-        pruned: PrunedLayers::new(args.prune_layers.iter().copied()),
-        allow_requantize: args.allow_requantize,
-        importance: importance.clone(),
-    };
+    let mut options = options(args, importance.clone())?;
     let of_input = |error: QuantizeError| match error {
         QuantizeError::Stopped => Failure::Interrupted,
         QuantizeError::Gguf(error) => error.into(),
@@ -52,6 +45,13 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
             .zip(&importance)
             .flat_map(|(path, matrix)| origin(path, matrix)),
     );
+    let text = args.calibrate.as_deref().map(input::read).transpose()?;
+    if let Some(text) = &text {
+        let digest = hexadecimal(&Sha256::digest(text));
+        let key = |name: &str| format!("quantize.calibration.{name}");
+        overrides.push((key("text_sha256"), Value::from(digest.as_str())));
+        overrides.push((key("chunks"), Value::from(args.calibrate_chunks as u64)));
+    }
     let recipe = budget::recipe(args, &source, &options, &overrides, &of_input)?;
     if let Some(most_used) = recipe.most_used() {
         options.mixture = Mixture::of_type(most_used).unwrap_or(options.mixture);
@@ -73,7 +73,13 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
     }
     if !args.dry_run {
         warn_of_importance(&plan);
-        write::write(args, &source, &plan, &overrides, &of_input)?;
+        let calibration = text.as_deref().map(|text| budget::calibration(args, text, N_CTX));
+        let rounding = calibration
+            .as_ref()
+            .map(|text| CalibratedRounding::new(&source, &plan, text));
+        let rounding = rounding.transpose().map_err(of_input)?;
+        let whole = QuantizedFile::new(&source, &plan, &overrides).rounded_by(rounding.as_ref());
+        write::write(args, &source, &plan, &whole, &of_input)?;
     }
     let other = other_mixture(&source, &options, &plan);
     let measured = args
@@ -82,6 +88,25 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
         .map(|text| perplexity::compared(&write::first_path(args, &source), &args.input, text, args.threads))
         .transpose()?;
     report::print(args, &plan, &other, &recipe, measured.as_ref())
+}
+
+/// Returns the choices of the arguments.
+fn options(args: &QuantizeArgs, importance: Option<Arc<ImportanceMatrix>>) -> Outcome<Options> {
+    // The types of a recipe replace those of the mixture.
+    let mixture = args.mixture.or(Mixture::of_type(GgmlType::Q4_K));
+    Ok(Options {
+        mixture: mixture.ok_or_else(|| Failure::new("no TYPE given"))?,
+        by_role: args.role_mixture,
+        pure: args.pure,
+        keep_output: args.leave_output_tensor,
+        output: args.output_tensor_type,
+        embedding: args.token_embedding_type,
+        rules: args.tensor_type.clone(),
+        types: BTreeMap::new(),
+        pruned: PrunedLayers::new(args.prune_layers.iter().copied()),
+        allow_requantize: args.allow_requantize,
+        importance,
+    })
 }
 
 /// Returns the plan with the types by role, or with the types of llama.cpp if `options` choose by role.

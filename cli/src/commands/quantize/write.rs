@@ -4,8 +4,8 @@ use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use engine::gguf::GgufSet;
 use engine::gguf::split::part_path;
-use engine::gguf::{GgufSet, Value};
 use engine::quantize::{PlannedTensor, QuantizeError, QuantizePlan, QuantizedFile};
 use sha2::{Digest, Sha256};
 use tracing::warn;
@@ -21,17 +21,16 @@ pub fn write(
     args: &QuantizeArgs,
     source: &GgufSet,
     plan: &QuantizePlan,
-    overrides: &[(String, Value)],
+    whole: &QuantizedFile<'_>,
     of_input: &dyn Fn(QuantizeError) -> Failure,
 ) -> Outcome {
-    let whole = QuantizedFile::new(source, plan, overrides);
     let files: Vec<(PathBuf, QuantizedFile<'_>)> = if is_split(args, source) {
         let parts = 0..source.shards().len();
         parts
             .map(|part| (path_of(args, source, part), whole.clone().of_part(part)))
             .collect()
     } else {
-        vec![(args.output.clone(), whole)]
+        vec![(args.output.clone(), whole.clone())]
     };
     for (path, _) in &files {
         check_name(path, source)?;
@@ -124,7 +123,7 @@ fn key(args: &QuantizeArgs, source: &GgufSet, header: &[u8]) -> String {
     let mut digest = Sha256::new();
     digest.update(header);
     let inputs = source.shards().iter().map(|shard| shard.path());
-    for path in inputs.chain(args.imatrix.as_deref()) {
+    for path in inputs.chain(args.imatrix.as_deref()).chain(args.calibrate.as_deref()) {
         let metadata = path.metadata().ok();
         let time = metadata.as_ref().and_then(|metadata| metadata.modified().ok());
         let time = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());

@@ -1,0 +1,169 @@
+//! Rounding that a text calibrates: the second moments of the inputs of matrices, a few layers at a time.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kernels::Feedback;
+
+use super::error::QuantizeError;
+use super::moments::{Moments, SharedMoments};
+use super::plan::{PlannedTensor, QuantizePlan};
+use super::role::{self, Role};
+use super::sensitivity::{Calibration, Decoding};
+use crate::context::DecodeError;
+use crate::gguf::GgufSet;
+use crate::importance::InputObserver;
+use crate::measure::{Corpus, MeasureError, check_model, decode_step};
+use crate::model::{Model, TableRow};
+
+/// Maximum size of the moments in memory, unless those of a single matrix are larger.
+const MAX_BYTES: usize = 1 << 30;
+
+/// Factors for the rounding errors of each matrix of a tensor; `None` for matrices without inputs.
+pub(super) type Factors = Vec<Option<Arc<Feedback>>>;
+
+/// Rounding with error feedback. The moments of as many tensors as fit in memory are collected in one pass over the
+/// text, when the first of these tensors is encoded.
+pub struct CalibratedRounding<'a> {
+    plan: &'a QuantizePlan,
+    calibration: &'a Calibration<'a>,
+    model: Arc<Model>,
+    corpus: Corpus,
+    max_bytes: usize,
+    pass: RefCell<Pass>,
+}
+
+/// Factors of one pass.
+#[derive(Default)]
+struct Pass {
+    /// Tensors of the pass.
+    tensors: BTreeSet<String>,
+    factors: BTreeMap<String, Factors>,
+    /// Tensor whose factors a tensor shares.
+    leaders: BTreeMap<String, String>,
+}
+
+impl<'a> CalibratedRounding<'a> {
+    /// Loads the source model, and divides the text into chunks.
+    ///
+    /// # Errors
+    /// If the model cannot be loaded, or the text is too short.
+    pub fn new(
+        source: &GgufSet,
+        plan: &'a QuantizePlan,
+        calibration: &'a Calibration<'a>,
+    ) -> Result<CalibratedRounding<'a>, QuantizeError> {
+        let model = calibration.load(source)?;
+        check_model(&model)?;
+        let n_chunks = Some(calibration.n_chunks);
+        Ok(CalibratedRounding {
+            plan,
+            corpus: Corpus::new(model.vocab(), calibration.text, calibration.n_ctx, n_chunks)?,
+            calibration,
+            model,
+            max_bytes: MAX_BYTES,
+            pass: RefCell::default(),
+        })
+    }
+
+    /// Returns the number of tokens that the model reads.
+    pub fn n_tokens(&self) -> usize {
+        self.corpus.tokens().len()
+    }
+
+    /// Returns true if a tensor is rounded with error feedback.
+    pub fn is_calibrated(tensor: &PlannedTensor) -> bool {
+        // A token embedding is not multiplied with inputs, or has a second use that its moments do not describe.
+        tensor.is_encoded() && kernels::can_encode_rows(tensor.to) && role::role(&tensor.source) != Role::Embedding
+    }
+
+    /// Sets the maximum size of the moments in memory, unless those of a single matrix are larger. Experts share a moment
+    /// if their own do not fit.
+    #[must_use]
+    pub fn with_max_bytes(self, max_bytes: usize) -> CalibratedRounding<'a> {
+        CalibratedRounding { max_bytes, ..self }
+    }
+
+    /// Returns the factors of a tensor. `progress` returns false to stop.
+    pub(super) fn factors(
+        &self,
+        tensor: &PlannedTensor,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Factors>, QuantizeError> {
+        if !Self::is_calibrated(tensor) {
+            return Ok(None);
+        }
+        if !self.pass.borrow().tensors.contains(&tensor.source) {
+            // Frees the factors of the last pass before new moments are collected.
+            self.pass.take();
+            let pass = self.collect(tensor, progress)?;
+            *self.pass.borrow_mut() = pass;
+        }
+        let pass = self.pass.borrow();
+        let leader = pass.leaders.get(&tensor.source);
+        Ok(leader.and_then(|leader| pass.factors.get(leader)).cloned())
+    }
+
+    /// Returns the tensors of a pass, from `first` on.
+    fn tensors_from(&self, first: &PlannedTensor) -> BTreeSet<String> {
+        let mut tensors = BTreeSet::new();
+        // Tensors that read the same inputs as another tensor of the layer need no memory of their own.
+        let mut inputs = BTreeSet::new();
+        let mut bytes = 0usize;
+        let later = self
+            .plan
+            .tensors
+            .iter()
+            .skip_while(|tensor| tensor.source != first.source);
+        for tensor in later.filter(|tensor| Self::is_calibrated(tensor)) {
+            let (layer, kind) = role::split(&tensor.source);
+            let shared = role::siblings(kind).first().copied().unwrap_or(kind);
+            if inputs.insert((layer, shared)) {
+                let of_matrix = tensor.shape[0].saturating_pow(2).saturating_mul(size_of::<f32>());
+                let of_tensor = of_matrix.saturating_mul(tensor.n_matrices());
+                bytes = bytes.saturating_add(if of_tensor <= self.max_bytes {
+                    of_tensor
+                } else {
+                    of_matrix
+                });
+                if bytes > self.max_bytes && !tensors.is_empty() {
+                    break;
+                }
+            }
+            tensors.insert(tensor.source.clone());
+        }
+        tensors
+    }
+
+    /// Reads the text once.
+    fn collect(&self, first: &PlannedTensor, progress: &mut dyn FnMut() -> bool) -> Result<Pass, QuantizeError> {
+        let tensors = self.tensors_from(first);
+        let shared = SharedMoments::new(Moments::new(tensors.clone(), self.max_bytes));
+        let is_observed = |row: &TableRow| tensors.contains(&row.name);
+        let mut context = Decoding::new(&self.corpus, self.calibration).context(&self.model)?;
+        let observer = InputObserver::new(&self.model, &is_observed, shared.clone());
+        context.set_observer(Some(Box::new(observer)));
+        for step in self.corpus.steps(self.calibration.n_batch, 0, false) {
+            let result = decode_step(&mut context, &step);
+            if let Some(failure) = shared.with(Moments::failure) {
+                return Err(failure.into());
+            }
+            match result {
+                // The observer stops a graph after the last tensor of the pass.
+                Err(MeasureError::Decode(DecodeError::Cancelled)) if shared.with(|moments| moments.is_complete()) => {}
+                result => result?,
+            }
+            if !progress() {
+                return Err(QuantizeError::Stopped);
+            }
+        }
+        drop(context);
+        let (factors, leaders) = shared.take().into_factors();
+        Ok(Pass {
+            tensors,
+            factors,
+            leaders,
+        })
+    }
+}
