@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use engine::chat::{Budget, ReasoningTags};
-use engine::finite::check_logits;
-use engine::sample::{Candidates, SampleError, SamplerChain, Token};
+use engine::sample::{Candidates, SampleError, SamplerChain, Token, TokenLogits};
 use engine::vocab::{TextStream, Vocab};
 
 /// Control tokens that appear in the output as their names.
@@ -90,20 +89,25 @@ impl Generator {
         !self.forced.is_empty() || self.chain.is_ready()
     }
 
-    /// Samples the next token from `logits`, of shape `[n_vocab]`, and appends the text that is certain to
+    /// Returns the number of most likely tokens that suffice as the logits of [`Generator::next`]; 0 for all logits.
+    pub fn n_best(&self) -> usize {
+        self.chain.n_best().unwrap_or(0)
+    }
+
+    /// Samples the next token from `logits` and appends the text that is certain to
     /// `out`. Incomplete characters and possible stop strings are withheld until a later token.
     ///
     /// # Errors
     /// [`SampleError`] if no token can be sampled.
-    pub fn next(&mut self, logits: &[f32], vocab: &Vocab, out: &mut String) -> Result<Sampled, SampleError> {
+    pub fn next(&mut self, logits: TokenLogits<'_>, vocab: &Vocab, out: &mut String) -> Result<Sampled, SampleError> {
         if let Some(end) = self.budget.as_mut().and_then(Budget::end) {
             self.forced.extend(vocab.tokenize(&end, false, true));
         }
         let token = match self.forced.pop_front() {
             Some(token) => token,
             None => {
-                check_logits(logits)?;
-                self.chain.sample(logits)?
+                logits.check()?;
+                self.chain.sample_from(logits)?
             }
         };
         self.chain.accept(token);

@@ -10,8 +10,8 @@ use engine::context::{
     Batch, Context, ContextError, ContextParams, DecodeError, MEDIA_TOKENS, MediaRows, MemoryError, SeqSet, StateError,
 };
 use engine::model::Model;
-use engine::sample::{RepetitionWatch, SamplerParams, Token};
-use engine::speculate::{Decoded, Drafted, Speculator};
+use engine::sample::{RepetitionWatch, SamplerParams, Token, TokenLogits};
+use engine::speculate::{Decoded, Drafted, Speculator, Step};
 use engine::vocab::Vocab;
 
 use crate::constraint::PendingConstraint;
@@ -265,7 +265,11 @@ impl Session {
         if prompt.len() - stats.cached_tokens > self.context.params().n_ubatch {
             params.constraint.as_mut().map(|c| c.get()).transpose()?;
         }
-        let is_done = self.prefill(&prompt, &params.images, params.progress)?;
+        let n_best = match &params.constraint {
+            None => chain.n_best().unwrap_or(0),
+            Some(_) => 0,
+        };
+        let is_done = self.prefill(&prompt, (&params.images, n_best), params.progress)?;
         stats.prompt_tokens = n_encoded + self.cached.len() - stats.cached_tokens;
         stats.prompt_time = start.elapsed();
         if is_done && let Some(constraint) = params.constraint {
@@ -313,13 +317,13 @@ impl Session {
                 return Ok(Some(Finish::ContextFull));
             };
             generation.stats.dropped_tokens += n_dropped;
-            if self.cancel.is_cancelled() || !self.append(token)? {
+            if self.cancel.is_cancelled() || !self.append(token, generation.generator.n_best())? {
                 return Ok(Some(Finish::Cancelled));
             }
         } else if generation.max_tokens == Some(0) {
             return Ok(Some(Finish::Limit));
         }
-        let logits = self.context.logits(self.last).unwrap_or_default();
+        let logits = self.context.output(self.last).unwrap_or(TokenLogits::All(&[]));
         let sampled = generation.generator.next(logits, self.model.vocab(), out)?;
         if sampled.end == Some(OutputEnd::EndOfGeneration) {
             return Ok(Some(Finish::Model));
@@ -485,13 +489,17 @@ impl Session {
     }
 
     /// Appends a token: decodes it, together with drafts of the next tokens, unless an accepted draft already
-    /// contains it. Returns false if cancelled.
-    fn append(&mut self, token: Token) -> Result<bool> {
+    /// contains it. `n_best` limits the output as [`Batch::limit_last`] does. Returns false if cancelled.
+    fn append(&mut self, token: Token, n_best: usize) -> Result<bool> {
         let decoded = match &mut self.speculator {
-            Some(speculator) => speculator.advance(&mut self.context, 0, &self.cached, token),
+            Some(speculator) => {
+                let step = Step::new(0, &self.cached, token).limited(n_best);
+                speculator.advance(&mut self.context, step)
+            }
             None => {
                 self.batch.clear();
                 self.batch.push(token, self.cached.len(), SeqSet::one(0), true);
+                self.batch.limit_last(n_best);
                 self.context.decode(&self.batch).map(|()| 0)
             }
         };
@@ -513,11 +521,12 @@ impl Session {
         Ok(Some(speculator.drafted()))
     }
 
-    /// Decodes the tokens of a prompt that are not cached. Returns false if cancelled; the decoded tokens remain.
+    /// Decodes the tokens of a prompt that are not cached. `n_best` limits the output as [`Batch::limit_last`] does.
+    /// Returns false if cancelled; the decoded tokens remain.
     fn prefill(
         &mut self,
         prompt: &[Token],
-        images: &[Arc<MediaRows>],
+        (images, n_best): (&[Arc<MediaRows>], usize),
         mut progress: Option<&mut dyn FnMut(usize, usize)>,
     ) -> Result<bool> {
         let (params, n_cached) = (self.context.params(), self.cached.len());
@@ -534,6 +543,7 @@ impl Session {
             let from = self.cached.len();
             let chunk = from..images::image_batch_end(&spans, from, prompt.len(), n_batch, n_max);
             self.fill_batch(prompt, chunk.clone(), &spans);
+            self.batch.limit_last(n_best);
             match self.context.decode(&self.batch) {
                 Ok(()) => self.cached.extend_from_slice(&prompt[chunk.clone()]),
                 Err(DecodeError::Cancelled) => return Ok(false),

@@ -13,6 +13,7 @@ mod checkpoints;
 mod compressed_keys;
 mod conformance;
 mod cuda;
+mod cuda_best;
 mod cuda_captures;
 mod cuda_experts;
 mod cuda_few;

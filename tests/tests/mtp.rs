@@ -7,7 +7,7 @@ use engine::context::{Batch, Context, DecodeError, SeqSet};
 use engine::gguf::{Value, seeded};
 use engine::model::Model;
 use engine::sample::{SamplerChain, SamplerParams};
-use engine::speculate::{Decoded, DraftController, Drafted, Drafter, Mtp, Speculator};
+use engine::speculate::{Decoded, DraftController, Drafted, Drafter, Mtp, Speculator, Step};
 use engine::vocab::Token;
 use tests::mtp::{ModelFile, architectures, follower, speculating};
 use tests::{context, nmse};
@@ -239,7 +239,7 @@ fn go_on(
         let token = chain.sample(context.logits(row).unwrap()).unwrap();
         chain.accept(token);
         row = match &mut speculator {
-            Some(speculator) => speculator.advance(context, 0, text, token).unwrap(),
+            Some(speculator) => speculator.advance(context, Step::new(0, text, token)).unwrap(),
             None => {
                 batch.clear();
                 batch.push_prompt(&[token], text.len(), 0);
@@ -416,7 +416,7 @@ fn cancelled_decode_changes_nothing() {
             let token = plain[text.len()];
             if text.len() % 5 == 0 {
                 context.set_cancel(Some(Arc::new(AtomicBool::new(true))));
-                match speculator.advance(&mut context, 0, &text, token) {
+                match speculator.advance(&mut context, Step::new(0, &text, token)) {
                     // The token was an accepted draft, so nothing was computed.
                     Ok(_) => {
                         context.set_cancel(None);
@@ -429,7 +429,7 @@ fn cancelled_decode_changes_nothing() {
                 context.set_cancel(None);
                 assert_eq!(context.n_past(0), text.len(), "{name}");
             }
-            speculator.advance(&mut context, 0, &text, token).unwrap();
+            speculator.advance(&mut context, Step::new(0, &text, token)).unwrap();
             text.push(token);
         }
         let drafted = speculator.drafted();

@@ -77,7 +77,7 @@ fn generate_some(
         let token = chain.sample(context.logits(row).unwrap()).unwrap();
         chain.accept(token);
         row = match &mut speculator {
-            Some(speculator) => speculator.advance(context, 0, &text, token).unwrap(),
+            Some(speculator) => speculator.advance(context, Step::new(0, &text, token)).unwrap(),
             None => {
                 batch.clear();
                 batch.push_prompt(&[token], text.len(), 0);
@@ -374,7 +374,11 @@ fn rejected_sequence_keeps_other_drafts() {
     assert!(speculator.accept(0, text[N_PROMPT + 1]).is_some());
     assert!(speculator.accept(1, text[N_PROMPT + 1]).is_none());
     // The rejected sequence continues, which replaces the other sequence's logits.
-    assert!(speculator.advance(&mut context, 1, prompt, text[N_PROMPT]).is_ok());
+    assert!(
+        speculator
+            .advance(&mut context, Step::new(1, prompt, text[N_PROMPT]))
+            .is_ok()
+    );
     assert!(speculator.accept(1, text[N_PROMPT + 1]).is_some());
     assert_eq!(context.n_past(0), N_PROMPT + 2);
 }

@@ -266,7 +266,7 @@ fn mtp_drafts_allocate_nothing() {
             let mut text: Vec<Token> = Vec::with_capacity(1024);
             let mut token = 1;
             let mut step = |text: &mut Vec<Token>| {
-                speculator.advance(&mut ctx, 0, text, token).unwrap();
+                speculator.advance(&mut ctx, Step::new(0, text, token)).unwrap();
                 text.push(token);
                 token = follower(file.n_vocab(), token);
             };

@@ -477,6 +477,22 @@ pub trait Backend: Any + Send {
         Ok(None)
     }
 
+    /// Enqueues a search for the largest values of rows in a buffer of this backend, ordered like
+    /// [`Backend::read_async`]. Each row of the result has `2 * k + 2` words: the indices of the `k` largest values,
+    /// largest first and equal ones by ascending index, then the values. The last words are the index of the first
+    /// value that is NaN or positive infinity, or [`u32::MAX`], and this value. With such a value, the other words
+    /// are unspecified.
+    ///
+    /// Returns `None` (the default) if unsupported; the caller then reads all values.
+    fn read_best_async(
+        &mut self,
+        from: &dyn Buffer,
+        rows: BestRows,
+    ) -> Result<Option<Box<dyn PendingRead>>, BackendError> {
+        let _ = (from, rows);
+        Ok(None)
+    }
+
     /// Enqueues a copy of `len` bytes from memory of `source` to memory of this backend. Buffers are given
     /// with a byte offset, which the implementation must check.
     ///
@@ -507,6 +523,19 @@ pub trait Upload: Send {
 
     /// Waits until all data has arrived, and returns the buffer.
     fn finish(self: Box<Self>) -> Result<Box<dyn Buffer>, BackendError>;
+}
+
+/// Rows whose largest values are searched: contiguous f32 values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BestRows {
+    /// Byte offset of the first row in its buffer.
+    pub offset: usize,
+    /// Number of values per row.
+    pub n_values: usize,
+    /// Number of rows.
+    pub n_rows: usize,
+    /// Number of values to find in each row, at most `n_values`.
+    pub k: usize,
 }
 
 /// A read from device memory that is in flight.

@@ -154,6 +154,7 @@ impl AudioEncoder {
             pos: pos as i32,
             seqs: SeqSet::one(0),
             output: true,
+            n_best: 0,
             media: None,
             axes: AxisPosition::default(),
         };

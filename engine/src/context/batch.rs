@@ -111,6 +111,8 @@ pub struct BatchToken {
     pub seqs: SeqSet,
     /// Whether to compute the output (logits) of this token.
     pub output: bool,
+    /// Number of most likely tokens that the output may be limited to; 0 for all logits.
+    pub n_best: u32,
     /// Media row that replaces the embedding of the token.
     pub media: Option<MediaRow>,
     /// Position along the axes of M-RoPE; assigned when the token is decoded.
@@ -145,6 +147,7 @@ impl Batch {
             pos,
             seqs,
             output,
+            n_best: 0,
             media: None,
             axes: AxisPosition::default(),
         });
@@ -185,6 +188,16 @@ impl Batch {
     pub fn request_last(&mut self) {
         if let Some(last) = self.tokens.last_mut() {
             last.output = true;
+        }
+    }
+
+    /// Limits the output of the last token or row to the `n` most likely tokens; 0 requests all logits. The limit is
+    /// ignored if the device of the output layer cannot find the best tokens. See [`Context::output`].
+    ///
+    /// [`Context::output`]: super::Context::output
+    pub fn limit_last(&mut self, n: usize) {
+        if let Some(last) = self.tokens.last_mut() {
+            last.n_best = u32::try_from(n).unwrap_or(0);
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use crate::backend::Usage;
 use crate::builder::MemorySpecs;
 use crate::model::Model;
+use crate::sample::TokenLogits;
 use crate::sched::Observer;
 
 use super::adapt::{AdapterConfig, Adapters};
@@ -237,9 +238,19 @@ impl Context {
     }
 
     /// Returns the logits `[n_vocab]` (or the embedding) of the token at `index` of the last batch, if its
-    /// `output` flag was set.
+    /// `output` flag was set and its output is not limited to the best logits.
     pub fn logits(&self, index: usize) -> Option<&[f32]> {
-        self.results.outputs.of_token(index)
+        match self.output(index)? {
+            TokenLogits::All(logits) => Some(logits),
+            TokenLogits::Best(_) => None,
+        }
+    }
+
+    /// Returns the logits of the token at `index` of the last batch for sampling: all of them, or the best ones if
+    /// [`Batch::limit_last`] limited the token to these and the device has found them.
+    pub fn output(&self, index: usize) -> Option<TokenLogits<'_>> {
+        let n_vocab = self.executor.model.base().n_vocab();
+        self.results.outputs.of_token(index, n_vocab)
     }
 
     /// Returns the hidden state `[n_embd]` before the final projection of the token at `index` of the last

@@ -149,6 +149,7 @@ fn token(patch: &Patch) -> BatchToken {
         pos: patch.pos as i32,
         seqs: SeqSet::one(0),
         output: true,
+        n_best: 0,
         media: None,
         axes: AxisPosition {
             at: [patch.row as i32, patch.column as i32, 0],

@@ -549,6 +549,7 @@ mod tests {
                             pos: next_pos[seq],
                             seqs,
                             output: false,
+                            n_best: 0,
                             media: None,
                             axes: AxisPosition::default(),
                         });

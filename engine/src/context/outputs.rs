@@ -2,10 +2,13 @@
 
 use crate::builder::GraphOutput;
 use crate::model::Model;
+use crate::sample::{BestLogits, TokenLogits};
 
+use super::DecodeError;
 use super::batch::BatchToken;
 use super::pooled::Pooled;
 use super::result_rows::{ResultRows, number_rows};
+use super::runner::ComputedGraph;
 use super::settings::Settings;
 
 /// Outputs of the last batch, and their assignment to tokens or sequences.
@@ -14,7 +17,20 @@ pub(super) struct Outputs {
     pub found: ResultRows,
     /// Output row of each token of the batch, if any.
     rows: Vec<Option<u32>>,
+    /// Best logits of tokens whose other logits are not needed.
+    best: ResultRows,
+    /// Number of best logits per row; 0 if no token is limited to them.
+    n_best: usize,
+    /// Storage of each output row. Empty if row `i` is row `i` of `found`.
+    stored: Vec<StoredRow>,
     pooled: Pooled,
+}
+
+/// Index of an output row among the rows of its kind.
+#[derive(Clone, Copy)]
+enum StoredRow {
+    All(u32),
+    Best(u32),
 }
 
 impl Outputs {
@@ -23,6 +39,9 @@ impl Outputs {
         Outputs {
             found: ResultRows::default(),
             rows: Vec::new(),
+            best: ResultRows::default(),
+            n_best: 0,
+            stored: Vec::new(),
             pooled: Pooled::new(model, p.pooling, p.n_seq_max, p.n_batch),
         }
     }
@@ -32,14 +51,64 @@ impl Outputs {
         let p = &settings.params;
         self.found.reserve(p.n_outputs_max * model.base().n_vocab());
         self.rows.reserve(p.n_batch);
+        self.stored.reserve(p.n_batch);
     }
 
     /// Starts a batch: clears previous outputs and assigns rows to admitted tokens.
     pub fn start(&mut self, batch: &[BatchToken], admitted: &[bool], computed: &[BatchToken]) {
         self.found.clear();
+        self.best.clear();
+        self.stored.clear();
+        let n_best = computed.iter().filter(|t| t.output).map(|t| t.n_best).max();
+        self.n_best = n_best.unwrap_or(0) as usize;
         let with_rows = batch.iter().zip(admitted).map(|(t, &admitted)| t.output && admitted);
         number_rows(&mut self.rows, with_rows);
         self.pooled.plan(computed);
+        if self.are_pooled() {
+            self.n_best = 0;
+        }
+    }
+
+    /// Reads the output rows of a ubatch: the best logits of limited tokens if the device can find them, and all
+    /// logits of other tokens. Reads may stay pending until [`Outputs::complete`].
+    pub fn read(
+        &mut self,
+        tokens: &[BatchToken],
+        width: usize,
+        computed: &mut ComputedGraph<'_>,
+    ) -> Result<(), DecodeError> {
+        let n_rows = self.n_rows(tokens);
+        if n_rows == 0 {
+            return Ok(());
+        }
+        let first = self.found.n_rows(width) as u32;
+        if self.n_best == 0 {
+            return Ok(self.found.read(n_rows, width, |rows| computed.read_result(rows))?);
+        }
+        let Some(pending) = computed.read_best(n_rows, self.n_best)? else {
+            self.stored.extend((first..).take(n_rows).map(StoredRow::All));
+            return Ok(self.found.read(n_rows, width, |rows| computed.read_result(rows))?);
+        };
+        let n_words = BestLogits::n_words(self.n_best);
+        let first_best = self.best.n_rows(n_words) as u32;
+        self.best.append_pending(n_rows, n_words, pending);
+        for (row, token) in tokens.iter().filter(|t| t.output).enumerate() {
+            if token.n_best > 0 {
+                self.stored.push(StoredRow::Best(first_best + row as u32));
+                continue;
+            }
+            let at = self.found.n_rows(width) as u32;
+            self.stored.push(StoredRow::All(at));
+            self.found
+                .read(1, width, |values| computed.read_result_row(row, values))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for pending reads.
+    pub fn complete(&mut self) -> Result<(), DecodeError> {
+        self.best.complete()?;
+        Ok(self.found.complete()?)
     }
 
     /// Removes all outputs.
@@ -84,9 +153,21 @@ impl Outputs {
         self.pooled.shares()
     }
 
-    /// Returns the output row of the token at `index` of the batch.
-    pub fn of_token(&self, index: usize) -> Option<&[f32]> {
-        self.found.get((*self.rows.get(index)?)? as usize)
+    /// Returns the output row of the token at `index` of the batch, for a vocabulary of `n_vocab` tokens.
+    pub fn of_token(&self, index: usize, n_vocab: usize) -> Option<TokenLogits<'_>> {
+        let row = (*self.rows.get(index)?)?;
+        let stored = if self.stored.is_empty() {
+            StoredRow::All(row)
+        } else {
+            *self.stored.get(row as usize)?
+        };
+        match stored {
+            StoredRow::All(row) => self.found.get(row as usize).map(TokenLogits::All),
+            StoredRow::Best(row) => {
+                let best = BestLogits::from_words(self.best.get(row as usize)?, n_vocab)?;
+                Some(TokenLogits::Best(best))
+            }
+        }
     }
 
     /// Returns the output row of a sequence.

@@ -63,6 +63,7 @@ mod tests {
             pos,
             seqs: SeqSet::one(0),
             output,
+            n_best: 0,
             media: None,
             axes: AxisPosition::default(),
         }

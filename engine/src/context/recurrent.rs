@@ -439,6 +439,7 @@ mod tests {
             pos,
             seqs: SeqSet::of((0..8).filter(|s| seqs >> s & 1 == 1)),
             output: false,
+            n_best: 0,
             media: None,
             axes: super::super::AxisPosition::default(),
         };

@@ -47,6 +47,18 @@ impl ResultRows {
         Ok(())
     }
 
+    /// Appends `n` rows whose transfer is pending until [`ResultRows::complete`].
+    pub fn append_pending(&mut self, n: usize, width: usize, pending: Box<dyn PendingRead>) {
+        self.append(n, width);
+        let end = self.values.len();
+        self.pending.push((end - n * width..end, pending));
+    }
+
+    /// Returns the number of rows of this width.
+    pub fn n_rows(&self, width: usize) -> usize {
+        self.values.len() / width.max(1)
+    }
+
     /// Waits for all pending reads.
     pub fn complete(&mut self) -> Result<(), BackendError> {
         for (range, read) in self.pending.drain(..) {

@@ -177,15 +177,43 @@ impl ComputedGraph<'_> {
 
     /// Reads the leading rows of the result. Returns a pending read if the transfer is asynchronous.
     pub fn read_result(&mut self, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
-        self.read(self.runner.graphs.current().result, rows)
+        self.read(self.runner.graphs.current().result, 0, rows)
     }
 
     /// Reads the leading hidden states. Returns a pending read if the transfer is asynchronous.
     pub fn read_hidden(&mut self, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
-        self.read(self.runner.graphs.current().hidden, rows)
+        self.read(self.runner.graphs.current().hidden, 0, rows)
     }
 
-    fn read(&mut self, from: Option<TensorId>, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
+    /// Reads one row of the result. Returns a pending read if the transfer is asynchronous.
+    pub fn read_result_row(
+        &mut self,
+        row: usize,
+        values: &mut [f32],
+    ) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
+        let offset = row * size_of_val(values);
+        self.read(self.runner.graphs.current().result, offset, values)
+    }
+
+    /// Starts a search for the `k` largest values of each of the leading rows of the result. Returns `None` if the
+    /// device does not support this.
+    pub fn read_best(&mut self, n_rows: usize, k: usize) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
+        let GraphRunner {
+            sched, graphs, profile, ..
+        } = &mut *self.runner;
+        let BuiltGraph { graph, result, .. } = graphs.current();
+        let Some(result) = *result else { return Ok(None) };
+        timed(profile.as_ref(), "results", || {
+            sched.read_best_async(graph, result, n_rows, k)
+        })
+    }
+
+    fn read(
+        &mut self,
+        from: Option<TensorId>,
+        offset: usize,
+        rows: &mut [f32],
+    ) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
         let Some(from) = from else { return Ok(None) };
         let GraphRunner {
             sched, graphs, profile, ..
@@ -193,9 +221,9 @@ impl ComputedGraph<'_> {
         let graph = &graphs.current().graph;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(rows);
         timed(profile.as_ref(), "results", || {
-            let pending = sched.read_tensor_async(graph, from, bytes.len())?;
+            let pending = sched.read_tensor_async(graph, from, offset, bytes.len())?;
             if pending.is_none() {
-                sched.read_tensor(graph, from, 0, bytes)?;
+                sched.read_tensor(graph, from, offset, bytes)?;
             }
             Ok(pending)
         })

@@ -148,22 +148,26 @@ impl<'a> DecodeStep<'a> {
     /// Appends the results of the ubatch. Reads may stay pending until [`DecodeStep::finish`].
     pub fn append(&mut self, mut computed: ComputedGraph<'_>) -> Result<(), DecodeError> {
         let n_rows = self.outputs().n_rows(self.ubatch());
-        let Results { outputs, hidden, .. } = &mut *self.results;
+        let Results {
+            admission,
+            outputs,
+            hidden,
+        } = &mut *self.results;
         let n_hidden = hidden.n_rows(self.ubatch.len(), n_rows);
         if n_hidden > 0 {
             hidden.read(n_hidden, |rows| computed.read_hidden(rows))?;
         }
+        let tokens = &admission.tokens()[self.ubatch.clone()];
         match computed.result_width() {
-            Some(width) if n_rows > 0 => outputs.found.read(n_rows, width, |rows| computed.read_result(rows))?,
-            _ => {}
+            Some(width) => outputs.read(tokens, width, &mut computed),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Waits for pending reads and keeps the results.
     pub fn finish(mut self) -> Result<(), DecodeError> {
         self.results.hidden.found.complete()?;
-        self.results.outputs.found.complete()?;
+        self.results.outputs.complete()?;
         self.is_finished = true;
         Ok(())
     }

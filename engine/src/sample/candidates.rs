@@ -1,6 +1,6 @@
 //! Candidates for the next token, the state that a sampler chain transforms.
 
-use super::Token;
+use super::{BestLogits, Token};
 use std::cmp::Ordering;
 
 /// A token that may be selected.
@@ -47,7 +47,7 @@ impl Candidates {
     /// materialize the other tokens.
     pub fn fill_allowed(&mut self, logits: &[f32], top_k: Option<usize>, is_allowed: impl Fn(Token) -> bool) {
         match top_k {
-            Some(k) if k > 0 && k.saturating_mul(SCAN_FACTOR) <= logits.len() => self.fill_best(logits, k, is_allowed),
+            Some(k) if Candidates::omits_others(k, logits.len()) => self.fill_best(logits, k, is_allowed),
             _ => {
                 self.scratch.clear();
                 self.scratch.reserve(TopKSelector::capacity(logits.len() / SCAN_FACTOR));
@@ -65,12 +65,26 @@ impl Candidates {
     /// Fills the candidates with the `k` most likely tokens, best first, like `fill` followed by `top_k`, but
     /// does not materialize the other tokens. Tokens with NaN logits are omitted.
     pub fn fill_top_k(&mut self, logits: &[f32], k: usize) {
-        if k == 0 || k.saturating_mul(SCAN_FACTOR) > logits.len() {
+        if !Candidates::omits_others(k, logits.len()) {
             self.fill(logits);
             self.top_k(k);
             return;
         }
         self.fill_best(logits, k, |_| true);
+    }
+
+    /// Returns true if [`Candidates::fill_top_k`] omits all but the `k` best of `n` tokens.
+    pub(super) fn omits_others(k: usize, n: usize) -> bool {
+        k > 0 && k.saturating_mul(SCAN_FACTOR) <= n
+    }
+
+    /// Fills the candidates with the most likely tokens, like [`Candidates::fill_top_k`].
+    pub(super) fn fill_best_logits(&mut self, best: BestLogits<'_>) {
+        self.data.clear();
+        self.data
+            .extend(best.iter().map(|(token, logit)| candidate(token as usize, logit)));
+        self.n_sorted = self.data.len();
+        self.selected = None;
     }
 
     /// Fills the candidates with the `k` most likely allowed tokens, best first.

@@ -5,7 +5,7 @@ use super::penalties::BIAS;
 use super::rng::random_seed;
 use super::{
     AdaptiveP, Bias, Candidates, Constrained, Dist, Mirostat, MirostatV2, SampleError, Sampler, SamplerParams, Token,
-    TokenPieces,
+    TokenLogits, TokenPieces,
 };
 use crate::grammar::Constraint;
 
@@ -117,6 +117,35 @@ impl SamplerChain {
             None => self.candidates.fill(logits),
         }
         self.apply()
+    }
+
+    /// Like [`SamplerChain::sample`], for all logits or the best ones. The best ones suffice if there are at least
+    /// [`SamplerChain::n_best`].
+    ///
+    /// # Errors
+    /// [`SampleError`] under the conditions of [`SamplerChain::sample`], or if too few logits are known.
+    pub fn sample_from(&mut self, logits: TokenLogits<'_>) -> Result<Token, SampleError> {
+        let best = match logits {
+            TokenLogits::All(logits) => return self.sample(logits),
+            TokenLogits::Best(best) => best,
+        };
+        best.check()?;
+        if best.n_vocab() != self.n_vocab {
+            return Err(SampleError::LogitCount {
+                expected: self.n_vocab,
+                found: best.n_vocab(),
+            });
+        }
+        let k = self.n_best().unwrap_or(self.n_vocab);
+        self.candidates.fill_best_logits(best.first(k)?);
+        self.apply()
+    }
+
+    /// Returns the number of most likely tokens that determine the next token, or `None` if the chain needs all
+    /// logits: a grammar, a bias, or a penalty may change the order of the tokens.
+    pub fn n_best(&self) -> Option<usize> {
+        let k = self.samplers.first()?.leading_top_k()?;
+        Candidates::omits_others(k, self.n_vocab).then_some(k)
     }
 
     /// Like [`SamplerChain::sample`], for candidates prepared by the caller with

@@ -7,12 +7,14 @@
 //! draw or adaptive-p. Mirostat replaces all samplers except the bias and the temperature.
 //!
 //! Sampling does not allocate memory per token: the chain owns the candidates and all scratch buffers. If the
-//! first sampler is top-k, the candidates are extracted from the logits in one pass.
+//! first sampler is top-k, the candidates are extracted from the logits in one pass, or by the device that computed
+//! the logits ([`SamplerChain::n_best`]).
 //!
 //! NaN logits count as negative infinity. If no candidate has a nonzero probability, [`SamplerChain::sample`]
 //! returns [`SampleError::NoCandidate`].
 
 mod adaptive;
+mod best;
 mod candidates;
 mod chain;
 mod constraint;
@@ -32,6 +34,7 @@ mod tests;
 mod truncate;
 
 pub use adaptive::AdaptiveP;
+pub use best::{BestLogits, TokenLogits};
 pub use candidates::{Candidate, Candidates};
 pub use chain::SamplerChain;
 pub use constraint::Constrained;
@@ -86,6 +89,14 @@ pub enum SampleError {
         /// Size of the vocabulary.
         expected: usize,
         /// Number of logits.
+        found: usize,
+    },
+    /// The device returned fewer of the best logits than the chain needs.
+    #[error("found the {found} best logits, expected {needed}")]
+    TooFewBest {
+        /// Number of tokens that the chain needs.
+        needed: usize,
+        /// Number of tokens with logits.
         found: usize,
     },
     /// The output cannot continue within the grammar.

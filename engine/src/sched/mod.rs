@@ -22,8 +22,10 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use kernels::GgmlType;
+
 use crate::alloc::{AllocError, GraphAllocator};
-use crate::backend::{Backend, BackendError, BufferRef, BufferType, MemoryMap, PendingRead, Usage};
+use crate::backend::{Backend, BackendError, BestRows, BufferRef, BufferType, MemoryMap, PendingRead, Usage};
 use crate::graph::{BufferId, BufferSlice, Graph, TensorId, Uses};
 
 pub use compute::Observer;
@@ -307,20 +309,50 @@ impl Scheduler {
         Ok(self.memory.read(home, out)?)
     }
 
-    /// Enqueues a read of the first `len` bytes of a tensor, so that the host can continue with other graphs.
+    /// Enqueues a read of `len` bytes at byte `offset` of a tensor, so that the host can continue with other graphs.
     /// Returns `None` if the backend does not support this.
     pub fn read_tensor_async(
         &mut self,
         graph: &Graph,
         id: TensorId,
+        offset: usize,
         len: usize,
     ) -> Result<Option<Box<dyn PendingRead>>> {
-        let home = part(graph, id, 0, len)?;
+        let home = part(graph, id, offset, len)?;
         let Some(b) = self.schedules.find(graph).and_then(|s| s.backend_of(id)) else {
             return Ok(None);
         };
         let buffer = self.memory.get(home.buffer)?;
         Ok(self.backends[b.index()].read_async(buffer, home.offset, len)?)
+    }
+
+    /// Enqueues a search for the `k` largest values of each of the first `n_rows` rows of an f32 tensor. Returns `None`
+    /// if the backend does not support this. See [`Backend::read_best_async`].
+    pub fn read_best_async(
+        &mut self,
+        graph: &Graph,
+        id: TensorId,
+        n_rows: usize,
+        k: usize,
+    ) -> Result<Option<Box<dyn PendingRead>>> {
+        let tensor = graph.tensor(id);
+        let n_values = tensor.ne[0];
+        let is_dense = tensor.ty == GgmlType::F32 && tensor.has_dense_rows() && tensor.nb[1] == 4 * n_values;
+        let Some(b) = self.schedules.find(graph).and_then(|s| s.backend_of(id)) else {
+            return Ok(None);
+        };
+        if !is_dense || k > n_values {
+            return Ok(None);
+        }
+        let home = part(graph, id, 0, 4 * n_rows * n_values)?;
+        let rows = BestRows {
+            offset: home.offset,
+            n_values,
+            n_rows,
+            k,
+        };
+        let buffer = self.memory.get(home.buffer)?;
+        Ok(self.backends[b.index()].read_best_async(buffer, rows)?)
     }
 
     /// Waits until all enqueued work is done.

@@ -170,12 +170,13 @@ impl Sequence {
         Ok(())
     }
 
-    /// Adds `token`, at position `n_text`, and its drafts to a batch. Returns the index of `token` in the
-    /// batch.
-    pub fn push(&self, batch: &mut Batch, seq: usize, n_text: usize, token: Token) -> usize {
+    /// Adds `token`, at position `n_text`, and its drafts to a batch, with outputs limited to `n_best` tokens. Returns
+    /// the index of `token` in the batch.
+    pub fn push(&self, batch: &mut Batch, seq: usize, n_text: usize, (token, n_best): (Token, usize)) -> usize {
         let first = batch.len();
         for (i, &token) in [token].iter().chain(&self.drafts).enumerate() {
             batch.push(token, n_text + i, SeqSet::one(seq), true);
+            batch.limit_last(n_best);
         }
         first
     }

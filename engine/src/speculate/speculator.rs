@@ -18,7 +18,9 @@ pub struct Step<'a> {
     pub text: &'a [Token],
     /// Next token.
     pub token: Token,
-    /// Set by [`Speculator::decode`]: index of the logits after the token, for [`Context::logits`]. `None` if
+    /// Number of most likely tokens that suffice as outputs; see [`Batch::limit_last`].
+    pub n_best: usize,
+    /// Set by [`Speculator::decode`]: index of the logits after the token, for [`Context::output`]. `None` if
     /// the sequence was rejected; [`Context::rejected`] returns the reason.
     pub row: Option<usize>,
     /// Set by [`Speculator::decode`]: number of drafts decoded after the token.
@@ -32,9 +34,16 @@ impl<'a> Step<'a> {
             seq,
             text,
             token,
+            n_best: 0,
             row: None,
             n_drafts: 0,
         }
+    }
+
+    /// Limits the outputs to the `n` most likely tokens; 0 requests all logits.
+    #[must_use]
+    pub fn limited(self, n: usize) -> Step<'a> {
+        Step { n_best: n, ..self }
     }
 }
 
@@ -115,20 +124,14 @@ impl Speculator {
         self.drafted
     }
 
-    /// Appends `token` to `text`, the complete sequence `seq`, and returns the index of the logits after it
-    /// for [`Context::logits`]. Decodes only if the token was not an accepted draft. On error, the sequence
-    /// remains `text`.
-    pub fn advance(
-        &mut self,
-        context: &mut Context,
-        seq: usize,
-        text: &[Token],
-        token: Token,
-    ) -> Result<usize, DecodeError> {
-        if let Some(row) = self.accept(seq, token) {
+    /// Appends the token of a step to the text of its sequence, and returns the index of the logits after it for
+    /// [`Context::output`]. Decodes only if the token was not an accepted draft. On error, the sequence remains
+    /// without the token.
+    pub fn advance(&mut self, context: &mut Context, step: Step<'_>) -> Result<usize, DecodeError> {
+        if let Some(row) = self.accept(step.seq, step.token) {
             return Ok(row);
         }
-        let mut step = [Step::new(seq, text, token)];
+        let mut step = [step];
         self.decode(context, &mut step)?;
         // A batch with only rejected sequences is an error.
         Ok(step[0].row.unwrap_or_default())
@@ -219,7 +222,7 @@ impl Speculator {
                 continue;
             };
             sequence.guess(&mut self.controller, step.text, step.token, choice.n_drafts(), alone)?;
-            step.row = Some(sequence.push(&mut self.batch, step.seq, step.text.len(), step.token));
+            step.row = Some(sequence.push(&mut self.batch, step.seq, step.text.len(), (step.token, step.n_best)));
         }
         Ok(())
     }

@@ -406,12 +406,16 @@ impl Batcher {
                 for (i, &token) in running.job.tokens[from..from + n].iter().enumerate() {
                     let is_last = from + i + 1 == running.job.tokens.len();
                     self.batch.push(token, from + i, seqs, is_last || wants_rows);
+                    if is_last && !wants_rows {
+                        self.batch.limit_last(running.job.n_best());
+                    }
                 }
             } else {
                 let (tokens, images) = (&running.job.tokens, &running.job.images);
                 push_with_images(&mut self.batch, tokens, from..from + n, images, running.seq);
                 if from + n == tokens.len() {
                     self.batch.request_last();
+                    self.batch.limit_last(running.job.n_best());
                 }
             }
             filled.push(Part { at, from, n, row });

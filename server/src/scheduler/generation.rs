@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::chat::Budget;
-use engine::sample::{Candidates, SampleError, SamplerChain, Token};
+use engine::sample::{Candidates, SampleError, SamplerChain, Token, TokenLogits};
 use engine::speculate::Drafted;
 use engine::vocab::Vocab;
 use llama::parts::{Generator, OutputEnd, ShownTokens};
@@ -100,8 +100,17 @@ impl Generation {
         self.generator.is_ready()
     }
 
-    /// Samples the next token from `logits` `[n_vocab]` and sends it to the client.
-    pub fn next(&mut self, logits: &[f32], vocab: &Vocab, candidates: &mut Candidates) -> Step {
+    /// Returns the number of most likely tokens that suffice as the logits of [`Generation::next`]; 0 for all logits.
+    pub fn n_best(&self) -> usize {
+        match (self.limits.logprobs, self.limits.source) {
+            // The softmax of the model needs all logits.
+            (Some(_), LogprobSource::Model) => 0,
+            _ => self.generator.n_best(),
+        }
+    }
+
+    /// Samples the next token from `logits` and sends it to the client.
+    pub fn next(&mut self, logits: TokenLogits<'_>, vocab: &Vocab, candidates: &mut Candidates) -> Step {
         let mut text = String::new();
         let sampled = match self.generator.next(logits, vocab, &mut text) {
             Ok(sampled) => sampled,
@@ -111,7 +120,7 @@ impl Generation {
         let (token, end) = (sampled.token, sampled.end);
         let is_end = end == Some(OutputEnd::EndOfGeneration);
         let logprob = match self.limits.logprobs {
-            Some(n_top) if !is_end => Some(self.logprob(logits, token, n_top, candidates)),
+            Some(n_top) if !is_end => Some(self.logprob(logits.all(), token, n_top, candidates)),
             _ => None,
         };
         if !text.is_empty() || logprob.is_some() {

@@ -54,6 +54,15 @@ impl Job {
         self.generations.iter().all(Generation::is_abandoned)
     }
 
+    /// Returns the number of most likely tokens that suffice as the output of the prompt; 0 for all logits.
+    pub fn n_best(&self) -> usize {
+        let each = || self.generations.iter().map(Generation::n_best);
+        if each().any(|n| n == 0) {
+            return 0;
+        }
+        each().max().unwrap_or(0)
+    }
+
     /// Ends the job with the output so far, which may be empty.
     pub fn expire(&mut self, n_cached: usize) {
         let done = PromptDone {

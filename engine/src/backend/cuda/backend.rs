@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kernels::Precision;
 
+use super::best::{self, BestSearch};
 use super::buffer::{CudaBuffer, foreign};
 use super::context::{DeviceMemory, Event, Staging, Stream, device_error};
 use super::driver::CudaError;
@@ -20,7 +21,7 @@ use super::times::{self, Timer};
 use super::work::Work;
 use super::writes::{self, Writes};
 use crate::backend::{
-    Backend, BackendError, Buffer, Device, GraphView, MemoryMap, PendingRead, Plan, check_range, rules,
+    Backend, BackendError, BestRows, Buffer, Device, GraphView, MemoryMap, PendingRead, Plan, check_range, rules,
 };
 use crate::graph::Graph;
 
@@ -48,6 +49,7 @@ pub(super) struct CudaBackend {
     point: Event,
     idle: Idle,
     writes: Writes,
+    best: BestSearch,
     timer: Timer,
 }
 
@@ -72,6 +74,7 @@ impl CudaBackend {
             stream,
             idle: Idle::default(),
             writes: Writes::new(&ready.context).map_err(failed)?,
+            best: BestSearch::default(),
             timer: Timer::default(),
             device,
             ready,
@@ -113,6 +116,23 @@ impl CudaBackend {
         let function = self.ready.library.loaded(&kernel, 0);
         if let Some(function) = function.map_err(|error| self.not_loaded(&error))? {
             self.writes.use_kernel(function);
+        }
+        Ok(())
+    }
+
+    /// Loads the kernels that find the largest values of rows.
+    fn load_best(&mut self) -> Result<(), BackendError> {
+        if self.best.has_kernels() {
+            return Ok(());
+        }
+        let kernels = best::kernels();
+        self.load(&kernels)?;
+        let function = |kernel| {
+            let function = self.ready.library.loaded(kernel, 0);
+            function.map_err(|error| self.not_loaded(&error))
+        };
+        if let (Some(first), Some(second)) = (function(&kernels[0])?, function(&kernels[1])?) {
+            self.best.use_kernels([first, second]);
         }
         Ok(())
     }
@@ -239,6 +259,16 @@ impl CudaBackend {
         unsafe { self.stream.launch(&launch.function, launch.shape, parameters) }
     }
 
+    /// Returns the read whose data arrives in `staging`.
+    fn pending(&self, staging: Staging) -> Box<dyn PendingRead> {
+        Box::new(Pending {
+            device: self.device.clone(),
+            watch: self.watch.clone(),
+            idle: self.idle.clone(),
+            staging,
+        })
+    }
+
     /// Returns a staging buffer of at least `len` bytes. Takes a pooled buffer whose copy is done, or the
     /// oldest one if the pool is full; otherwise allocates a new buffer.
     fn staging(&self, len: usize) -> Result<Staging, BackendError> {
@@ -351,12 +381,38 @@ impl Backend for CudaBackend {
             let queued = self.stream.queue_read(buffer.memory(), offset, &mut staging, len);
             queued.map_err(|error| self.failed(error))?;
         }
-        Ok(Some(Box::new(Pending {
-            device: self.device.clone(),
-            watch: self.watch.clone(),
-            idle: self.idle.clone(),
-            staging,
-        })))
+        Ok(Some(self.pending(staging)))
+    }
+
+    fn read_best_async(
+        &mut self,
+        from: &dyn Buffer,
+        rows: BestRows,
+    ) -> Result<Option<Box<dyn PendingRead>>, BackendError> {
+        // Only kernels of plans are timed. While times are measured, no other kernel runs.
+        if !best::suits(rows) || times::is_on() {
+            return Ok(None);
+        }
+        check_range(from, rows.offset, size_of::<f32>() * rows.n_values * rows.n_rows)?;
+        let buffer = from
+            .as_any()
+            .downcast_ref::<CudaBuffer>()
+            .ok_or_else(|| foreign(from))?;
+        if !Arc::ptr_eq(buffer.memory().context(), &self.ready.context) {
+            return Ok(None);
+        }
+        self.load_best()?;
+        self.flush()?;
+        let mut staging = self.staging(best::result_bytes(rows))?;
+        let failed = |error| device_error(self.device.name(), &error);
+        let found = self
+            .best
+            .queue(&self.ready.context, &self.stream, buffer.memory(), rows)
+            .map_err(failed)?;
+        let Some((memory, range)) = found else { return Ok(None) };
+        let queued = self.stream.queue_read(memory, range.start, &mut staging, range.len());
+        queued.map_err(failed)?;
+        Ok(Some(self.pending(staging)))
     }
 
     fn copy_from_async(

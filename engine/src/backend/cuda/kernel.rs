@@ -54,6 +54,7 @@ sources! {
     ATTENTION_MERGE = "attention_merge.cu" true [];
     ATTENTION_PAGES = "attention_pages.cu" true [];
     ATTENTION_TILES = "attention_tiles.cu" true [];
+    BEST = "best.cu" false [];
     COPIES = "copies.cu" false [];
     ELEMENTWISE = "elementwise.cu" false [];
     GROUP = "group.cu" false [];

@@ -13,6 +13,7 @@
 //!   [`device`], [`planning`] and [`planned_memory`] (a GPU that only plans).
 
 mod backend;
+mod best;
 mod buffer;
 mod cache;
 mod code;

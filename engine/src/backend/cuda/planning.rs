@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kernels::Precision;
 
+use super::best;
 use super::fuse;
 use super::gpu::Gpu;
 use super::ops::{self, Unplanned};
@@ -137,6 +138,7 @@ impl Backend for PlanningBackend {
     ) -> Result<Box<dyn Plan>, BackendError> {
         let mut kernels = Kernels::new(self.precision, self.planning.gpu);
         kernels.add(writes::kernel());
+        best::kernels().into_iter().for_each(|kernel| kernels.add(kernel));
         for step in &fuse::steps(view, memory, self.precision).steps {
             ops::plan_step(view.graph, step, &mut kernels).map_err(|refusal| match refusal {
                 Unplanned::Unsupported(_) => rules::unsupported(view.graph, step.first()),

@@ -167,7 +167,7 @@ fn results_are_read_through_the_queue() {
         let mut s = product.lab.scheduler();
         let [first, second] = [3u8, 5].map(|k| (0..16 * N).map(|i| (i as u8).wrapping_mul(k)).collect::<Vec<u8>>());
         product.run(&mut s, &first);
-        let pending = s.read_tensor_async(&product.lab.graph, product.y, 16 * N).unwrap();
+        let pending = s.read_tensor_async(&product.lab.graph, product.y, 0, 16 * N).unwrap();
         assert_eq!(pending.is_some(), with_queue);
         // Another run must not change the result of the pending read.
         product.run(&mut s, &second);
@@ -176,6 +176,6 @@ fn results_are_read_through_the_queue() {
             pending.wait(&mut out).unwrap();
             assert_eq!(out, Product::expected(&first));
         }
-        assert!(s.read_tensor_async(&product.lab.graph, product.y, 16 * N + 1).is_err());
+        assert!(s.read_tensor_async(&product.lab.graph, product.y, 1, 16 * N).is_err());
     }
 }

@@ -1,10 +1,11 @@
 //! Steps with drafts: one decode verifies several drafted tokens per sequence. Rejected drafts are removed
 //! within the step, so other code never sees them.
 
+use engine::sample::TokenLogits;
 use engine::speculate::Step as Next;
 
 use super::Batcher;
-use crate::scheduler::generation::Step;
+use crate::scheduler::generation::{Generation, Step};
 use crate::scheduler::request::Event;
 
 impl Batcher {
@@ -24,7 +25,8 @@ impl Batcher {
         let next = |&at: &usize| {
             let running = &self.running[at];
             let (&token, text) = running.job.tokens.split_last()?;
-            Some(Next::new(running.seq, text, token))
+            let n_best = running.job.generations.first().map_or(0, Generation::n_best);
+            Some(Next::new(running.seq, text, token).limited(n_best))
         };
         let mut steps: Vec<Next<'_>> = at.iter().filter_map(next).collect();
         if steps.is_empty() || !drafts.decode(&mut self.memory.context, &mut steps) {
@@ -71,9 +73,10 @@ impl Batcher {
         self.metrics.n_drafts.add(n_drafts);
         self.metrics.n_draft_sequences.add(usize::from(n_drafts > 0));
         let continues = loop {
-            let logits = self.memory.context.logits(row).unwrap_or_default();
+            let logits = self.memory.context.output(row).unwrap_or(TokenLogits::All(&[]));
             if !generation.is_ready() {
-                running.postponed = Some(logits.to_vec());
+                // A chain with a grammar needs all logits.
+                running.postponed = Some(logits.all().to_vec());
                 break true;
             }
             let token = match generation.next(logits, self.model.vocab(), &mut self.candidates) {

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use engine::sample::TokenLogits;
+
 use super::Batcher;
 use crate::scheduler::generation::Step;
 
@@ -14,10 +16,11 @@ impl Batcher {
     /// the completion has ended.
     pub(super) fn sample(&mut self, at: usize, row: usize) -> bool {
         let running = &mut self.running[at];
-        let logits = self.memory.context.logits(row).unwrap_or_default();
+        let logits = self.memory.context.output(row).unwrap_or(TokenLogits::All(&[]));
         let generation = &mut running.job.generations[0];
         if !generation.is_ready() {
-            running.postponed = Some(logits.to_vec());
+            // A chain with a grammar needs all logits.
+            running.postponed = Some(logits.all().to_vec());
             return true;
         }
         match generation.next(logits, self.model.vocab(), &mut self.candidates) {
@@ -36,7 +39,8 @@ impl Batcher {
                 continue;
             }
             let logits = running.postponed.take().unwrap_or_default();
-            match generation.next(&logits, self.model.vocab(), &mut self.candidates) {
+            let logits = TokenLogits::All(&logits);
+            match generation.next(logits, self.model.vocab(), &mut self.candidates) {
                 Step::On(token) => running.job.tokens.push(token),
                 Step::Over => finished.push(at),
             }
