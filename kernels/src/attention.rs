@@ -11,12 +11,12 @@ use std::ops::Range;
 use crate::GgmlType;
 use crate::dispatch::{Kernels, RowKernels, kernels};
 use crate::generic::attention::{Scores, Softmax, TILE_KEYS, Values};
-use crate::generic::decode_attention::{Heads, QueryTile, SCORES, SUMS, TILE_ROWS};
+use crate::generic::decode_attention::{Heads, QueryTile, SCORES, SUMS, VALUE_ROWS};
 pub use crate::limits::KEYS;
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 
-/// Maximum queries per head for which F32, F16, and BF16 rows are read without conversion, all heads in
-/// memory order. For more queries, F16 and BF16 rows are converted to memory first.
+/// Maximum queries per head for which F32, F16, BF16, and Q8_0 rows are read without conversion, all heads in
+/// memory order. For more queries, rows of other types than F32 are converted to memory first.
 pub const FEW_QUERIES: usize = 16;
 
 /// F32 rows read together for many queries. One column of them stays in the L1 cache even if rows are a large
@@ -24,7 +24,7 @@ pub const FEW_QUERIES: usize = 16;
 const F32_ROWS: usize = 16;
 
 /// Prefetch distance in bytes for few queries.
-const PREFETCH_DISTANCE: usize = 12288;
+const PREFETCH_DISTANCE: usize = 24 << 10;
 
 /// Floats of converted rows (unless rows are very long): half of the L1 cache.
 const CONVERTED_FLOATS: usize = 4096;
@@ -433,7 +433,7 @@ impl CacheRows<'_> {
         for row in next.chunks(self.stride.max(1)).skip(chunk.first).take(chunk.n) {
             row[..row_bytes.min(row.len())]
                 .chunks(CACHE_LINE)
-                .for_each(|line| prefetch(line.as_ptr(), CacheLevel::First));
+                .for_each(|line| prefetch(line.as_ptr(), CacheLevel::Second));
         }
     }
 
@@ -448,7 +448,7 @@ impl CacheRows<'_> {
                     .as_ptr()
                     .wrapping_add(row * self.stride + head * self.head_stride);
                 for at in (0..row_bytes).step_by(CACHE_LINE) {
-                    prefetch(start.wrapping_add(at), CacheLevel::First);
+                    prefetch(start.wrapping_add(at), CacheLevel::Second);
                 }
             }
         }
@@ -456,7 +456,7 @@ impl CacheRows<'_> {
 
     /// Returns the prefetch distance in rows for few queries.
     fn rows_ahead(&self) -> usize {
-        (PREFETCH_DISTANCE / self.stride.max(1)).clamp(TILE_ROWS, KEYS)
+        (PREFETCH_DISTANCE / self.stride.max(1)).clamp(VALUE_ROWS, KEYS)
     }
 
     /// Prefetches the rows that are read next.
@@ -466,7 +466,7 @@ impl CacheRows<'_> {
 
     /// Returns true if rows of all heads are read in memory order without conversion.
     fn is_read_in_place(&self, n_queries: usize) -> bool {
-        n_queries <= FEW_QUERIES && matches!(self.ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16)
+        n_queries <= FEW_QUERIES && matches!(self.ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 | GgmlType::Q8_0)
     }
 
     /// Returns the kernels that read this type without conversion.
@@ -474,6 +474,7 @@ impl CacheRows<'_> {
         match self.ty {
             GgmlType::F16 => &kernels.attention.f16,
             GgmlType::BF16 => &kernels.attention.bf16,
+            GgmlType::Q8_0 => &kernels.attention.q8_0,
             _ => &kernels.attention.f32,
         }
     }

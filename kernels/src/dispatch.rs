@@ -12,7 +12,7 @@ pub(crate) use integers::{GroupKernels, IntTypeKernels};
 use tiles::{ColumnTileKernels, TileKernels};
 
 use crate::GgmlType;
-use crate::generic::attention::{self, Brain, Element, Float, Half, InPlace, Scores, Softmax, Values};
+use crate::generic::attention::{self, Brain, Element, Float, Half, InPlace, ScaledByte, Scores, Softmax, Values};
 use crate::generic::blocks;
 use crate::generic::decode_attention::{self, Heads, QueryTile};
 use crate::generic::float_panels::{self, PanelTile, PanelTiles};
@@ -160,6 +160,7 @@ pub(crate) struct AttentionTable {
     pub f32: RowKernels,
     pub f16: RowKernels,
     pub bf16: RowKernels,
+    pub q8_0: RowKernels,
     pub softmax_step: unsafe fn(&Softmax),
 }
 
@@ -385,7 +386,7 @@ macro_rules! instantiate {
             unsafe fn values<const N: usize>(values: &Values) {
                 // SAFETY: the caller upholds the contract of `attention::values`; `$attribute` enables the
                 // instructions of `$V`.
-                unsafe { attention::values::<$V, N>(values) }
+                unsafe { attention::values::<$V, Float, N>(values) }
             }
 
             #[$attribute]
@@ -425,6 +426,7 @@ macro_rules! instantiate {
                     f32: row_order_kernels::<Float>(),
                     f16: row_order_kernels::<Half>(),
                     bf16: row_order_kernels::<Brain>(),
+                    q8_0: row_order_kernels::<ScaledByte>(),
                     softmax_step,
                 },
                 int: &integers::$integers::KERNELS,

@@ -41,33 +41,27 @@ use super::functions::{ExpNonPositive, Function};
 use crate::limits::KEYS;
 use crate::simd::Simd;
 
-/// An element type of the KV cache that kernels read without converting rows first.
+/// A type of the KV cache whose rows kernels read without converting them to memory first.
 pub(crate) trait Element {
-    /// Size of an element in bytes.
-    const BYTES: usize;
+    /// Whether elements are converted to f32, which takes registers.
+    const CONVERTS: bool;
 
-    /// Loads `LANES` elements.
+    /// Returns the size of a row of `d` elements in bytes.
+    fn row_bytes(d: usize) -> usize;
+
+    /// Loads `LANES` elements of a row from element `c` on, a multiple of `LANES`.
     ///
     /// # Safety
     /// - The CPU supports `V`.
-    /// - `p` is valid for reads of `LANES` elements.
-    unsafe fn load<V: Simd>(p: *const u8) -> V;
+    /// - `row` is valid for reads of `c + LANES` elements.
+    unsafe fn load<V: Simd>(row: *const u8, c: usize) -> V;
 
-    /// Loads the first `n < LANES` elements. The other lanes are zero.
+    /// Loads the last `n < LANES` elements of a row from element `c` on. The other lanes are zero.
     ///
     /// # Safety
     /// - The CPU supports `V`.
-    /// - `p` is valid for reads of `n` elements.
-    #[inline(always)]
-    unsafe fn load_partial<V: Simd>(p: *const u8, n: usize) -> V {
-        let mut copy = [0u8; 64];
-        // SAFETY: `n` elements are readable (function contract), and a register of these types has at most 64
-        // bytes.
-        unsafe {
-            p.copy_to_nonoverlapping(copy.as_mut_ptr(), n * Self::BYTES);
-            Self::load(copy.as_ptr())
-        }
-    }
+    /// - `row` is valid for reads of `c + n` elements.
+    unsafe fn load_last<V: Simd>(row: *const u8, c: usize, n: usize) -> V;
 }
 
 macro_rules! elements {
@@ -75,12 +69,28 @@ macro_rules! elements {
         pub(crate) struct $name;
 
         impl Element for $name {
-            const BYTES: usize = $bytes;
+            const CONVERTS: bool = $bytes < size_of::<f32>();
 
             #[inline(always)]
-            unsafe fn load<V: Simd>(p: *const u8) -> V {
-                // SAFETY: `p` is valid for `LANES` elements (function contract).
-                unsafe { $load(p) }
+            fn row_bytes(d: usize) -> usize {
+                d * $bytes
+            }
+
+            #[inline(always)]
+            unsafe fn load<V: Simd>(row: *const u8, c: usize) -> V {
+                // SAFETY: `LANES` elements from `c` on are readable (function contract).
+                unsafe { $load(row.add(c * $bytes)) }
+            }
+
+            #[inline(always)]
+            unsafe fn load_last<V: Simd>(row: *const u8, c: usize, n: usize) -> V {
+                let mut copy = [0u8; 64];
+                // SAFETY: `n` elements from `c` on are readable (function contract), and a register of these
+                // types has at most 64 bytes.
+                unsafe {
+                    row.add(c * $bytes).copy_to_nonoverlapping(copy.as_mut_ptr(), n * $bytes);
+                    $load(copy.as_ptr())
+                }
             }
         }
     )* };
@@ -90,6 +100,37 @@ elements! {
     Float, 4 bytes: |p: *const u8| V::load(p.cast());
     Half, 2 bytes: V::load_f16;
     Brain, 2 bytes: V::load_bf16;
+}
+
+/// Elements in blocks of [`Q8_0`](crate::GgmlType::Q8_0): an f16 scale and 32 signed bytes.
+pub(crate) struct ScaledByte;
+
+/// Elements and bytes of a block of [`ScaledByte`].
+const BYTE_BLOCK: usize = 32;
+const BYTE_BLOCK_SIZE: usize = 2 + BYTE_BLOCK;
+
+impl Element for ScaledByte {
+    const CONVERTS: bool = true;
+
+    #[inline(always)]
+    fn row_bytes(d: usize) -> usize {
+        d / BYTE_BLOCK * BYTE_BLOCK_SIZE
+    }
+
+    #[inline(always)]
+    unsafe fn load<V: Simd>(row: *const u8, c: usize) -> V {
+        const { assert!(BYTE_BLOCK.is_multiple_of(V::LANES)) };
+        // SAFETY: the block of element `c` is readable, because `LANES` elements from `c` on are
+        // (function contract).
+        unsafe {
+            let block = row.add(c / BYTE_BLOCK * BYTE_BLOCK_SIZE);
+            V::from_int(V::load_i8(block.add(2 + c % BYTE_BLOCK))).mul(V::splat_f16(block))
+        }
+    }
+
+    unsafe fn load_last<V: Simd>(_: *const u8, _: usize, _: usize) -> V {
+        unreachable!("rows have whole blocks, which are whole registers")
+    }
 }
 
 /// Keys whose dot products with a query are computed together.
@@ -138,7 +179,7 @@ pub(crate) unsafe fn tile_scores<V: Simd, E: Element, const N: usize>(s: &Scores
         let (start, last) = (s.keys.add(first * s.stride), s.n - first - 1);
         let keys: [*const u8; TILE_KEYS] = std::array::from_fn(|r| start.add(r.min(last) * s.stride));
         // As many sums at a time as fit the registers next to converted keys.
-        let sums = if N <= 2 || E::BYTES == size_of::<f32>() {
+        let sums = if V::LANES == 16 || N <= 2 || (N == 3 && !E::CONVERTS) {
             products::<V, E, N, TILE_KEYS>(s, keys)
         } else {
             let [a, b, c, d] = keys;
@@ -149,12 +190,12 @@ pub(crate) unsafe fn tile_scores<V: Simd, E: Element, const N: usize>(s: &Scores
             }
             sums
         };
-        for (q, sums) in sums.into_iter().enumerate() {
-            let totals = V::sum4(sums);
-            s.out
-                .add(q * KEYS + first)
-                .cast::<[f32; TILE_KEYS]>()
-                .write_unaligned(totals);
+        for q in (0..N).step_by(2) {
+            let second = (q + 1).min(N - 1);
+            let totals = V::sum4_of_two([sums[q], sums[second]]);
+            let out = |q: usize| s.out.add(q * KEYS + first).cast::<[f32; TILE_KEYS]>();
+            out(q).write_unaligned(totals[0]);
+            out(second).write_unaligned(totals[1]);
         }
     }
 }
@@ -179,7 +220,7 @@ unsafe fn products<V: Simd, E: Element, const N: usize, const K: usize>(
                 *query = V::load(s.queries.add(q * s.d + c));
             }
             for r in 0..K {
-                let key: V = E::load(keys[r].add(c * E::BYTES));
+                let key: V = E::load(keys[r], c);
                 for q in 0..N {
                     sums[q][r] = key.mul_add(queries[q], sums[q][r]);
                 }
@@ -188,7 +229,7 @@ unsafe fn products<V: Simd, E: Element, const N: usize, const K: usize>(
         }
         if c < s.d {
             for r in 0..K {
-                let key: V = E::load_partial(keys[r].add(c * E::BYTES), s.d - c);
+                let key: V = E::load_last(keys[r], c, s.d - c);
                 for q in 0..N {
                     let query = V::load_partial(s.queries.add(q * s.d + c), s.d - c);
                     sums[q][r] = key.mul_add(query, sums[q][r]);
@@ -441,28 +482,28 @@ pub(crate) struct Values {
     pub out: *mut f32,
 }
 
-/// Adds weighted f32 rows to the sums of `N` queries: `out[q] = factor[q] * out[q] + sum_i weight[q][i] *
+/// Adds weighted rows to the sums of `N` queries: `out[q] = factor[q] * out[q] + sum_i weight[q][i] *
 /// values[i]`.
 ///
 /// # Safety
 /// - The CPU supports `V`.
 /// - The pointers in `v` are valid for the sizes given by its fields.
 #[inline(always)]
-pub(crate) unsafe fn values<V: Simd, const N: usize>(v: &Values) {
+pub(crate) unsafe fn values<V: Simd, E: Element, const N: usize>(v: &Values) {
     let mut at = 0;
     // SAFETY: columns end at `v.d` (same contract as the callees).
     unsafe {
         // As many sums as hide the latency of additions and fit the registers.
         match N {
-            1 => at = whole_columns::<V, N, 8>(v, at),
-            2 | 3 => at = whole_columns::<V, N, 4>(v, at),
-            _ if V::LANES == 16 => at = whole_columns::<V, N, 4>(v, at),
+            1 => at = whole_columns::<V, E, N, 8>(v, at),
+            2 | 3 => at = whole_columns::<V, E, N, 4>(v, at),
+            _ if V::LANES == 16 => at = whole_columns::<V, E, N, 4>(v, at),
             _ => {}
         }
-        at = whole_columns::<V, N, 2>(v, at);
-        at = whole_columns::<V, N, 1>(v, at);
+        at = whole_columns::<V, E, N, 2>(v, at);
+        at = whole_columns::<V, E, N, 1>(v, at);
         if at < v.d {
-            last_columns::<V, N>(v, at);
+            last_columns::<V, E, N>(v, at);
         }
     }
 }
@@ -486,7 +527,7 @@ macro_rules! for_each_row {
 /// - The CPU supports `V`.
 /// - The pointers in `v` are valid for the sizes given by its fields.
 #[inline(always)]
-unsafe fn whole_columns<V: Simd, const N: usize, const C: usize>(v: &Values, mut at: usize) -> usize {
+unsafe fn whole_columns<V: Simd, E: Element, const N: usize, const C: usize>(v: &Values, mut at: usize) -> usize {
     while at + C * V::LANES <= v.d {
         // SAFETY: columns `at..at + C * LANES` are below `v.d`, and rows are those with set bits (function
         // contract).
@@ -499,7 +540,7 @@ unsafe fn whole_columns<V: Simd, const N: usize, const C: usize>(v: &Values, mut
                 }
             }
             for_each_row!(v.seen, |i| {
-                let row = v.values.add(i * v.stride + at * Float::BYTES);
+                let row = v.values.add(i * v.stride);
                 // Load the smaller operand into registers first.
                 if N < C {
                     let mut weights = [V::splat(0.0); N];
@@ -507,7 +548,7 @@ unsafe fn whole_columns<V: Simd, const N: usize, const C: usize>(v: &Values, mut
                         weights[q] = V::splat(*v.weights.add(q * KEYS + i));
                     }
                     for c in 0..C {
-                        let value: V = Float::load(row.add(c * V::LANES * Float::BYTES));
+                        let value: V = E::load(row, at + c * V::LANES);
                         for q in 0..N {
                             sums[q][c] = value.mul_add(weights[q], sums[q][c]);
                         }
@@ -515,7 +556,7 @@ unsafe fn whole_columns<V: Simd, const N: usize, const C: usize>(v: &Values, mut
                 } else {
                     let mut values = [V::splat(0.0); C];
                     for c in 0..C {
-                        values[c] = Float::load(row.add(c * V::LANES * Float::BYTES));
+                        values[c] = E::load(row, at + c * V::LANES);
                     }
                     for q in 0..N {
                         let weight = V::splat(*v.weights.add(q * KEYS + i));
@@ -542,7 +583,7 @@ unsafe fn whole_columns<V: Simd, const N: usize, const C: usize>(v: &Values, mut
 /// - The CPU supports `V`.
 /// - The pointers in `v` are valid for the sizes given by its fields, and `v.d - at < LANES`.
 #[inline(always)]
-unsafe fn last_columns<V: Simd, const N: usize>(v: &Values, at: usize) {
+unsafe fn last_columns<V: Simd, E: Element, const N: usize>(v: &Values, at: usize) {
     let n = v.d - at;
     for q in 0..N {
         // SAFETY: `n` columns from `at` on are below `v.d`, and rows are those with set bits (function
@@ -551,7 +592,7 @@ unsafe fn last_columns<V: Simd, const N: usize>(v: &Values, at: usize) {
             let out = v.out.add(q * v.d + at);
             let mut sum = V::load_partial(out, n).mul(V::splat(v.factor(q)));
             for_each_row!(v.seen, |i| {
-                let values: V = Float::load_partial(v.values.add(i * v.stride + at * Float::BYTES), n);
+                let values: V = E::load_last(v.values.add(i * v.stride), at, n);
                 sum = values.mul_add(V::splat(*v.weights.add(q * KEYS + i)), sum);
             });
             sum.store_partial(out, n);

@@ -1,27 +1,31 @@
 //! Attention of a few queries per head, as in decode, which is bound by reading keys and values.
 //!
-//! Rows are read in memory order, four rows of all heads at a time, and prefetched a fixed number of rows
-//! ahead. Scores and sums have the same bits as in [`attention`](super::attention).
+//! Rows are read nearly in memory order, a few rows of all heads at a time, and prefetched a fixed number of
+//! rows ahead. Scores and sums have the same bits as in [`attention`](super::attention).
 //!
 //! ```text
 //! memory order of a page           loop
-//! row 0 | head 0 | head 1 | ..     for 4 rows:
+//! row 0 | head 0 | head 1 | ..     for 4 rows of keys, or 16 rows of values:
 //! row 1 | head 0 | head 1 | ..         for head:
 //!   ..                                     prefetch the same head's rows some distance ahead
 //!                                          for tile of queries of the head:
 //!                                              scores += q . k    or    o += p * v
 //! ```
 
-use super::attention::{Element, Scores, TILE_KEYS, Values, tile_scores};
+use super::attention::{Element, Scores, TILE_KEYS, Values, tile_scores, values};
 use crate::limits::KEYS;
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::Simd;
 
-/// Rows of keys or values processed together.
-pub(crate) const TILE_ROWS: usize = TILE_KEYS;
+/// Rows of keys processed together.
+const TILE_ROWS: usize = TILE_KEYS;
+
+/// Rows of values whose weighted sum stays in registers. Loading and storing the sums of earlier rows then takes
+/// a tenth of the time, and rows are still read nearly in memory order.
+pub(crate) const VALUE_ROWS: usize = 16;
 
 /// Maximum queries per head that share the loads of keys.
-pub(crate) const SCORES: usize = 3;
+pub(crate) const SCORES: usize = 4;
 
 /// Maximum queries per head that share the loads of values.
 pub(crate) const SUMS: usize = 4;
@@ -43,10 +47,10 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Prefetches one tile of rows of a head, [`ahead`](Heads::ahead) rows after row `first`. Rows have
-    /// `bytes` bytes and are `stride` bytes apart.
+    /// Prefetches a head's share of `n` rows of all heads, [`ahead`](Heads::ahead) rows after row `first`. Rows
+    /// of a head have `bytes` bytes and are `stride` bytes apart.
     #[inline(always)]
-    fn fetch_ahead(&self, rows: *const u8, head: usize, stride: usize, bytes: usize, first: usize) {
+    fn fetch_ahead(&self, rows: *const u8, head: usize, stride: usize, bytes: usize, first: usize, n: usize) {
         let first = first + self.ahead;
         let (start, first) = if first < self.rows {
             (rows, first)
@@ -55,13 +59,24 @@ impl Heads {
         } else {
             (self.next, first - self.rows)
         };
-        let start = start.wrapping_add(first * stride + head * self.stride);
-        for row in 0..TILE_ROWS {
-            let row = start.wrapping_add(row * stride);
-            for at in (0..bytes).step_by(CACHE_LINE) {
-                prefetch(row.wrapping_add(at), CacheLevel::First);
-            }
+        let start = start.wrapping_add(first * stride);
+        if self.n * self.stride == stride {
+            // The rows of all heads are contiguous, and each head requests as much in memory order.
+            let bytes = n * self.stride;
+            return fetch(start.wrapping_add(head * bytes), bytes);
         }
+        for row in 0..n {
+            fetch(start.wrapping_add(row * stride + head * self.stride), bytes);
+        }
+    }
+}
+
+/// Prefetches the cache lines of some bytes into the L2 cache. More requests can be under way there than to the
+/// L1 cache, which matters if memory is slow to respond.
+#[inline(always)]
+fn fetch(start: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(CACHE_LINE) {
+        prefetch(start.wrapping_add(at), CacheLevel::Second);
     }
 }
 
@@ -86,7 +101,7 @@ pub(crate) struct QueryTile {
 pub(crate) unsafe fn scores_by_rows<V: Simd, E: Element>(s: &Scores, heads: &Heads, queries: &[QueryTile]) {
     for first in (0..s.n).step_by(TILE_KEYS) {
         for head in 0..heads.n {
-            heads.fetch_ahead(s.keys, head, s.stride, s.d * E::BYTES, first);
+            heads.fetch_ahead(s.keys, head, s.stride, E::row_bytes(s.d), first, TILE_ROWS);
             for queries in queries {
                 let query = head * heads.n_queries + queries.first;
                 // SAFETY: `head < heads.n` and the tile's queries belong to the head, so all pointers stay
@@ -101,6 +116,7 @@ pub(crate) unsafe fn scores_by_rows<V: Simd, E: Element>(s: &Scores, heads: &Hea
                     match queries.n {
                         1 => tile_scores::<V, E, 1>(&part, first),
                         2 => tile_scores::<V, E, 2>(&part, first),
+                        3 => tile_scores::<V, E, 3>(&part, first),
                         _ => tile_scores::<V, E, SCORES>(&part, first),
                     }
                 }
@@ -119,128 +135,37 @@ pub(crate) unsafe fn scores_by_rows<V: Simd, E: Element>(s: &Scores, heads: &Hea
 ///   all tiles.
 #[inline(always)]
 pub(crate) unsafe fn values_by_rows<V: Simd, E: Element>(v: &Values, heads: &Heads, queries: &[QueryTile]) {
-    let parts = || (0..heads.n).flat_map(|head| queries.iter().map(move |queries| (head, queries)));
-    // SAFETY: `head < heads.n`, the tile's queries belong to the head, and only rows with set bits are read
-    // (function contract).
-    unsafe {
-        for (head, queries) in parts() {
-            let first = head * heads.n_queries + queries.first;
-            for query in first..first + queries.n {
-                scale_sums::<V>(v, query);
-            }
-        }
-        for first in (0..KEYS).step_by(TILE_ROWS).take_while(|first| v.seen >> first != 0) {
-            for head in 0..heads.n {
-                heads.fetch_ahead(v.values, head, v.stride, v.d * E::BYTES, first);
-                for queries in queries {
-                    let query = head * heads.n_queries + queries.first;
+    for first in (0..KEYS).step_by(VALUE_ROWS).take_while(|first| v.seen >> first != 0) {
+        for head in 0..heads.n {
+            heads.fetch_ahead(v.values, head, v.stride, E::row_bytes(v.d), first, VALUE_ROWS);
+            for tile in queries {
+                let query = head * heads.n_queries + tile.first;
+                let seen = tile.seen >> first & ((1 << VALUE_ROWS) - 1);
+                if seen == 0 {
+                    continue;
+                }
+                let is_first = tile.seen.trailing_zeros() as usize >= first;
+                // SAFETY: `head < heads.n`, the tile's queries belong to the head, and only rows with set
+                // bits are read (function contract).
+                unsafe {
                     let part = Values {
-                        values: v.values.add(head * heads.stride),
-                        weights: v.weights.add(query * KEYS),
+                        values: v.values.add(head * heads.stride + first * v.stride),
+                        weights: v.weights.add(query * KEYS + first),
+                        factors: if is_first {
+                            v.factors.wrapping_add(query)
+                        } else {
+                            std::ptr::null()
+                        },
                         out: v.out.add(query * v.d),
-                        seen: queries.seen,
+                        seen,
                         ..*v
                     };
-                    match queries.n {
-                        1 => add_tile::<V, E, 1>(&part, first),
-                        2 => add_tile::<V, E, 2>(&part, first),
-                        3 => add_tile::<V, E, 3>(&part, first),
-                        _ => add_tile::<V, E, SUMS>(&part, first),
+                    match tile.n {
+                        1 => values::<V, E, 1>(&part),
+                        2 => values::<V, E, 2>(&part),
+                        3 => values::<V, E, 3>(&part),
+                        _ => values::<V, E, SUMS>(&part),
                     }
-                }
-            }
-        }
-    }
-}
-
-/// Multiplies the sums of a query by its factor.
-///
-/// # Safety
-/// - The CPU supports `V`.
-/// - `v.out` is valid for the query's sums, and `v.factors` for its factor.
-#[inline(always)]
-unsafe fn scale_sums<V: Simd>(v: &Values, query: usize) {
-    // SAFETY: columns end at `v.d` (function contract).
-    unsafe {
-        let factor = v.factor(query);
-        if factor == 1.0 {
-            return;
-        }
-        let (factor, sums) = (V::splat(factor), v.out.add(query * v.d));
-        let mut at = 0;
-        while at + V::LANES <= v.d {
-            V::load(sums.add(at)).mul(factor).store(sums.add(at));
-            at += V::LANES;
-        }
-        if at < v.d {
-            let n = v.d - at;
-            V::load_partial(sums.add(at), n)
-                .mul(factor)
-                .store_partial(sums.add(at), n);
-        }
-    }
-}
-
-/// Adds the visible rows among [`TILE_ROWS`] rows from row `first` on to the sums of `N` queries.
-///
-/// # Safety
-/// - The CPU supports `V`.
-/// - `v` describes `N` queries, and rows with set bits in `v.seen` are valid for reads.
-#[inline(always)]
-unsafe fn add_tile<V: Simd, E: Element, const N: usize>(v: &Values, first: usize) {
-    // SAFETY: only rows with set bits are read (function contract).
-    unsafe {
-        match v.seen >> first & ((1 << TILE_ROWS) - 1) {
-            0 => {}
-            0b1111 => add_rows::<V, E, N, TILE_ROWS>(v, first),
-            some => {
-                for row in (0..TILE_ROWS).filter(|row| some >> row & 1 == 1) {
-                    add_rows::<V, E, N, 1>(v, first + row);
-                }
-            }
-        }
-    }
-}
-
-/// Adds `R` rows from row `first` on to the sums of `N` queries, which stay in the L1 cache.
-///
-/// # Safety
-/// - The CPU supports `V`.
-/// - `v` describes `N` queries, and rows `first..first + R` are valid for reads.
-#[inline(always)]
-unsafe fn add_rows<V: Simd, E: Element, const N: usize, const R: usize>(v: &Values, first: usize) {
-    // SAFETY: columns end at `v.d`, and `R` rows are readable (function contract).
-    unsafe {
-        let mut weights = [[V::splat(0.0); R]; N];
-        for (q, weights) in weights.iter_mut().enumerate() {
-            for (r, weight) in weights.iter_mut().enumerate() {
-                *weight = V::splat(*v.weights.add(q * KEYS + first + r));
-            }
-        }
-        let rows = v.values.add(first * v.stride);
-        let mut at = 0;
-        while at + V::LANES <= v.d {
-            let mut values = [V::splat(0.0); R];
-            for (r, value) in values.iter_mut().enumerate() {
-                *value = E::load(rows.add(r * v.stride + at * E::BYTES));
-            }
-            for (q, weights) in weights.iter().enumerate() {
-                let to = v.out.add(q * v.d + at);
-                let mut sum = V::load(to);
-                for r in 0..R {
-                    sum = values[r].mul_add(weights[r], sum);
-                }
-                sum.store(to);
-            }
-            at += V::LANES;
-        }
-        if at < v.d {
-            let n = v.d - at;
-            for r in 0..R {
-                let value: V = E::load_partial(rows.add(r * v.stride + at * E::BYTES), n);
-                for (q, weights) in weights.iter().enumerate() {
-                    let to = v.out.add(q * v.d + at);
-                    value.mul_add(weights[r], V::load_partial(to, n)).store_partial(to, n);
                 }
             }
         }

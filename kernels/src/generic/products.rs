@@ -68,7 +68,7 @@ const BLOCK_K: usize = 1024;
 const ROWS: usize = 4;
 
 /// Prefetch distance of each stream in bytes.
-const PREFETCH_DISTANCE: usize = 4096;
+const PREFETCH_DISTANCE: usize = 2048;
 
 /// Multiplies by one column. Weights are decoded in registers and never stored.
 ///
@@ -110,7 +110,10 @@ unsafe fn dot_rows<V: Simd, D: Decode<V>>(rows: [*const u8; ROWS], n: usize, x: 
                 let mut p = row.add(bytes_of::<D>(c));
                 // Beyond the end of its row, a stream continues with the next row.
                 for line in 0..bytes_of::<D>(elements).div_ceil(CACHE_LINE) {
-                    prefetch(p.wrapping_add(PREFETCH_DISTANCE + line * CACHE_LINE), CacheLevel::First);
+                    prefetch(
+                        p.wrapping_add(PREFETCH_DISTANCE + line * CACHE_LINE),
+                        CacheLevel::Second,
+                    );
                 }
                 for _ in 0..elements / D::STEP {
                     D::decode(p, &mut sink);

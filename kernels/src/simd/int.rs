@@ -70,7 +70,8 @@ pub(crate) trait IntSimd: Copy {
     /// mostly a constant after inlining.
     unsafe fn broadcast_halves(rows: &[[f32; 8]; 2], i: usize) -> Self::Float;
 
-    /// Prefetches the cache line at `p`, which may be any address.
+    /// Prefetches the cache line at `p`, which may be any address, into the L2 cache. An L1 cache tracks few
+    /// requests, which limits the bandwidth if memory is slow to respond.
     unsafe fn prefetch(p: *const u8);
 
     /// Returns the bitwise AND.

@@ -159,6 +159,11 @@ pub(crate) trait Simd: Copy {
     fn largest(self) -> f32;
     /// Returns the sum of the lanes of each value, in the order of [`Simd::sum`].
     fn sum4(values: [Self; 4]) -> [f32; 4];
+    /// Returns [`sum4`](Simd::sum4) of both elements.
+    #[inline(always)]
+    fn sum4_of_two(values: [[Self; 4]; 2]) -> [[f32; 4]; 2] {
+        values.map(Self::sum4)
+    }
     /// Returns the largest lane of each value.
     fn largest4(values: [Self; 4]) -> [f32; 4];
 

@@ -52,6 +52,44 @@ unsafe fn fold(x: __m512) -> __m256 {
     unsafe { _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x)) }
 }
 
+/// Adds the halves of `a`, and those of `b`.
+///
+/// # Safety
+/// The CPU supports AVX-512.
+#[inline(always)]
+unsafe fn add_halves(a: __m512, b: __m512) -> __m512 {
+    // SAFETY: the CPU supports AVX-512 (function contract).
+    unsafe { _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b)) }
+}
+
+/// Adds neighbors in each 128-bit lane: two sums of `a`, then two of `b`.
+///
+/// # Safety
+/// The CPU supports AVX-512.
+#[inline(always)]
+unsafe fn add_neighbors(a: __m512, b: __m512) -> __m512 {
+    // SAFETY: the CPU supports AVX-512 (function contract).
+    unsafe { _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b)) }
+}
+
+/// Returns the sums of the lanes of each value, in the order of additions of [`Simd::sum4`]. Every step adds
+/// several values in one register.
+///
+/// # Safety
+/// The CPU supports AVX-512.
+#[inline(always)]
+unsafe fn sum8([a, b, c, d]: [Avx512; 4], [e, f, g, h]: [Avx512; 4]) -> __m256 {
+    // SAFETY: the CPU supports AVX-512 (function contract).
+    unsafe {
+        let first = add_neighbors(add_halves(a.0, b.0), add_halves(c.0, d.0));
+        let second = add_neighbors(add_halves(e.0, f.0), add_halves(g.0, h.0));
+        let sums = add_neighbors(first, second);
+        // Lanes 0 and 1 have the sums of `a`, `c`, `e`, and `g`; lanes 2 and 3 those of the others.
+        let sums = fold(_mm512_shuffle_f32x4::<0xd8>(sums, sums));
+        _mm256_permutevar8x32_ps(sums, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
+    }
+}
+
 /// Returns the larger lanes of the two halves.
 ///
 /// # Safety
@@ -153,6 +191,9 @@ impl Simd for Avx512 {
         fn largest(self) -> f32 = _mm512_reduce_max_ps(self.0);
         fn sum4(values: [Self; 4]) -> [f32; 4] = {
             avx2::sum4([fold(values[0].0), fold(values[1].0), fold(values[2].0), fold(values[3].0)])
+        };
+        fn sum4_of_two(values: [[Self; 4]; 2]) -> [[f32; 4]; 2] = {
+            std::mem::transmute::<__m256, [[f32; 4]; 2]>(sum8(values[0], values[1]))
         };
         fn largest4(values: [Self; 4]) -> [f32; 4] = avx2::largest4([
             larger_half(values[0].0),

@@ -223,7 +223,7 @@ impl<P: DotProduct> IntSimd for Int256<P> {
                 _ => _mm256_permute_ps::<0b11_11_11_11>(fours),
             })
         };
-        fn prefetch(p: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        fn prefetch(p: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(p.cast());
     }
 
     methods! {

@@ -153,11 +153,14 @@ impl<'a> Operands<'a> {
             kernel::scores(&keys, wanted, of_block, scores, workspace.kernel);
             let (max, sum) = (&mut state.max[queries.clone()], &mut state.sum[queries.clone()]);
             for head in 0..unit.heads {
-                let at = head * of_head..(head + 1) * of_head;
-                let scores = &mut scores[at.start * PAGE..at.end * PAGE];
-                self.adjust(unit, unit.head + head, first, page, scores.chunks_exact_mut(PAGE));
+                let of_head = &mut scores[head * of_head * PAGE..(head + 1) * of_head * PAGE];
+                self.adjust(unit, unit.head + head, first, page, of_head.chunks_exact_mut(PAGE));
+            }
+            // All queries of a single token see the same cells.
+            let together = if seen.len() == 1 { n } else { of_head };
+            for at in (0..n).step_by(together).map(|at| at..at + together) {
                 kernel::softmax_step(
-                    scores,
+                    &mut scores[at.start * PAGE..at.end * PAGE],
                     seen,
                     &mut max[at.clone()],
                     &mut sum[at.clone()],
