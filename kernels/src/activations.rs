@@ -19,6 +19,7 @@ pub enum Precision {
     /// more, as in prefill.
     ///
     /// - With AMX, activations and weights are rounded to bf16, for all types except F32.
+    /// - With AVX512-BF16 on AMD CPUs, those of F16 and BF16 weights are, too.
     /// - With VNNI, activations are 8-bit integers for all types that have integer kernels.
     /// - Otherwise, activations are 8-bit integers for weights of at most 6 bits.
     ///
@@ -38,7 +39,7 @@ pub enum ActivationForm {
     /// Unsigned 8-bit integers with one scale and 4 outliers as floats per 256 elements, and sums per 16
     /// elements. The error is at most 1/252 of the fifth largest magnitude of the 256.
     U8Chunk,
-    /// bf16, for CPUs with AMX; weights are rounded to bf16, too. The relative error is at most 1/256.
+    /// bf16, for CPUs with AMX or fast bf16 dot products; weights are rounded to bf16, too. The relative error is at most 1/256.
     Bf16Row,
 }
 
@@ -72,10 +73,10 @@ pub fn activation_form(ty: GgmlType, n: usize, precision: Precision) -> Activati
 
 /// Selects the form like [`activation_form`] for the given kernels.
 pub(crate) fn form_with(kernels: &'static Kernels, ty: GgmlType, n: usize, precision: Precision) -> ActivationForm {
-    let use_tiles = precision == Precision::Fast && n >= FAST_COLUMNS && kernels.tile_unit.is_some();
+    let is_fast = precision == Precision::Fast && n >= FAST_COLUMNS;
     match (precision, kernels.int.find(ty)) {
-        (_, Some(_)) if use_tiles => ActivationForm::Bf16Row,
-        (_, None) if use_tiles && rounds_floats(ty) => ActivationForm::Bf16Row,
+        (_, Some(_)) if is_fast && kernels.tile_unit.is_some() => ActivationForm::Bf16Row,
+        (_, None) if is_fast && kernels.float_tiles.is_some() && rounds_floats(ty) => ActivationForm::Bf16Row,
         (Precision::Exact, _) | (_, None) => ActivationForm::F32,
         (Precision::Fast, Some(type_kernels))
             if n >= FAST_COLUMNS && (kernels.int.prefers_u8 || type_kernels.integers.i16_sums_per_run() > 0) =>
@@ -113,7 +114,7 @@ pub const BF16_STEP: usize = STEP;
 /// [`BF16_STEP`].
 ///
 /// # Panics
-/// If `out` is not two bytes per padded element, or the CPU does not support AMX.
+/// If `out` is not two bytes per padded element, or the CPU has no bf16 kernels.
 pub fn round_to_bf16(x: &[f32], out: &mut [u8]) {
     let needed = x.len().next_multiple_of(BF16_STEP) * size_of::<u16>();
     assert!(
@@ -122,7 +123,7 @@ pub fn round_to_bf16(x: &[f32], out: &mut [u8]) {
         out.len()
     );
     // SAFETY: `out` has two bytes for each padded element, asserted above; `kernels()` matches this CPU.
-    unsafe { (kernels().amx_kernels().quantize)(x.as_ptr(), x.len(), out.as_mut_ptr()) }
+    unsafe { (kernels().bf16_kernels().quantize)(x.as_ptr(), x.len(), out.as_mut_ptr()) }
 }
 
 /// Quantizes like [`quantize_activations`] with the given kernels, whose instructions the CPU must support.
@@ -144,7 +145,7 @@ pub(crate) fn quantize_with(kernels: &'static Kernels, form: ActivationForm, x: 
         // SAFETY: `out` has `activation_bytes(form, x.len())` bytes, asserted above; the CPU supports the
         // kernels.
         ActivationForm::Bf16Row => unsafe {
-            (kernels.amx_kernels().quantize)(x.as_ptr(), x.len(), out.as_mut_ptr());
+            (kernels.bf16_kernels().quantize)(x.as_ptr(), x.len(), out.as_mut_ptr());
         },
     }
 }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 pub(crate) use attention_tiles::AttentionTiles;
 use integers::IntKernels;
 pub(crate) use integers::{GroupKernels, IntTypeKernels};
-use tiles::{ColumnTileKernels, TileKernels};
+use tiles::{ColumnTileKernels, FloatTileKernels, TileKernels};
 
 use crate::GgmlType;
 use crate::generic::attention::{self, Brain, Element, Float, Half, InPlace, ScaledByte, Scores, Softmax, Values};
@@ -24,7 +24,7 @@ use crate::layout::decode::{Decode, Encode};
 use crate::quants::{self, for_each_block};
 use crate::simd::portable::Portable;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::x86_64::{amx, avx2::Avx2, avx512::Avx512};
+use crate::simd::x86_64::{amx, avx2::Avx2, avx512::Avx512, bf16_dots};
 use crate::types::N_TYPES;
 
 /// Instruction sets with kernels of their own, in ascending order.
@@ -40,18 +40,21 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with VNNI.
     Avx512Vnni,
+    /// AVX-512 with VNNI and BF16, if bf16 dot products are faster than f32 multiply-adds (AMD since Zen 4).
+    Avx512Bf16,
     /// AVX-512 with VNNI and BF16, and AMX with bf16 and int8 tiles, if the operating system permits its use.
     AmxBf16,
 }
 
 impl Isa {
     /// All instruction sets in ascending order.
-    pub const ALL: [Isa; 6] = [
+    pub const ALL: [Isa; 7] = [
         Isa::Scalar,
         Isa::Avx2,
         Isa::AvxVnni,
         Isa::Avx512,
         Isa::Avx512Vnni,
+        Isa::Avx512Bf16,
         Isa::AmxBf16,
     ];
 
@@ -63,6 +66,7 @@ impl Isa {
             Isa::AvxVnni => "avx-vnni",
             Isa::Avx512 => "avx512",
             Isa::Avx512Vnni => "avx512-vnni",
+            Isa::Avx512Bf16 => "avx512-bf16",
             Isa::AmxBf16 => "amx-bf16",
         }
     }
@@ -93,6 +97,8 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => Isa::Avx512.is_available() && is_x86_feature_detected!("avx512vnni"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 => Isa::Avx512Vnni.is_available() && bf16_dots::is_fast(),
             #[cfg(target_arch = "x86_64")]
             Isa::AmxBf16 => {
                 Isa::Avx512Vnni.is_available() && is_x86_feature_detected!("avx512bf16") && amx::is_available()
@@ -134,6 +140,8 @@ pub(crate) fn kernels_of(isa: Isa) -> &'static Kernels {
         Isa::Avx512 => &AVX512,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni => &AVX512_VNNI,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 => &AVX512_BF16,
         #[cfg(target_arch = "x86_64")]
         Isa::AmxBf16 => &AMX_BF16,
         _ => &scalar::KERNELS,
@@ -217,6 +225,8 @@ macro_rules! define_kernels {
             pub types: [Option<TypeKernels>; N_TYPES],
             pub attention: AttentionTable,
             pub int: &'static IntKernels,
+            /// Kernels for weights of floating-point types and bf16 activations, if they are faster than f32.
+            pub float_tiles: Option<&'static FloatTileKernels>,
             /// Kernels for AMX tiles, if available.
             pub tile_unit: Option<&'static TileKernels>,
             /// Attention kernels for many queries per page, if they are faster.
@@ -255,6 +265,15 @@ impl Kernels {
     /// Returns the AMX kernels that multiply interleaved rows of a type by a few columns, or `None`.
     pub(crate) fn column_tiles(&'static self, ty: GgmlType) -> Option<&'static ColumnTileKernels> {
         self.tile_unit?.columns[ty.id() as usize].as_ref()
+    }
+
+    /// Returns the kernels for bf16 activations and weights of floating-point types.
+    ///
+    /// # Panics
+    /// If this instruction set has none.
+    pub(crate) fn bf16_kernels(&'static self) -> &'static FloatTileKernels {
+        self.float_tiles
+            .unwrap_or_else(|| panic!("{:?} has no bf16 kernels", self.isa))
     }
 
     /// Returns the kernels for AMX tiles.
@@ -430,6 +449,7 @@ macro_rules! instantiate {
                     softmax_step,
                 },
                 int: &integers::$integers::KERNELS,
+                float_tiles: None,
                 tile_unit: None,
                 attention_tiles: None,
                 $( $name, )*
@@ -480,11 +500,22 @@ static AVX512_VNNI: Kernels = Kernels {
     ..avx512::KERNELS
 };
 
+/// AVX512-VNNI kernels with bf16 dot products for many columns and weights of floating-point types.
+#[cfg(target_arch = "x86_64")]
+static AVX512_BF16: Kernels = Kernels {
+    isa: Isa::Avx512Bf16,
+    int: &integers::avx512_vnni::KERNELS,
+    float_tiles: Some(&tiles::bf16_dots::KERNELS),
+    attention_tiles: Some(&attention_tiles::avx512_vnni::KERNELS),
+    ..avx512::KERNELS
+};
+
 /// AVX512-VNNI kernels with AMX tiles for matmuls of several columns and for attention.
 #[cfg(target_arch = "x86_64")]
 static AMX_BF16: Kernels = Kernels {
     isa: Isa::AmxBf16,
     int: &integers::avx512_vnni::KERNELS,
+    float_tiles: Some(&tiles::amx_floats::KERNELS),
     tile_unit: Some(&tiles::amx::KERNELS),
     attention_tiles: Some(&tiles::amx::ATTENTION),
     ..avx512::KERNELS
@@ -494,6 +525,7 @@ static AMX_BF16: Kernels = Kernels {
 #[cfg(test)]
 pub(crate) static TILE_MODEL: Kernels = Kernels {
     isa: Isa::AmxBf16,
+    float_tiles: Some(&tiles::model_floats::KERNELS),
     tile_unit: Some(&tiles::model::KERNELS),
     attention_tiles: Some(&tiles::model::ATTENTION),
     ..scalar::KERNELS

@@ -89,7 +89,7 @@ const fn group_floats(k: usize) -> usize {
 ///   [`activation_form`](crate::activation_form) returns which types support this. Results are the same for
 ///   all `n` up to 8 and for all larger `n`. With interleaved weights and [`ActivationForm::I16Row`] they do
 ///   not depend on `n`.
-/// - bf16: weights are rounded to bf16 and accumulated in f32 by AMX. Results do not depend on `n`.
+/// - bf16: weights are rounded to bf16 and accumulated in f32. Results do not depend on `n`.
 ///
 /// # Panics
 /// If the type cannot be dequantized, the type does not support the form of the activations, `k` is not a
@@ -243,13 +243,13 @@ pub(crate) unsafe fn matmul_with(
     unsafe { call.run() }
 }
 
-/// Runs matmuls on bf16 tiles in the L1 cache for `rounds` rounds and returns the number of multiply-adds, or
-/// `None` without AMX. Benchmarks use this as the peak rate.
+/// Runs matmuls in bf16 in the L1 cache for `rounds` rounds and returns the number of multiply-adds, or `None`
+/// if this CPU has no [bf16 kernels](ActivationForm::Bf16Row). Benchmarks use this as the peak rate.
 pub fn multiply_tiles_in_cache(rounds: usize) -> Option<usize> {
     // SAFETY: `kernels()` selects kernels that this CPU supports, and no other tile unit is active in this
     // thread.
     kernels()
-        .tile_unit
+        .float_tiles
         .map(|unit| unsafe { (unit.multiply_in_cache)(rounds) })
 }
 
@@ -453,6 +453,7 @@ impl GemmCall<'_> {
                 w: args.w.as_ptr(),
                 stride: args.row_stride(),
                 float_bytes: args.ty.block_bytes(),
+                is_bf16: args.ty == GgmlType::BF16,
                 m: args.m,
                 k: args.k,
                 dequantize: self.kernels.for_type(args.ty).dequantize,
@@ -465,7 +466,7 @@ impl GemmCall<'_> {
             scratch: self.scratch.as_mut_ptr(),
         };
         // SAFETY: `product` satisfies the invariants of `TileProduct`, which are among those of `GemmCall`.
-        unsafe { (self.kernels.amx_kernels().multiply_floats)(&product) }
+        unsafe { (self.kernels.bf16_kernels().multiply)(&product) }
     }
 
     /// Multiplies weights by quantized activations, unpacking the weights to panels or tiles.

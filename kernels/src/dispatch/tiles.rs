@@ -1,4 +1,4 @@
-//! Kernels for bf16 and int8 tiles (AMX).
+//! Kernels for bf16 and int8 tiles (AMX), and for bf16 dot products.
 
 use super::attention_tiles::{AttentionTiles, OperandSizes};
 use crate::generic::byte_tiles;
@@ -18,22 +18,28 @@ use crate::simd::portable::Portable;
 #[cfg(test)]
 use crate::simd::tile_model::{ByteTileModel, TileModel};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::x86_64::amx::{Amx, AmxBytes};
+use crate::simd::x86_64::{
+    amx::{Amx, AmxBytes},
+    bf16_dots::Bf16Dots,
+};
 use crate::types::N_TYPES;
 
-/// All tile kernels of an instruction set.
-pub(crate) struct TileKernels {
+/// Kernels for weights of a floating-point type and bf16 activations.
+pub(crate) struct FloatTileKernels {
     /// Rounds a row of activations to bf16.
     pub quantize: unsafe fn(*const f32, usize, *mut u8),
+    pub multiply: unsafe fn(&TileProduct<FloatRows>),
+    /// See [`tiles::multiply_in_cache`].
+    pub multiply_in_cache: unsafe fn(usize) -> usize,
+}
+
+/// Kernels of a tile unit for weights of other types.
+pub(crate) struct TileKernels {
     /// Multiplies weights of any type that unpacks to integers.
     pub multiply: unsafe fn(&PanelProduct),
     /// Multiply interleaved rows by up to [`MAX_TILES`] tiles of columns, indexed by type id; see
     /// [`byte_tiles`].
     pub columns: [Option<ColumnTileKernels>; N_TYPES],
-    /// Multiplies weights of a floating-point type.
-    pub multiply_floats: unsafe fn(&TileProduct<FloatRows>),
-    /// See [`tiles::multiply_in_cache`].
-    pub multiply_in_cache: unsafe fn(usize) -> usize,
 }
 
 /// Matmuls with one tile of columns, with two, and so on.
@@ -52,9 +58,10 @@ macro_rules! group_table {
     };
 }
 
-/// Instantiates the generic kernels for a tile unit in functions that enable its instructions.
-macro_rules! instantiate {
-    ($module:ident, $U:ty, $B:ty, $attribute:meta) => {
+/// Instantiates the kernels for weights of floating-point types in functions that enable the instructions of a
+/// unit.
+macro_rules! instantiate_floats {
+    ($module:ident, $U:ty, $attribute:meta) => {
         pub(super) mod $module {
             use super::*;
 
@@ -64,6 +71,35 @@ macro_rules! instantiate {
                 // instructions of `$U`.
                 unsafe { tiles::quantize_bf16::<$U>(x, k, out) }
             }
+
+            #[$attribute]
+            unsafe fn multiply(product: &TileProduct<FloatRows>) {
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `$U`.
+                unsafe { tiles::multiply::<FloatRows, $U>(product) }
+            }
+
+            #[$attribute]
+            unsafe fn multiply_in_cache(rounds: usize) -> usize {
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `$U`.
+                unsafe { tiles::multiply_in_cache::<$U>(rounds) }
+            }
+
+            pub(in crate::dispatch) static KERNELS: FloatTileKernels = FloatTileKernels {
+                quantize,
+                multiply,
+                multiply_in_cache,
+            };
+        }
+    };
+}
+
+/// Instantiates the generic kernels for a tile unit in functions that enable its instructions.
+macro_rules! instantiate {
+    ($module:ident, $U:ty, $B:ty, $attribute:meta) => {
+        pub(super) mod $module {
+            use super::*;
 
             #[$attribute]
             unsafe fn set_scales<D: UnpackGroup<<$U as TileUnit>::Int>>(
@@ -120,20 +156,6 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
-            unsafe fn multiply_floats(product: &TileProduct<FloatRows>) {
-                // SAFETY: the caller upholds the contract of `tiles::multiply`; `$attribute` enables the
-                // instructions of `$U`.
-                unsafe { tiles::multiply::<FloatRows, $U>(product) }
-            }
-
-            #[$attribute]
-            unsafe fn multiply_in_cache(rounds: usize) -> usize {
-                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
-                // instructions of `$U`.
-                unsafe { tiles::multiply_in_cache::<$U>(rounds) }
-            }
-
-            #[$attribute]
             unsafe fn pack_query(x: *const f32, d: usize, out: *mut u8) {
                 // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
                 // instructions of `$U`.
@@ -176,11 +198,8 @@ macro_rules! instantiate {
             }
 
             pub(in crate::dispatch) static KERNELS: TileKernels = TileKernels {
-                quantize,
                 multiply,
                 columns: for_each_block!(group_table!(column_kernels)),
-                multiply_floats,
-                multiply_in_cache,
             };
 
             pub(in crate::dispatch) static ATTENTION: AttentionTiles = AttentionTiles {
@@ -210,3 +229,18 @@ instantiate!(
 );
 #[cfg(test)]
 instantiate!(model, TileModel<Portable>, ByteTileModel<Portable>, inline(never));
+
+#[cfg(target_arch = "x86_64")]
+instantiate_floats!(
+    amx_floats,
+    Amx,
+    target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
+);
+#[cfg(target_arch = "x86_64")]
+instantiate_floats!(
+    bf16_dots,
+    Bf16Dots,
+    target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
+);
+#[cfg(test)]
+instantiate_floats!(model_floats, TileModel<Portable>, inline(never));

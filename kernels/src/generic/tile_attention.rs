@@ -380,6 +380,7 @@ pub(crate) unsafe fn values<U: TileUnit>(v: &TileValues) {
         for q in (0..v.n_queries).step_by(COLUMNS) {
             for c in (0..v.d).step_by(ROWS) {
                 unit.add(&TileBlock {
+                    columns: COLUMNS,
                     x: v.weights.add(q * x_stride + v.first * PAGE_WEIGHT_BYTES),
                     x_stride,
                     w: v.values.add((c / ROWS * v.n_pages + v.first) * COLUMN_BYTES),

@@ -336,6 +336,8 @@ pub(crate) struct FloatRows {
     pub stride: usize,
     /// Size of a float in bytes.
     pub float_bytes: usize,
+    /// Whether the rows are bf16 and need no rounding.
+    pub is_bf16: bool,
     pub m: usize,
     pub k: usize,
     pub dequantize: Dequantize,
@@ -363,6 +365,10 @@ impl TileRows for FloatRows {
                 // SAFETY: the row is clamped to `m - 1` and `at + n <= k`; `n` floats fit in `floats`.
                 unsafe {
                     let from = self.w.add(i * self.stride + at * self.float_bytes);
+                    if self.is_bf16 && n == STEP {
+                        *to = from.cast::<[u8; TILE_WIDTH]>().read_unaligned();
+                        continue;
+                    }
                     (self.dequantize)(from, floats.as_mut_ptr(), n);
                     for lane in (0..STEP).step_by(U::Float::LANES) {
                         U::store_bf16(

@@ -1,4 +1,4 @@
-//! GEMM of weights and activations in bf16 tiles, for a unit such as AMX.
+//! GEMM of weights and activations in bf16 tiles, for AMX or bf16 dot products.
 //!
 //! A tile is a register of 16 rows of 64 bytes. One instruction multiplies 16 x 32 weights by 32 x 16
 //! activations, which takes 16 cycles and adds to a tile of 16 x 16 f32 sums. The unit works in the background,
@@ -377,6 +377,7 @@ unsafe fn multiply_block<R: TileRows, U: TileUnit>(
             let block = TileBlock {
                 x,
                 x_stride,
+                columns: COLUMNS.min(p.n - j),
                 w: scratch.weights,
                 streams: true,
                 steps,
@@ -384,15 +385,18 @@ unsafe fn multiply_block<R: TileRows, U: TileUnit>(
                 to,
                 to_stride,
             };
-            if column + 1 < n {
-                unit.add(&block);
-            } else {
+            let is_last_column = column + 1 == n;
+            if is_last_column && U::IN_BACKGROUND {
                 unit.begin(block.sums);
                 for step in 0..steps {
                     unit.add_step(&block, step);
                     packing.pack_until::<U>(step + 1);
                 }
                 unit.end(to, to_stride);
+            } else {
+                unit.add(&block);
+            }
+            if is_last_column {
                 packing.pack_until::<U>(usize::MAX);
             }
             if is_last && !is_whole {
@@ -418,12 +422,13 @@ pub(crate) unsafe fn multiply_in_cache<U: TileUnit>(rounds: usize) -> usize {
         // Test values have magnitude 1 to 2 and either sign.
         *x = 0x3f80 ^ (state >> 16) as u16 & 0x80ff;
     }
-    let mut sums = TileSums([[0.0; ROWS]; COLUMNS]);
+    let mut sums = TileSums::ZERO;
     // SAFETY: the operands have the size that the block describes, and `sums` has `TileSums` floats.
     unsafe {
         let mut unit = U::new();
         for _ in 0..rounds {
             unit.add(&TileBlock {
+                columns: COLUMNS,
                 x: operands.0[0].as_ptr().cast(),
                 x_stride: BLOCK * BF16,
                 w: operands.0[1].as_ptr().cast(),

@@ -1,4 +1,4 @@
-//! Trait of units that multiply bf16 tiles, such as AMX.
+//! Trait of units that multiply bf16 tiles, such as AMX. Dot products of registers can take their part.
 
 use super::{IntSimd, Simd};
 
@@ -50,6 +50,8 @@ pub(crate) struct TileBlock {
     pub x: *const u8,
     /// Distance between rows of activations in bytes.
     pub x_stride: usize,
+    /// Number of rows of activations whose sums are used. Sums of the others may be left unset.
+    pub columns: usize,
     /// Weights, aligned to 64 bytes. Each [`STEP`] elements are a tile of the first 16 rows, then a tile of
     /// the others. Row `p` of a tile holds elements `2 p` and `2 p + 1` of each row of weights.
     pub w: *const u8,
@@ -68,6 +70,9 @@ pub(crate) struct TileBlock {
 impl TileSums {
     /// Size of a column's sums in bytes.
     pub(crate) const STRIDE: usize = ROWS * size_of::<f32>();
+
+    /// Zero sums.
+    pub(crate) const ZERO: TileSums = TileSums([[0.0; ROWS]; COLUMNS]);
 }
 
 /// The float type that matches a unit's integers.
@@ -127,6 +132,9 @@ pub(crate) trait TileUnit {
 
     /// Integer type of unpacked weights: 4 weights of each of 8 rows per register.
     type Int: IntSimd;
+
+    /// Whether the unit multiplies while the core executes other instructions.
+    const IN_BACKGROUND: bool = true;
 
     /// Configures the tile unit of the current thread.
     unsafe fn new() -> Self;

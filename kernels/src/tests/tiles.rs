@@ -1,4 +1,5 @@
-//! Tests of matmuls in bf16 tiles, with the software model and, if the CPU supports it, with AMX.
+//! Tests of matmuls in bf16 tiles, with the software model and, if the CPU supports them, with AMX and bf16 dot
+//! products.
 //!
 //! bf16 has 8 significant bits, so a rounded number has a relative error of at most u = 2^-8. The error of a
 //! sum of products is at most 2 u + u^2 times the sum of their magnitudes, plus the rounding of additions in
@@ -8,6 +9,7 @@ use super::panels::{Rows, product_of};
 use super::*;
 use crate::activations::form_with;
 use crate::dispatch::TILE_MODEL;
+use crate::generic::tiles::rounds_floats;
 use crate::interleaved::{GROUP_ROWS, can_interleave, interleave, interleaved_bytes};
 use crate::simd::TileUnit;
 use crate::simd::portable::Portable;
@@ -23,6 +25,12 @@ pub(super) const U: f64 = 1.0 / 256.0;
 pub(super) fn tile_kernels() -> impl Iterator<Item = &'static Kernels> {
     let unit = Isa::AmxBf16.is_available().then(|| kernels_of(Isa::AmxBf16));
     [&TILE_MODEL].into_iter().chain(unit)
+}
+
+/// Yields the kernels that multiply weights of a type by bf16 activations.
+fn kernels_for(ty: GgmlType) -> impl Iterator<Item = &'static Kernels> {
+    let dots = Isa::Avx512Bf16.is_available().then(|| kernels_of(Isa::Avx512Bf16));
+    tile_kernels().chain(dots.filter(|_| rounds_floats(ty)))
 }
 
 /// Rows of weights in some layout, with their dequantized values.
@@ -105,7 +113,7 @@ fn tile_packing_preserves_positions() {
         let mut x = vec![0.0; ones.len() * k];
         ones.iter().enumerate().for_each(|(j, at)| x[j * k + at] = 1.0);
         for weights in all_weights(m, k) {
-            for kernels in tile_kernels() {
+            for kernels in kernels_for(weights.ty) {
                 let x = Rows::new(kernels, FORM, k, &x);
                 let out = weights.product(kernels, m, &x, m, ones.len());
                 for ((j, &at), i) in ones.iter().enumerate().flat_map(|one| (0..m).map(move |i| (one, i))) {
@@ -171,7 +179,7 @@ fn tile_matmul_error_is_bounded() {
             } else {
                 m
             };
-            for kernels in tile_kernels() {
+            for kernels in kernels_for(weights.ty) {
                 check(kernels, &weights, m, &x);
             }
         }
@@ -184,7 +192,7 @@ fn tile_matmul_layouts_agree() {
     let (m, k) = (3 * GROUP_ROWS, 256);
     let all: Vec<Weights> = all_weights(m, k).collect();
     for (interleaved, rows) in all.iter().zip(&all[1..]).filter(|(a, b)| a.ty == b.ty) {
-        for kernels in tile_kernels() {
+        for kernels in kernels_for(rows.ty) {
             let x = Rows::new(kernels, FORM, k, &noise(78, 3 * k));
             let [a, b] = [interleaved, rows].map(|weights| weights.product(kernels, m, &x, m, 3));
             let is_same = a.iter().zip(&b).all(|(a, b)| a.to_bits() == b.to_bits());
@@ -199,9 +207,9 @@ fn tile_matmul_split_keeps_bits() {
     let (m, n) = (72, 35);
     for k in [64, 576] {
         let x = noise(72, n * k);
-        let types = [GgmlType::Q4_1, GgmlType::Q8_0, GgmlType::NVFP4];
+        let types = [GgmlType::Q4_1, GgmlType::Q8_0, GgmlType::NVFP4, GgmlType::F16];
         for weights in all_weights(m, k).filter(|weights| types.contains(&weights.ty)) {
-            for kernels in tile_kernels() {
+            for kernels in kernels_for(weights.ty) {
                 let bits = |out: Vec<f32>| out.into_iter().map(f32::to_bits).collect::<Vec<_>>();
                 let x = Rows::new(kernels, FORM, k, &x);
                 let expected = bits(weights.product(kernels, m, &x, m, n));
@@ -219,7 +227,7 @@ fn tile_matmul_split_keeps_bits() {
 fn tile_matmul_propagates_non_finite_activations() {
     let (m, n, k) = (8, 35, 544);
     for weights in all_weights(m, k) {
-        for kernels in tile_kernels() {
+        for kernels in kernels_for(weights.ty) {
             let bad = [(3, 0, f32::NAN), (17, 31, f32::INFINITY), (34, 543, f32::NEG_INFINITY)];
             let mut x = noise(73, n * k);
             bad.iter().for_each(|(j, at, bad)| x[j * k + at] = *bad);
@@ -245,7 +253,7 @@ fn tile_matmul_propagates_non_finite_scales() {
             .collect();
         for bad in super::blocks::spoiled(ty, &rows, 11, k) {
             let weights = in_layout(ty, layout, k, bad);
-            for kernels in tile_kernels() {
+            for kernels in kernels_for(weights.ty) {
                 let x = Rows::new(kernels, FORM, k, &noise(79, n * k));
                 for (j, row) in weights.product(kernels, m, &x, m, n).chunks(m + 2).enumerate() {
                     let is_expected = row[..m].iter().enumerate().all(|(i, x)| x.is_finite() == (i != 11));
@@ -274,7 +282,7 @@ fn tile_matmul_handles_subnormal_scales() {
             floats,
             ..in_layout(ty, layout, k, rows)
         };
-        for kernels in tile_kernels() {
+        for kernels in kernels_for(weights.ty) {
             check(kernels, &weights, m, &x);
         }
     }
@@ -284,7 +292,7 @@ fn tile_matmul_handles_subnormal_scales() {
 fn tile_matmul_handles_extreme_activations() {
     let (m, k) = (8, 64);
     for weights in all_weights(m, k) {
-        for kernels in tile_kernels() {
+        for kernels in kernels_for(weights.ty) {
             for factor in [0.0, 1e-40, 1e-20, 1e20, 1e34] {
                 let x: Vec<f32> = noise(74, 2 * k).into_iter().map(|x| x * factor).collect();
                 check(kernels, &weights, m, &x);
@@ -295,7 +303,7 @@ fn tile_matmul_handles_extreme_activations() {
 
 #[test]
 fn quantize_bf16_rounds_to_nearest() {
-    for kernels in tile_kernels() {
+    for kernels in kernels_for(GgmlType::BF16) {
         for k in [1, 5, 31, 32, 33, 255, 1000] {
             let x = noise(75, k);
             let mut row = vec![0xAA; activation_bytes(FORM, k)];
@@ -337,7 +345,7 @@ fn tile_matmul_accepts_any_row_length() {
     for k in [1, 7, 33, 250, 257, 330, 583] {
         let weights = all_weights(40, k).filter(|weights| weights.ty.block_size() == 1);
         for weights in weights {
-            for kernels in tile_kernels() {
+            for kernels in kernels_for(weights.ty) {
                 check(kernels, &weights, 39, &noise(76, 35 * k));
             }
         }
@@ -355,7 +363,7 @@ fn bf16_rows_fit_reserved_memory() {
     }
 }
 
-/// Checks that the model, and AMX if available, compute sums of products.
+/// Checks that the model, and the units of this CPU, compute sums of products.
 #[test]
 fn tile_unit_computes_sums_of_products() {
     let (steps, x_stride) = (8, 8 * 64 + 6);
@@ -374,6 +382,7 @@ fn tile_unit_computes_sums_of_products() {
             streams,
             x: x.as_ptr().cast(),
             x_stride,
+            columns: 32,
             w: w.as_ptr().cast(),
             steps,
             sums: std::ptr::null(),
@@ -403,6 +412,13 @@ fn tile_unit_computes_sums_of_products() {
         if Isa::AmxBf16.is_available() {
             check("unit", sums_of::<crate::simd::x86_64::amx::Amx>(&block, is_first));
         }
+        #[cfg(target_arch = "x86_64")]
+        if Isa::Avx512Bf16.is_available() {
+            check(
+                "dots",
+                sums_of::<crate::simd::x86_64::bf16_dots::Bf16Dots>(&block, is_first),
+            );
+        }
     }
 }
 
@@ -424,6 +440,20 @@ fn sums_of<U: TileUnit>(block: &TileBlock, is_first: bool) -> Vec<f32> {
     };
     // SAFETY: the operands suffice for the largest block. The CPU supports the unit, or `U` is the model.
     unsafe { U::new().add(&block) };
+    let whole = to.clone();
+    // SAFETY: as above.
+    unsafe {
+        let mut unit = U::new();
+        unit.begin(block.sums);
+        for step in 0..block.steps {
+            unit.add_step(&block, step);
+        }
+        unit.end(block.to, block.to_stride);
+    }
+    assert!(
+        whole.iter().zip(&to).all(|(a, b)| a.to_bits() == b.to_bits()),
+        "by steps"
+    );
     // The gaps between columns must stay untouched.
     assert!(
         to.chunks(TO_STRIDE / 4)

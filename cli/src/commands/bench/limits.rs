@@ -18,7 +18,7 @@ pub struct Limits {
     /// Multiply-adds of 8-bit integers, accumulated in 16 bits, or in 32 bits with VNNI; `None` without a
     /// suitable instruction.
     pub i8: Option<f64>,
-    /// Multiply-adds of bf16 in AMX tiles; `None` without AMX.
+    /// Multiply-adds of bf16; `None` without AMX or fast bf16 dot products.
     pub bf16: Option<f64>,
 }
 
@@ -65,8 +65,8 @@ fn read_limit(n_threads: usize) -> f64 {
     BUFFER as f64 / seconds
 }
 
-/// Iterations of the tile loop, which take a few milliseconds.
-const TILE_ROUNDS: usize = 1 << 14;
+/// Iterations of the tile loop, which take 1 to 20 milliseconds.
+const TILE_ROUNDS: usize = 1 << 12;
 
 fn bf16_limit(n_threads: usize) -> Option<f64> {
     let done = kernels::multiply_tiles_in_cache(1)?;

@@ -3,6 +3,7 @@
 pub(crate) mod amx;
 pub(crate) mod avx2;
 pub(crate) mod avx512;
+pub(crate) mod bf16_dots;
 pub(crate) mod dots512;
 pub(crate) mod int256;
 mod pair_dots;
