@@ -7,7 +7,7 @@ use engine::gguf::logits::Logits;
 use engine::model::Model;
 use tests::images::{AROUND_IMAGE, IMAGE_SIDE, N_EMBD, pixels, vision_model};
 
-use crate::common::{Ended, Home, ended, root};
+use crate::common::{Ended, Home, ended, ended_with_input, root};
 
 /// Chat template with a turn per message.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
@@ -348,4 +348,138 @@ fn arch_and_inspect_know_encoders() {
         inspected.contains("matches: every tensor is declared and present"),
         "{inspected}"
     );
+}
+
+#[test]
+fn dropped_paths_are_attached_in_chats() {
+    let home = Home::new();
+    let (model, mmproj) = (language_model(&home, &AROUND_IMAGE), projector(&home, N_EMBD));
+    let (image, text) = (bitmap(&home, "a b.bmp", IMAGE_SIDE, 0), file(&home, "c.txt", b"x"));
+    let args = [
+        "run",
+        "-m",
+        &model,
+        "--mmproj",
+        &mmproj,
+        "--simple-io",
+        "-n",
+        "4",
+        "--temp",
+        "0",
+        "-ngl",
+        "0",
+        "-c",
+        "256",
+    ];
+    let chat = |input: &str| ended_with_input(home.llama(&args), input);
+    let dropped = chat(&format!("'{image}'\n/tokens\nwhat\n"));
+    let attached = format!("{image}: 16 rows will be put before the next message.");
+    assert!(
+        dropped.status == 0 && dropped.err.contains(&attached),
+        "{}",
+        dropped.err
+    );
+    let answer = |ended: &Ended| ended.out.replace("> ", "");
+    assert_eq!(answer(&dropped), answer(&chat(&format!("/image {image}\nwhat\n"))));
+    assert_eq!(answer(&dropped), answer(&chat(&format!("what '{image}'\n"))));
+    let plain = chat(&format!("{text} what\n"));
+    assert!(plain.status == 0 && !plain.err.contains("will be put"), "{}", plain.err);
+}
+
+#[test]
+fn bench_measures_images() {
+    let home = Home::new();
+    let mmproj = projector(&home, 64);
+    let bench = |more: &[&str]| {
+        let base = ["bench", "-m", &mmproj, "-ngl", "0", "-t", "1", "-r", "2"];
+        run(&home, &[&base, more].concat())
+    };
+    let json = bench(&["--image", "112x112,300x20", "-o", "json"]);
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&json.out).unwrap_or_else(|e| panic!("{e}: {}", json.err));
+    for (row, size) in rows.iter().zip(["112x112", "300x20"]) {
+        assert_eq!(
+            (&row["image"], &row["resized"], &row["n_rows"]),
+            (&size.into(), &"112x112".into(), &16.into())
+        );
+        assert!(row["median_ms"].as_f64().unwrap() > 0.0 && row["samples_ms"].as_array().unwrap().len() == 2);
+    }
+    assert_eq!(rows.len(), 2);
+    let table = bench(&["--image", "50x60"]);
+    assert!(
+        table.out.contains("idefics3") && table.out.contains("50x60"),
+        "{}{}",
+        table.out,
+        table.err
+    );
+    for (args, reason) in [
+        (&["--image", "50"][..], "expected WIDTHxHEIGHT"),
+        (&["--image", "50x60", "-o", "csv"], "table and json"),
+    ] {
+        let refused = bench(args);
+        assert!(refused.status != 0 && refused.err.contains(reason), "{}", refused.err);
+    }
+}
+
+#[test]
+fn embed_compares_images_and_texts() {
+    let home = Home::new();
+    let (model, mmproj) = (language_model(&home, &AROUND_IMAGE), projector(&home, N_EMBD));
+    let (one, other) = (
+        bitmap(&home, "1.bmp", IMAGE_SIDE, 0),
+        bitmap(&home, "2.bmp", IMAGE_SIDE, 5),
+    );
+    let embed = |more: &[&str]| {
+        let base = ["embed", "-m", &model, "-ngl", "0", "--format", "array"];
+        let ran = run(&home, &[&base, more].concat());
+        let parsed: Result<Vec<Vec<f64>>, _> = serde_json::from_str(&ran.out);
+        parsed.unwrap_or_else(|e| panic!("{e}: {}{}", ran.out, ran.err))
+    };
+    let images = format!("{one},{other},{one}");
+    let all = embed(&["-p", "what", "--mmproj", &mmproj, "--image", &images]);
+    assert_eq!(all.len(), 4);
+    let distance = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
+    assert!(distance(&all[0], &embed(&["-p", "what"])[0]) < 1e-8);
+    assert!(distance(&all[1], &all[3]) < 1e-8 && distance(&all[1], &all[2]) > 1e-6);
+    // The projector next to the model is used, and no text is needed.
+    assert!(distance(&embed(&["--image", &other])[0], &all[2]) < 1e-8);
+    let without = run(&home, &["embed", "-m", &model, "--image", &one, "--no-mmproj"]);
+    assert!(
+        without.status == 1 && without.err.contains("--mmproj"),
+        "{}",
+        without.err
+    );
+}
+
+#[test]
+fn plans_count_the_projector_next_to_a_model() {
+    let home = Home::new();
+    let (model, mmproj) = (language_model(&home, &AROUND_IMAGE), projector(&home, N_EMBD));
+    let plan = |args: &[&str]| -> serde_json::Value {
+        let ran = run(&home, args);
+        serde_json::from_str(&ran.out).unwrap_or_else(|e| panic!("{e}: {}{}", ran.out, ran.err))
+    };
+    let host =
+        |report: &serde_json::Value| report["memory"].as_array().unwrap().last().unwrap()["needed_bytes"].as_u64();
+    let doctor = plan(&["doctor", &model, "--json", "-ngl", "0"])["model"].clone();
+    let summary = &doctor["projector"];
+    assert_eq!(
+        (&summary["file"], &summary["encoder"], &summary["rows"]),
+        (&mmproj.as_str().into(), &"idefics3".into(), &16.into())
+    );
+    let without = plan(&["doctor", &model, "--json", "-ngl", "0", "--no-mmproj"])["model"].clone();
+    assert!(without["projector"].is_null());
+    let [weights, compute] = ["weight_bytes", "compute_bytes"].map(|name| summary[name].as_u64().unwrap());
+    assert!(weights > 0 && compute > 0);
+    assert_eq!(host(&doctor), host(&without).map(|bytes| bytes + weights + compute));
+    let planned = plan(&["inspect", &model, "--plan", "--json", "-ngl", "0", "--mmproj", &mmproj]);
+    assert_eq!(planned["projector"]["weight_bytes"], summary["weight_bytes"]);
+    let text = run(&home, &["inspect", &model, "--plan", "-ngl", "0"]);
+    assert!(
+        text.out.contains("112 x 112 pixels, 64 patches, 16 rows"),
+        "{}{}",
+        text.out,
+        text.err
+    );
+    let wrong = run(&home, &["inspect", &model, "--plan", "--mmproj", &model]);
+    assert!(wrong.status == 1 && wrong.err.contains("model.gguf"), "{}", wrong.err);
 }

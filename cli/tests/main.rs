@@ -28,6 +28,8 @@ mod instruction_sets;
 mod llama_cpp;
 mod loading;
 mod lora;
+#[cfg(unix)]
+mod media_clients;
 mod perplexity;
 mod quantize;
 mod run;

@@ -640,14 +640,15 @@ fn published_clients_are_served() {
         "--chat-template",
         WITH_TOOLS,
     ]));
-    asked_by("server_clients.py", server);
+    asked_by("server_clients.py", &[], server);
 }
 
 /// Runs a client script against a server, then stops the server.
-fn asked_by(script: &str, server: Serving) {
+pub fn asked_by(script: &str, args: &[&str], server: Serving) {
     let status = Command::new("python3")
         .arg(root().join("tests/tools").join(script))
         .arg(format!("http://{}", server.address))
+        .args(args)
         .status()
         .expect("this test needs `python3` in PATH");
     server.signal(libc::SIGTERM);
@@ -676,7 +677,7 @@ fn coding_agents_are_served() {
     ];
     let mut command = home.llama(&["serve", model.to_str().expect("UTF-8")]);
     command.args(given).arg("--chat-template-file").arg(template);
-    asked_by("coding_agents.py", Serving::start(command));
+    asked_by("coding_agents.py", &[], Serving::start(command));
 }
 
 /// llama-server's defaults for responses can be set on the command line.

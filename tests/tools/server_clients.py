@@ -4,7 +4,8 @@
     python3 tests/tools/server_clients.py http://127.0.0.1:8080 [CLIENT…]
 
 Each client is a module of clients/: `PACKAGES` lists its requirements, and `check` calls everything that the client supports. Prints one line per check
-and exits with a nonzero status at the first failure. The served model must follow instructions and have a chat template with tools.
+and exits with a nonzero status at the first failure. The served model must follow instructions and have a chat template with tools, except for `media`:
+that client sends the images or audio that any model reads.
 """
 
 import importlib
@@ -15,6 +16,8 @@ import sys
 
 import packages
 
+# Clients that need a model that reads images or audio.
+MEDIA = ["media"]
 CLIENTS = ["openai", "responses", "anthropic", "ollama", "agents", "langchain", "litellm", "instructor", "llm", "lm_eval", "ai"]
 # No telemetry, no downloads, and no keys of this machine.
 QUIET = {
@@ -27,7 +30,7 @@ QUIET = {
 
 
 def main():
-    if len(sys.argv) < 2 or not set(sys.argv[2:]) <= set(CLIENTS):
+    if len(sys.argv) < 2 or not set(sys.argv[2:]) <= {*CLIENTS, *MEDIA}:
         sys.exit(__doc__)
     url = sys.argv[1].rstrip("/")
     for client in sys.argv[2:] or CLIENTS:

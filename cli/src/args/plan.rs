@@ -1,5 +1,7 @@
 //! Arguments of a memory plan.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use engine::builder::MemoryParams;
 use engine::model::LoadParams;
@@ -27,6 +29,12 @@ pub struct PlanArgs {
     pub hub: HubArgs,
     #[command(flatten)]
     pub placement: PlacementArgs,
+    /// Projector for images or audio (-mm) [default: mmproj*.gguf next to the model]
+    #[arg(long, value_name = "FILE", overrides_with = "no_mmproj")]
+    pub mmproj: Option<PathBuf>,
+    /// Plan without a projector
+    #[arg(long, overrides_with = "mmproj")]
+    pub no_mmproj: bool,
 }
 
 impl PlanArgs {

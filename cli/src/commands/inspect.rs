@@ -6,7 +6,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use engine::builder::{ImageRules, ImageSize};
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Array, Gguf, Metadata, Value};
 use engine::model::{LoadParams, projector_type};
@@ -14,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, json};
 
 use crate::args::PlanArgs;
-use crate::commands::{plan, stdout};
+use crate::commands::{plan, projector, stdout};
 use crate::failure::{Failure, Outcome};
 use crate::printable::printable;
 use crate::{checkpoints, declared, format};
@@ -363,40 +362,14 @@ fn print_medium(out: &mut dyn Write, header: &Gguf, file: &Path) -> Outcome {
     let Ok(plan) = engine::model::plan(header, file, archs::ENCODERS, &LoadParams::default()) else {
         return Ok(());
     };
-    let [width, n_rows] = plan.result_shape;
-    if let Some(rules) = plan.image {
-        let text = image_sizes(&rules, n_rows);
+    let width = plan.result_shape[0];
+    if let Some(text) = projector::image_sizes(&plan) {
         writeln!(out, "image         {text} of {width} values")?;
     }
-    if let Some(rules) = plan.audio {
-        let (rate, n_mel) = (rules.rate, rules.n_mel);
-        let rows = format::plural(n_rows, "row");
-        let seconds = rules.chunk_samples() as f64 / rate.max(1) as f64;
-        writeln!(
-            out,
-            "audio         {rate} Hz, {n_mel} mel filters, {seconds} s at a time, {rows} of {width} values"
-        )?;
+    if let Some(text) = projector::audio_lengths(&plan) {
+        writeln!(out, "audio         {text} of {width} values")?;
     }
     Ok(())
-}
-
-/// Describes the sizes of images and the numbers of their rows. The largest square image has `n_rows` rows.
-fn image_sizes(rules: &ImageRules, n_rows: usize) -> String {
-    let largest = rules.largest().n_patches().max(1);
-    let rows = |n_patches: usize| n_patches * n_rows / largest;
-    match rules.size {
-        ImageSize::Fixed(side) => format!(
-            "{side} x {side} pixels, {largest} patches, {}",
-            format::plural(n_rows, "row")
-        ),
-        ImageSize::Multiple { unit, min, .. } => {
-            let min = rows(min * rules.block * rules.block);
-            format!(
-                "multiples of {unit} pixels, {min} to {} rows",
-                rows(rules.max_patches())
-            )
-        }
-    }
 }
 
 fn describe(declaration: &Declaration) -> String {

@@ -18,6 +18,7 @@ pub mod lora;
 pub mod models;
 pub mod perplexity;
 mod plan;
+mod projector;
 pub mod quantize;
 pub mod reference;
 pub mod run;

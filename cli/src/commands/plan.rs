@@ -12,6 +12,7 @@ use kernels::GgmlType;
 use serde::Serialize;
 
 use crate::args::PlanArgs;
+use crate::commands::projector::{ProjectorPlan, ProjectorSummary};
 use crate::commands::stdout;
 use crate::failure::Outcome;
 use crate::format;
@@ -29,7 +30,12 @@ pub struct Output {
 pub fn run(args: &PlanArgs, output: Output, file: &Path, header: &Gguf) -> Outcome {
     let params = args.params()?;
     let plan = plan(file, header, &params)?;
-    let report = Report::new(&plan, output.tensors);
+    let projector = ProjectorPlan::of(args, &plan, file, &params)?;
+    let plans = PlanSet {
+        model: &plan,
+        projector: projector.as_ref(),
+    };
+    let report = Report::new(&plans, output.tensors);
     let mut out = stdout();
     if output.json {
         serde_json::to_writer_pretty(&mut out, &report)?;
@@ -37,10 +43,11 @@ pub fn run(args: &PlanArgs, output: Output, file: &Path, header: &Gguf) -> Outco
     } else {
         print(&mut out, &report)?;
         let devices = &params.placement.devices;
-        budgets(&plan, devices)
+        plans
+            .budgets(devices)
             .iter()
             .try_for_each(|budget| budget.print(&mut out))?;
-        if let Some(advice) = advice(args, file, header, &params, &plan)? {
+        if let Some(advice) = advice(args, file, header, &params, plans)? {
             writeln!(out, "{advice}")?;
         }
     }
@@ -81,14 +88,36 @@ impl MemoryBudget {
     }
 }
 
-/// Returns the memory budget of each device and the host: weights, KV cache, states and intermediate results.
-/// Devices with unknown memory are omitted.
-pub fn budgets(plan: &LoadPlan, devices: &[Arc<dyn Device>]) -> Vec<MemoryBudget> {
+/// Plans of a model and of its projector.
+#[derive(Clone, Copy)]
+pub struct PlanSet<'a> {
+    pub model: &'a LoadPlan,
+    pub projector: Option<&'a ProjectorPlan>,
+}
+
+impl PlanSet<'_> {
+    /// Returns the memory budget of each device and the host: weights, KV cache, states and intermediate results.
+    /// Devices with unknown memory are omitted.
+    pub fn budgets(&self, devices: &[Arc<dyn Device>]) -> Vec<MemoryBudget> {
+        let projector = self.projector.map(|projector| &projector.plan);
+        let plans: Vec<&LoadPlan> = std::iter::once(self.model).chain(projector).collect();
+        budgets(&plans, devices)
+    }
+}
+
+fn budgets(plans: &[&LoadPlan], devices: &[Arc<dyn Device>]) -> Vec<MemoryBudget> {
     let cpu = backend::default_device();
     let budget = |device: &Arc<dyn Device>| {
         let ty = device.buffer_type();
-        let stored = plan.summary.bytes.iter().chain(&plan.kv_bytes).chain(&plan.state_bytes);
-        let its = stored.chain(&plan.compute_bytes).filter(|(name, _)| name == ty.name());
+        let stored = plans.iter().flat_map(|plan| {
+            [
+                &plan.summary.bytes,
+                &plan.kv_bytes,
+                &plan.state_bytes,
+                &plan.compute_bytes,
+            ]
+        });
+        let its = stored.flatten().filter(|(name, _)| name == ty.name());
         let needed_bytes = its.fold(0, |sum: usize, (_, bytes)| sum.saturating_add(*bytes));
         let (free_bytes, all) = device.memory();
         if all == 0 {
@@ -124,6 +153,8 @@ struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     state_bytes: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    projector: Option<ProjectorSummary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     tensors: Option<Vec<Tensor<'a>>>,
 }
 
@@ -145,7 +176,8 @@ struct Tensor<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(plan: &'a LoadPlan, with_tensors: bool) -> Report<'a> {
+    fn new(plans: &PlanSet<'a>, with_tensors: bool) -> Report<'a> {
+        let plan = plans.model;
         let memory = |(name, bytes): &'a (String, usize)| Memory { name, bytes: *bytes };
         let tensors = plan.rows.iter().zip(&plan.places).map(|(row, place)| Tensor {
             name: &row.name,
@@ -164,6 +196,7 @@ impl<'a> Report<'a> {
             states: plan.state_bytes.iter().map(memory).collect(),
             compute: plan.compute_bytes.iter().map(memory).collect(),
             state_bytes: (!plan.specs.states.is_empty()).then(|| states.sum()),
+            projector: plans.projector.map(ProjectorPlan::summary),
             tensors: with_tensors.then(|| tensors.collect()),
         }
     }
@@ -175,14 +208,16 @@ fn advice(
     file: &Path,
     header: &Gguf,
     params: &LoadParams,
-    planned: &LoadPlan,
+    plans: PlanSet<'_>,
 ) -> Outcome<Option<String>> {
+    let planned = plans.model;
     let PlacementParams { devices, margin, .. } = &params.placement;
     if params.placement.n_layers == DeviceLayers::Auto && planned.summary.n_offloaded < planned.summary.n_layers {
         let n = planned.summary.n_offloaded + 1;
         let mut more = params.clone();
         more.placement.n_layers = DeviceLayers::Count(n);
-        let budgets = budgets(&plan(file, header, &more)?, devices);
+        let model = &plan(file, header, &more)?;
+        let budgets = PlanSet { model, ..plans }.budgets(devices);
         let full = budgets
             .iter()
             .find(|budget| budget.needed_bytes.saturating_add(*margin) > budget.free_bytes);
@@ -199,19 +234,21 @@ fn advice(
             )));
         }
     }
-    if self::budgets(planned, devices).iter().all(MemoryBudget::fits) {
+    if plans.budgets(devices).iter().all(MemoryBudget::fits) {
         return Ok(None);
     }
-    change(file, header, args, planned).map(Some)
+    change(file, header, args, plans).map(Some)
 }
 
 /// Returns the smallest change that makes a model fit: a quantized cache, a smaller context, or smaller
 /// weights.
-pub fn change(file: &Path, header: &Gguf, args: &PlanArgs, planned: &LoadPlan) -> Outcome<String> {
+pub fn change(file: &Path, header: &Gguf, args: &PlanArgs, plans: PlanSet<'_>) -> Outcome<String> {
+    let planned = plans.model;
     let fits = |args: &PlanArgs| -> Outcome<bool> {
         let params = args.params()?;
-        let plan = plan(file, header, &params)?;
-        Ok(budgets(&plan, &params.placement.devices).iter().all(MemoryBudget::fits))
+        let model = &plan(file, header, &params)?;
+        let budgets = PlanSet { model, ..plans }.budgets(&params.placement.devices);
+        Ok(budgets.iter().all(MemoryBudget::fits))
     };
     let mut args = args.clone();
     let mut flags = String::new();
@@ -268,6 +305,9 @@ fn print(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
     list(out, &report.compute)?;
     if let Some(bytes) = report.state_bytes {
         writeln!(out, "recurrent state (two per sequence): {}", format::mib(bytes))?;
+    }
+    if let Some(projector) = &report.projector {
+        projector.print(out)?;
     }
     let Some(tensors) = &report.tensors else { return Ok(()) };
     let name_width = tensors.iter().map(|t| t.name.chars().count()).max().unwrap_or(0);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::images::PixelSize;
 use crate::args::values::{positive, sequences, threads};
 use crate::args::{BatchSizeArgs, CacheTypeArgs, HubArgs, LoadArgs, PrecisionArgs};
 
@@ -26,6 +27,11 @@ pub struct BenchArgs {
     /// Numbers of parallel sequences (-np), separated by commas
     #[arg(long, value_name = "N", default_value = "1", value_delimiter = ',', value_parser = sequences)]
     pub n_parallel: Vec<usize>,
+    /// Encode images of these sizes with the projector given by -m, instead of tests with tokens
+    ///
+    /// Resizing and decoding are not measured.
+    #[arg(long, value_name = "WxH", value_delimiter = ',', conflicts_with_all = ["compare", "profile", "times"])]
+    pub image: Vec<PixelSize>,
     /// Thread counts, separated by commas [default: one per core]
     #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = threads)]
     pub threads: Vec<usize>,

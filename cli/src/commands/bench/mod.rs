@@ -7,6 +7,7 @@
 //! - [`limits`], [`system`]: peak rates, memory and energy counters
 //! - [`compare`]: results of another engine
 //! - [`profile`]: time per op
+//! - [`images`]: times of encoding images
 //! - [`cost_model`]: GPU cost estimates from the emulated driver
 //! - [`report`]: output formats
 
@@ -14,6 +15,7 @@ pub mod args;
 mod case;
 mod compare;
 mod cost_model;
+mod images;
 pub mod limits;
 mod profile;
 mod report;
@@ -47,6 +49,9 @@ use samples::Samples;
 
 /// Runs every test with every model and prints the results.
 pub fn run(args: &BenchArgs) -> Outcome {
+    if !args.image.is_empty() {
+        return images::run(args);
+    }
     let models: Vec<PathBuf> = match args.model.as_slice() {
         [] => vec![fetch::model(None, &args.hub)?],
         models => models

@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::machine::Machine;
 use crate::args::PlanArgs;
 use crate::commands::bench::work::Weights;
-use crate::commands::plan::{self, MemoryBudget};
+use crate::commands::plan::{self, MemoryBudget, PlanSet};
+use crate::commands::projector::{ProjectorPlan, ProjectorSummary};
 use crate::failure::Outcome;
 use crate::format;
 
@@ -27,6 +28,8 @@ pub struct Fit {
     kv_bytes: usize,
     /// Size of intermediate results in bytes.
     compute_bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    projector: Option<ProjectorSummary>,
     memory: Vec<MemoryBudget>,
     fits: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,13 +55,18 @@ impl Fit {
     pub fn new(file: &Path, header: &Gguf, args: &PlanArgs, machine: &Machine) -> Outcome<Fit> {
         let params = args.params()?;
         let plan = plan::plan(file, header, &params)?;
-        let memory = plan::budgets(&plan, &params.placement.devices);
+        let projector = ProjectorPlan::of(args, &plan, file, &params)?;
+        let plans = PlanSet {
+            model: &plan,
+            projector: projector.as_ref(),
+        };
+        let memory = plans.budgets(&params.placement.devices);
         let fits = memory.iter().all(MemoryBudget::fits);
         let estimate = Estimate::new(&plan, machine.speed.read_bytes);
         let advice = if fits {
             Vec::new()
         } else {
-            vec![plan::change(file, header, args, &plan)?]
+            vec![plan::change(file, header, args, plans)?]
         };
         Ok(Fit {
             file: file.display().to_string(),
@@ -68,6 +76,7 @@ impl Fit {
             context: plan.n_ctx,
             kv_bytes: total(&plan.kv_bytes),
             compute_bytes: total(&plan.compute_bytes),
+            projector: projector.as_ref().map(ProjectorPlan::summary),
             memory,
             fits,
             estimate,
@@ -85,6 +94,9 @@ impl Fit {
             writeln!(out, "KV cache: {} tokens, {kv}", self.context)?;
         }
         writeln!(out, "compute buffers: {}", format::mib(self.compute_bytes))?;
+        if let Some(projector) = &self.projector {
+            projector.print(out)?;
+        }
         self.memory.iter().try_for_each(|budget| budget.print(out))?;
         let verdict = if self.fits { "fits" } else { "does not fit" };
         match &self.estimate {

@@ -2,6 +2,7 @@
 
 mod commands;
 mod complete;
+mod dropped;
 mod editor;
 mod external;
 
@@ -129,10 +130,26 @@ impl Chat<'_> {
             Some(Next::Read) => return Ok(true),
             Some(Next::Answer) => return self.answer().map(|()| true),
             Some(Next::Ask(text)) => text,
-            None => text.to_owned(),
+            None => match self.attach_dropped(text) {
+                Ok(text) if text.is_empty() => return Ok(true),
+                Ok(text) => text,
+                Err(failure) => return tell(failure).map(|()| true),
+            },
         };
         self.ask(&text)?;
         Ok(!self.args.single_turn)
+    }
+
+    /// Attaches the files whose paths a message contains, if the model reads files. Returns the rest of the message.
+    fn attach_dropped(&mut self, message: &str) -> Outcome<String> {
+        if self.session.projector().is_none() {
+            return Ok(message.to_owned());
+        }
+        let (text, files) = dropped::split(message);
+        for (medium, path) in files {
+            commands::attach(self, medium, &path)?;
+        }
+        Ok(text)
     }
 
     fn ask(&mut self, text: &str) -> Outcome {

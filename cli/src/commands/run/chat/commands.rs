@@ -210,21 +210,23 @@ fn read(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
 }
 
 fn image(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
-    attach(chat, Medium::Image, file, "/image")
+    attach(chat, Medium::Image, &file_of(file, "/image")?).map(|()| Next::Read)
 }
 
 fn audio(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
-    attach(chat, Medium::Audio, file, "/audio")
+    attach(chat, Medium::Audio, &file_of(file, "/audio")?).map(|()| Next::Read)
 }
 
-fn attach(chat: &mut Chat<'_>, medium: Medium, file: &str, command: &str) -> Outcome<Next> {
-    let rows = chat.session.medium(medium, &file_of(file, command)?)?;
+/// Puts an image or audio file before the next message.
+pub fn attach(chat: &mut Chat<'_>, medium: Medium, file: &Path) -> Outcome {
+    let rows = chat.session.medium(medium, file)?;
     terminal::reply(format_args!(
-        "{file}: {} will be put before the next message.",
+        "{}: {} will be put before the next message.",
+        file.display(),
         format::plural(rows.len(), "row")
     ));
     chat.conversation.attach(rows);
-    Ok(Next::Read)
+    Ok(())
 }
 
 fn edit(chat: &mut Chat<'_>, text: &str) -> Outcome<Next> {

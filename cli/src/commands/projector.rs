@@ -1,0 +1,120 @@
+//! Memory of the projector next to a model, and numbers of the rows of its media.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use engine::builder::ImageSize;
+use engine::gguf::Gguf;
+use engine::model::{self, LoadParams, LoadPlan, MediaUse};
+use serde::Serialize;
+
+use crate::args::PlanArgs;
+use crate::failure::Outcome;
+use crate::{format, images};
+
+/// Plan of a projector.
+pub struct ProjectorPlan {
+    path: PathBuf,
+    pub plan: LoadPlan,
+}
+
+/// Summary of a projector, printed as text or JSON.
+#[derive(Serialize)]
+pub struct ProjectorSummary {
+    file: String,
+    encoder: &'static str,
+    weight_bytes: usize,
+    /// Size of intermediate results of the largest image or of a chunk of audio, in bytes.
+    compute_bytes: usize,
+    /// Maximum rows (tokens) of an image, or of a chunk of audio.
+    rows: usize,
+    media: Option<String>,
+}
+
+impl ProjectorPlan {
+    /// Plans the projector of a model that reads media: the file of `--mmproj`, or the file next to the model. A file
+    /// next to the model that is not a projector is ignored.
+    pub fn of(
+        args: &PlanArgs,
+        language: &LoadPlan,
+        file: &Path,
+        params: &LoadParams,
+    ) -> Outcome<Option<ProjectorPlan>> {
+        if args.no_mmproj || language.arch.media_use == MediaUse::None {
+            return Ok(None);
+        }
+        let Some(path) = args.mmproj.clone().or_else(|| images::projector_next_to(file)) else {
+            return Ok(None);
+        };
+        let planned = Gguf::open_header(&path)
+            .map_err(Into::into)
+            .and_then(|header| model::plan(&header, &path, archs::ENCODERS, params));
+        match planned {
+            Ok(plan) => Ok(Some(ProjectorPlan { path, plan })),
+            Err(error) if args.mmproj.is_some() => Err(error.into()),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Returns the summary of the projector.
+    pub fn summary(&self) -> ProjectorSummary {
+        let total = |memory: &[(String, usize)]| memory.iter().fold(0, |sum: usize, (_, n)| sum.saturating_add(*n));
+        ProjectorSummary {
+            file: self.path.display().to_string(),
+            encoder: self.plan.arch.name,
+            weight_bytes: total(&self.plan.summary.bytes),
+            compute_bytes: total(&self.plan.compute_bytes),
+            rows: max_rows(&self.plan),
+            media: image_sizes(&self.plan).or_else(|| audio_lengths(&self.plan)),
+        }
+    }
+}
+
+impl ProjectorSummary {
+    /// Prints the summary.
+    pub fn print(&self, out: &mut dyn Write) -> Outcome {
+        writeln!(out, "projector: {}, {}", self.file, self.encoder)?;
+        let (weights, compute) = (format::mib(self.weight_bytes), format::mib(self.compute_bytes));
+        writeln!(out, "  weights {weights}, compute buffers {compute}")?;
+        if let Some(media) = &self.media {
+            writeln!(out, "  {media}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the maximum number of rows of an image, or of a chunk of audio.
+fn max_rows(plan: &LoadPlan) -> usize {
+    let n_rows = plan.result_shape[1];
+    match plan.image {
+        Some(rules) => rules.max_patches() * n_rows / rules.largest().n_patches().max(1),
+        None => n_rows,
+    }
+}
+
+/// Describes the sizes of images and the numbers of their rows.
+pub fn image_sizes(plan: &LoadPlan) -> Option<String> {
+    let (rules, n_rows) = (plan.image?, plan.result_shape[1]);
+    // The largest square image has `n_rows` rows.
+    let largest = rules.largest().n_patches().max(1);
+    let rows = |n_patches: usize| n_patches * n_rows / largest;
+    Some(match rules.size {
+        ImageSize::Fixed(side) => format!(
+            "{side} x {side} pixels, {largest} patches, {}",
+            format::plural(n_rows, "row")
+        ),
+        ImageSize::Multiple { unit, min, .. } => {
+            let min = rows(min * rules.block * rules.block);
+            format!("multiples of {unit} pixels, {min} to {} rows", max_rows(plan))
+        }
+    })
+}
+
+/// Describes the chunks of audio and the number of their rows.
+pub fn audio_lengths(plan: &LoadPlan) -> Option<String> {
+    let rules = plan.audio?;
+    let (rate, n_mel) = (rules.rate, rules.n_mel);
+    let rows = format::plural(plan.result_shape[1], "row");
+    let seconds = rules.chunk_samples() as f64 / rate.max(1) as f64;
+    Some(format!("{rate} Hz, {n_mel} mel filters, {seconds} s at a time, {rows}"))
+}
