@@ -1,6 +1,7 @@
 //! Conversion of published checkpoints: values of the written tensors, and one sentence for each kind of bad input.
 
 mod adapters;
+mod quantized;
 
 use std::fs;
 use std::path::Path;
@@ -230,7 +231,7 @@ fn settings_that_contradict_tensors_are_reported() {
         with("architectures", json!(["LlamaForCausalML"]))
             .contains("no architecture reads checkpoints of class `LlamaForCausalML` (did you mean LlamaForCausalLM")
     );
-    assert!(with("quantization_config", json!({"quant_method": "gptq"})).contains("weights quantized with `gptq`"));
+    assert!(with("quantization_config", json!({"quant_method": "hqq"})).contains("weights quantized with `hqq`"));
     assert!(with("num_hidden_layers", json!(2000)).contains("the number of layers"));
 }
 

@@ -230,6 +230,7 @@ impl AdapterConversion {
                     view: view.clone(),
                     scales: None,
                     blocks: None,
+                    packed: None,
                     changes,
                 })
             });

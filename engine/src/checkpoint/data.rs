@@ -3,11 +3,13 @@
 //! A unit is one element of a view: an element of the checkpoint, or a block of a quantized type that is repacked.
 
 use std::io::{self, Write};
+use std::ops::Range;
 
 use kernels::GgmlType;
 use rayon::prelude::*;
 
 use super::decode::{Scales, decode, number};
+use super::packed::PackedData;
 use super::repack::Repacked;
 use super::safetensors::SourceType;
 use super::view::{Run, View};
@@ -15,7 +17,7 @@ use super::view::{Run, View};
 /// Units that a thread converts at a time.
 const CHUNK: usize = 1 << 15;
 /// Bytes that are converted while the batch before is written.
-const BATCH: usize = 8 << 20;
+const BATCH: usize = 2 << 20;
 
 /// Change of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,6 +39,8 @@ pub struct Piece<'a> {
     pub scales: Option<Scales<'a>>,
     /// Blocks that are repacked; the view is one of blocks.
     pub blocks: Option<Repacked<'a>>,
+    /// Elements in several tensors, which are decoded.
+    pub packed: Option<PackedData<'a>>,
     pub changes: &'a [DataChange],
 }
 
@@ -97,16 +101,57 @@ impl TensorData<'_> {
         None
     }
 
-    /// Writes the whole tensor. All threads convert a batch while this thread writes the batch before.
+    /// Writes the whole tensor. All threads check or convert a batch while this thread writes the batch before.
     pub fn write(&self, buffers: &mut WriteBuffers, out: &mut dyn Write) -> Result<(), DataError> {
+        let mut first = 0;
+        for piece in &self.pieces {
+            let n = piece.view.n_elements();
+            match piece.plain(self.ty) {
+                Some(bytes) => self.write_plain(piece, first, bytes, out)?,
+                None => self.write_converted(first..first + n, buffers, out)?,
+            }
+            first += n;
+        }
+        Ok(())
+    }
+
+    /// Writes elements that are stored in order.
+    fn write_plain(&self, piece: &Piece<'_>, first: usize, bytes: &[u8], out: &mut dyn Write) -> Result<(), DataError> {
+        let size = self.ty.block_bytes();
+        let (mut ready, mut at): (&[u8], usize) = (&[], first);
+        for next in bytes.chunks(BATCH).chain([&[][..]]) {
+            let (mut fault, mut written) = (None, Ok(()));
+            rayon::in_place_scope(|scope| {
+                scope.spawn(|_| {
+                    let chunks = next.par_chunks(CHUNK * size).enumerate();
+                    let faults = chunks
+                        .map(|(i, chunk)| not_finite(piece.ty, chunk).map(|(j, value)| (at + i * CHUNK + j, value)));
+                    fault = faults.reduce(|| None, Option::or);
+                });
+                written = out.write_all(ready);
+            });
+            written.map_err(DataError::Io)?;
+            if let Some((element, value)) = fault {
+                return Err(DataError::BadElement(self.bad_element(piece, element, value)));
+            }
+            (ready, at) = (next, at + next.len() / size);
+        }
+        Ok(())
+    }
+
+    /// Converts and writes a range of units.
+    fn write_converted(
+        &self,
+        units: Range<usize>,
+        buffers: &mut WriteBuffers,
+        out: &mut dyn Write,
+    ) -> Result<(), DataError> {
         let unit = self.ty.block_bytes();
-        let total: usize = self.pieces.iter().map(|piece| piece.view.n_elements()).sum();
-        let per_batch = BATCH / unit;
         let WriteBuffers { ready, next } = buffers;
         ready.clear();
-        let mut first = 0;
+        let mut first = units.start;
         loop {
-            let n = per_batch.min(total - first);
+            let n = (BATCH / unit).min(units.end - first);
             next.resize(n * unit, 0);
             let (mut filled, mut written) = (Ok(()), Ok(()));
             rayon::in_place_scope(|scope| {
@@ -120,6 +165,15 @@ impl TensorData<'_> {
             }
             std::mem::swap(ready, next);
             first += n;
+        }
+    }
+
+    fn bad_element(&self, piece: &Piece<'_>, element: usize, value: f64) -> BadElement {
+        BadElement {
+            name: piece.name.clone(),
+            value,
+            row: element / self.row.max(1),
+            column: element % self.row.max(1),
         }
     }
 
@@ -154,13 +208,7 @@ impl TensorData<'_> {
                 self.convert(piece, start, now, values)
             };
             if let Some((i, value)) = fault {
-                let bad = || BadElement {
-                    name: piece.name.clone(),
-                    value,
-                    row: (at + i) / self.row.max(1),
-                    column: (at + i) % self.row.max(1),
-                };
-                result = result.and_then(|()| Err(bad()));
+                result = result.and_then(|()| Err(self.bad_element(piece, at + i, value)));
             }
             (at, out) = (at + n, rest);
         }
@@ -172,7 +220,10 @@ impl TensorData<'_> {
         values.clear();
         piece.runs(start, out.len() / self.ty.block_bytes(), |run| {
             let first = values.len();
-            decode(piece.ty, piece.bytes, run, values);
+            match &piece.packed {
+                Some(packed) => packed.decode(run, values),
+                None => decode(piece.ty, piece.bytes, run, values),
+            }
             if let Some(scales) = &piece.scales {
                 scales.apply(run, &mut values[first..]);
             }
@@ -212,7 +263,18 @@ fn not_finite(ty: SourceType, bytes: &[u8]) -> Option<(usize, f64)> {
 impl Piece<'_> {
     /// Returns true if the elements have the same bytes in a GGUF type.
     fn is_stored_as(&self, ty: GgmlType) -> bool {
-        self.ty.stored() == Some(ty) && self.scales.is_none() && self.changes.is_empty()
+        let is_plain = self.scales.is_none() && self.packed.is_none() && self.changes.is_empty();
+        self.ty.stored() == Some(ty) && is_plain
+    }
+
+    /// Returns the bytes of all elements, if they are those of a GGUF type and follow each other.
+    fn plain(&self, ty: GgmlType) -> Option<&[u8]> {
+        let elements = self
+            .view
+            .contiguous()
+            .filter(|_| self.is_stored_as(ty) && ty.block_size() == 1)?;
+        let size = self.ty.bytes();
+        Some(&self.bytes[elements.start * size..elements.end * size])
     }
 
     /// Calls `f` with the runs of `n` elements.

@@ -126,7 +126,8 @@ impl Conversion {
             return None;
         };
         let source = self.shards().get(name)?;
-        let is_stored = source.ty.stored() == Some(t.ty) && part.changes.is_empty();
+        let is_plain = part.changes.is_empty() && self.shards().packed(name).is_none();
+        let is_stored = source.ty.stored() == Some(t.ty) && is_plain;
         let elements = part.view.contiguous().filter(|_| is_stored)?;
         let (shard, data) = self.shards().place(name)?;
         let size = source.ty.bytes();

@@ -11,6 +11,7 @@ use kernels::GgmlType;
 use super::config::{Config, Evaluator, Setting};
 use super::data::{BadElement, DataChange, Piece, TensorData};
 use super::decode::Scales;
+use super::packed::{PackedMatrix, packed_matrices};
 use super::repack::Repacked;
 use super::safetensors::{SourceTensor, SourceType};
 use super::setting::{paths, typed};
@@ -29,6 +30,19 @@ use crate::vocab::Vocab;
 const MAX_STACK: usize = 1 << 14;
 /// Most layers of a group.
 const MAX_LAYERS: usize = 1024;
+/// Suffixes of tensors that belong to a weight: scales, also of its inputs and of caches, and groups of columns.
+const SCALES: [&str; 10] = [
+    "_scale_inv",
+    "_scale",
+    "_scale_2",
+    "_global_scale",
+    ".input_scale",
+    ".input_global_scale",
+    ".k_scale",
+    ".v_scale",
+    ".weight_shape",
+    ".g_idx",
+];
 /// Unused tensors that a message lists.
 const MAX_LISTED: usize = 4;
 
@@ -90,7 +104,9 @@ impl Conversion {
         let directory = directory(path);
         let config = Config::read(&directory.join("config.json"))?;
         let (arch, section, class) = find_section(&config, archs)?;
-        let shards = Shards::open(path)?;
+        let mut shards = Shards::open(path)?;
+        let packed = packed_matrices(&config, &shards)?;
+        shards.pack(packed);
         let mut planner = Planner {
             arch,
             section,
@@ -167,9 +183,15 @@ impl Conversion {
     pub(super) fn data<'a>(&'a self, t: &'a ConvertedTensor) -> TensorData<'a> {
         let pieces = t.from.iter().zip(&t.parts).filter_map(|(name, part)| {
             let source = self.shards.get(name)?;
-            let blocks = (t.ty == GgmlType::MXFP4).then(|| Repacked::Mxfp4 {
-                exponents: self.shards.data(&mxfp4_scales(name)),
-            });
+            let packed = self.shards.packed(name).map(|matrix| matrix.data(&self.shards));
+            let (blocks, packed) = match (t.ty, packed) {
+                (GgmlType::MXFP4, _) => {
+                    let exponents = self.shards.data(&mxfp4_scales(name));
+                    (Some(Repacked::Mxfp4 { exponents }), None)
+                }
+                (ty, Some(packed)) if ty.block_size() > 1 => (Some(Repacked::Packed(packed, ty.block_bytes())), None),
+                (_, packed) => (None, packed),
+            };
             Some(Piece {
                 name: name.clone(),
                 ty: source.ty,
@@ -177,6 +199,7 @@ impl Conversion {
                 view: part.view.clone(),
                 scales: scales(&self.shards, source),
                 blocks,
+                packed,
                 changes: &part.changes,
             })
         });
@@ -361,8 +384,13 @@ impl Planner<'_> {
     fn check_quantization(&self) -> Result<(), CheckpointError> {
         let method = self.config.text("quantization_config.quant_method");
         match method {
-            None | Some("fp8" | "mxfp4") => Ok(()),
-            Some("compressed-tensors") if self.config.text("quantization_config.format") == Some("float-quantized") => {
+            None | Some("fp8" | "mxfp4" | "gptq" | "awq" | "modelopt") => Ok(()),
+            Some("compressed-tensors")
+                if matches!(
+                    self.config.text("quantization_config.format"),
+                    Some("float-quantized" | "nvfp4-pack-quantized")
+                ) =>
+            {
                 Ok(())
             }
             Some(other) => Err(self.config_error(format!(
@@ -492,7 +520,9 @@ impl Planner<'_> {
                 continue;
             }
             let is_vector = matches!(source.kind, "vector" | "norm" | "raw") || *part != "weight";
-            self.tensor(name, &chain, layer, is_vector, *part != "weight")?;
+            let has_scale = matches!(source.kind, "linear" | "experts");
+            self.tensor(name.clone(), &chain, layer, is_vector, has_scale, *part != "weight")?;
+            self.factors(&name);
         }
         Ok(())
     }
@@ -518,12 +548,17 @@ impl Planner<'_> {
             layer.is_some_and(|il| (n_layer..n_layer.saturating_add(n_mtp)).contains(&il))
         };
         let is_scale = |name: &str| {
-            let base = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale"));
-            base.is_some_and(|base| self.used.contains(base))
+            let bases = SCALES.iter().filter_map(|suffix| name.strip_suffix(suffix));
+            bases
+                .into_iter()
+                .any(|base| self.used.contains(base) || self.used.contains(&format!("{base}.weight")))
         };
+        let packed = self.used.iter().filter_map(|name| self.shards.packed(name));
+        let packed: HashSet<&String> = packed.flat_map(PackedMatrix::names).collect();
         let unused = self.shards.iter().map(|t| t.name.as_str());
         let unused: Vec<&str> = unused
-            .filter(|n| !self.used.contains(*n) && !is_ignored(n) && !is_scale(n) && !is_mtp(n))
+            .filter(|n| !self.used.contains(*n) && !packed.contains(&(*n).to_owned()))
+            .filter(|n| !is_ignored(n) && !is_scale(n) && !is_mtp(n))
             .collect();
         let Some(first) = unused.first() else { return Ok(()) };
         let listed: Vec<String> = unused.iter().take(MAX_LISTED).map(|n| format!("`{n}`")).collect();

@@ -1,6 +1,7 @@
 //! Blocks of quantized checkpoints that a GGUF type holds exactly, in another order of their bits.
 
 use super::data::Piece;
+use super::packed::PackedData;
 
 /// Elements of a block of MXFP4.
 pub const MXFP4_BLOCK: usize = 32;
@@ -9,6 +10,8 @@ pub const MXFP4_BLOCK: usize = 32;
 pub enum Repacked<'a> {
     /// An exponent for each block of 16 bytes.
     Mxfp4 { exponents: &'a [u8] },
+    /// Blocks of the exact type of a matrix, of this many bytes.
+    Packed(PackedData<'a>, usize),
 }
 
 impl Repacked<'_> {
@@ -21,6 +24,14 @@ impl Repacked<'_> {
                     for (i, block) in run.indices().zip(&mut blocks) {
                         mxfp4(&piece.bytes[i * 16..(i + 1) * 16], exponents[i], block);
                     }
+                });
+            }
+            Repacked::Packed(data, n_bytes) => {
+                let mut blocks = out.chunks_exact_mut(*n_bytes);
+                piece.runs(start, blocks.len(), |run| {
+                    run.indices()
+                        .zip(&mut blocks)
+                        .for_each(|(i, block)| data.block(i, block));
                 });
             }
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::CheckpointError;
+use super::packed::PackedMatrix;
 use super::safetensors::{self, SourceTensor};
 use crate::gguf::Mapping;
 
@@ -29,6 +30,8 @@ pub struct Shards {
     shards: Vec<Shard>,
     /// Shard and index of each tensor.
     names: HashMap<String, (usize, usize)>,
+    /// Matrices that several tensors contain, by name. They hide tensors of equal names.
+    packed: HashMap<String, PackedMatrix>,
 }
 
 impl Shards {
@@ -38,6 +41,7 @@ impl Shards {
         let mut all = Shards {
             shards: Vec::new(),
             names: HashMap::new(),
+            packed: HashMap::new(),
         };
         for path in files {
             all.add(path)?;
@@ -91,8 +95,21 @@ impl Shards {
         Ok(self)
     }
 
+    /// Adds matrices that several tensors contain.
+    pub fn pack(&mut self, matrices: Vec<PackedMatrix>) {
+        self.packed = matrices.into_iter().map(|m| (m.source.name.clone(), m)).collect();
+    }
+
+    /// Returns the matrix of this name that several tensors contain.
+    pub fn packed(&self, name: &str) -> Option<&PackedMatrix> {
+        self.packed.get(name)
+    }
+
     /// Returns the tensor of this name.
     pub fn get(&self, name: &str) -> Option<&SourceTensor> {
+        if let Some(matrix) = self.packed.get(name) {
+            return Some(&matrix.source);
+        }
         self.names.get(name).map(|&(shard, i)| &self.shards[shard].tensors[i])
     }
 
@@ -120,6 +137,12 @@ impl Shards {
 
     /// Releases the mapped pages of a tensor that has been converted.
     pub fn release(&self, name: &str) {
+        if let Some(matrix) = self.packed.get(name) {
+            matrix
+                .names()
+                .filter(|part| *part != name)
+                .for_each(|part| self.release(part));
+        }
         if let Some(&(shard, i)) = self.names.get(name) {
             let shard = &self.shards[shard];
             shard.map.release(shard.tensors[i].data.clone());
@@ -128,6 +151,11 @@ impl Shards {
 
     /// Returns the file of a tensor.
     pub fn path(&self, name: &str) -> &Path {
+        let name = self
+            .packed
+            .get(name)
+            .and_then(|m| m.names().next())
+            .map_or(name, String::as_str);
         let found = self
             .names
             .get(name)

@@ -8,6 +8,7 @@ use super::{ConvertedTensor, MAX_STACK, OutputType, Planner, TensorPart, mxfp4_s
 use crate::checkpoint::CheckpointError;
 use crate::checkpoint::config::Setting;
 use crate::checkpoint::data::DataChange;
+use crate::checkpoint::packed::PackedMatrix;
 use crate::checkpoint::repack::MXFP4_BLOCK;
 use crate::checkpoint::safetensors::{SourceTensor, SourceType};
 use crate::checkpoint::view::View;
@@ -78,17 +79,19 @@ impl Planner<'_> {
         chain: &[Link],
         layer: Option<usize>,
         is_vector: bool,
+        has_scale: bool,
         is_bias: bool,
     ) -> Result<(), CheckpointError> {
+        let block = self.block_type(chain, is_vector || is_bias, has_scale);
         let (mut from, mut parts) = (Vec::new(), Vec::new());
-        let (mut whole, mut types): (Vec<usize>, Vec<(SourceType, bool)>) = (Vec::new(), Vec::new());
+        let (mut whole, mut types): (Vec<usize>, Vec<SourceType>) = (Vec::new(), Vec::new());
         for (origin, names) in chain {
             let steps = self.view_steps(origin, layer)?;
             let changes: Arc<[DataChange]> = self.changes(origin)?.into();
             let mut shape: Option<Vec<usize>> = None;
             for name in names {
                 let Some(source) = self.shards.get(name) else { continue };
-                let (view, found) = self.view(source, &steps, is_bias)?;
+                let (view, found) = self.view(source, &steps, is_bias, block)?;
                 match &shape {
                     Some(first) if *first != found => {
                         let text = format!("has shape {found:?}, but the first of the stack has {first:?}");
@@ -96,7 +99,7 @@ impl Planner<'_> {
                     }
                     _ => shape = Some(found),
                 }
-                types.push((source.ty, is_mxfp4(source)));
+                types.push(source.ty);
                 from.push(name.clone());
                 parts.push(TensorPart {
                     view,
@@ -120,11 +123,7 @@ impl Planner<'_> {
         if whole.is_empty() {
             whole.push(1);
         }
-        let ty = if types.iter().all(|&(_, is)| is) {
-            GgmlType::MXFP4
-        } else {
-            self.output(types[0].0, is_vector)
-        };
+        let ty = block.unwrap_or_else(|| self.output(types[0], is_vector));
         if whole.len() > 4 || whole.contains(&0) {
             let text = format!("has the shape {whole:?} (innermost size first), which GGUF cannot hold");
             return Err(self.tensor_error(&from[0], text));
@@ -140,6 +139,52 @@ impl Planner<'_> {
         Ok(())
     }
 
+    /// Returns the type whose blocks hold all sources exactly, if the steps keep blocks.
+    fn block_type(&self, chain: &[Link], is_vector: bool, has_scale: bool) -> Option<GgmlType> {
+        let names = || chain.iter().flat_map(|(_, names)| names);
+        if names().all(|name| self.shards.get(name).is_some_and(is_mxfp4)) {
+            return Some(GgmlType::MXFP4);
+        }
+        let of_rows = ["rows", "split", "every", "pairs", "heads", "merge", "tile"];
+        let keeps_blocks = |(origin, _): &Link| origin.steps.iter().all(|(word, _)| of_rows.contains(word));
+        if is_vector || self.ty != OutputType::Auto || !chain.iter().all(keeps_blocks) {
+            return None;
+        }
+        let matrices: Option<Vec<_>> = names().map(|name| self.shards.packed(name)).collect();
+        let matrices = matrices?;
+        let first = matrices.first()?;
+        let is_same =
+            |m: &&PackedMatrix| m.exact() == first.exact() && (chain.len() == 1 || m.factor() == first.factor());
+        let has_factors = first.factor().is_none() || has_scale;
+        first.exact().filter(|_| has_factors && matrices.iter().all(is_same))
+    }
+
+    /// Adds the scales of the matrices of the last tensor, unless its type contains them.
+    pub(super) fn factors(&mut self, name: &str) {
+        let Some(base) = name.strip_suffix(".weight") else {
+            return;
+        };
+        let Some(tensor) = self
+            .tensors
+            .last()
+            .filter(|t| t.name == name && t.ty == GgmlType::NVFP4)
+        else {
+            return;
+        };
+        let of_source = |from: &String| self.shards.packed(from)?.factor();
+        let mut factors: Vec<f32> = tensor.from.iter().filter_map(of_source).collect();
+        // Joined rows have one scale; only stacks have several.
+        factors.truncate(tensor.shape.get(2).copied().unwrap_or(1));
+        self.tensors.push(ConvertedTensor {
+            name: format!("{base}.scale"),
+            from: Vec::new(),
+            shape: vec![factors.len()],
+            ty: GgmlType::F32,
+            parts: Vec::new(),
+            computed: factors,
+        });
+    }
+
     pub(super) fn tensor_error(&self, name: &str, text: impl Into<String>) -> CheckpointError {
         CheckpointError::tensor(self.shards.path(name), name, text)
     }
@@ -150,10 +195,16 @@ impl Planner<'_> {
         source: &SourceTensor,
         steps: &[(&str, Vec<usize>)],
         is_bias: bool,
+        block: Option<GgmlType>,
     ) -> Result<(View, Vec<usize>), CheckpointError> {
         let is_mxfp4 = is_mxfp4(source);
         let n_dims = source.shape.len() - usize::from(is_mxfp4);
-        let mut view = View::new(&source.shape[..n_dims]);
+        let block = if is_mxfp4 { None } else { block };
+        let mut units = source.shape[..n_dims].to_vec();
+        if let (Some(ty), Some(last)) = (block, units.last_mut()) {
+            *last /= ty.block_size();
+        }
+        let mut view = View::new(&units);
         apply(&mut view, steps, is_bias).map_err(|text| self.tensor_error(&source.name, text))?;
         let mut shape = view.shape();
         if is_mxfp4 {
@@ -165,6 +216,9 @@ impl Planner<'_> {
             };
             *last *= MXFP4_BLOCK;
             self.used.insert(scales);
+        }
+        if let (Some(ty), Some(last)) = (block, shape.last_mut()) {
+            *last *= ty.block_size();
         }
         let is_f8 = matches!(source.ty, SourceType::F8E4m3 | SourceType::F8E5m2);
         if is_f8 && scales(self.shards, source).is_none() {
