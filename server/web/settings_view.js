@@ -69,7 +69,7 @@ export function showSettings(app) {
     'form',
     { onsubmit: save, novalidate: true },
     h('div', { class: 'fields' }, system, h('div', { class: 'grid' }, ...numbers), ...others),
-    h('p', { class: 'help' }, 'Empty fields use the server's defaults.'),
+    h('p', { class: 'help' }, 'Empty fields use the defaults of the server.'),
     h('div', { class: 'buttons' }, button('Clear', clear), button('Use for new chats', asDefaults), h('button', { class: 'small-button primary' }, 'Save')),
   );
   const element = dialog('Settings of this chat', form);
