@@ -1,58 +1,124 @@
 //! Search for points of grids: the IQ1, IQ2, and IQ3 types.
 //!
 //! Each cell of 8 (IQ3: 4) elements is a point of the grid, each unit of 16 or 32 elements has an integer scale.
-//! The search compares all points of a grid, so that a cell has the least error for its scale.
+//! The search compares the points near the levels that are best for each element alone.
 
 use super::cpu::for_this_cpu;
-use super::lanes::{Lanes, N};
 use crate::layout::block::Half;
 use crate::quants::grids::{BlockParts, GridBlock};
 
-/// Points of a grid, 8 in the lanes of each element.
+/// Points of a grid, with the points near each combination of levels.
 pub(super) struct Grid<const E: usize> {
-    chunks: Vec<[Lanes; E]>,
+    /// Levels of elements, less `zero`.
+    levels: Vec<f32>,
     /// Amount that is subtracted from elements.
     zero: f32,
     points: Vec<[u8; E]>,
+    /// Digits of each point: the levels of its elements, or those of two elements for points with 8 elements.
+    digits: Vec<[u8; DIGITS]>,
+    /// The nearest points of each combination of levels, in ascending distance.
+    near: Vec<[u16; NEAR]>,
 }
 
+/// Number of digits of a point.
+const DIGITS: usize = 4;
+
+/// Number of points that a search compares.
+const NEAR: usize = 16;
+
+/// Maximum number of values of a digit.
+const VALUES: usize = 16;
+
+/// Cost of each value of each digit.
+type Costs = [[f32; DIGITS]; VALUES];
+
 impl<const E: usize> Grid<E> {
-    /// Transposes points. `zero` is subtracted from all elements.
+    /// Creates a grid. `zero` is subtracted from all elements.
     pub(super) fn new(points: impl Iterator<Item = [u8; E]>, zero: f32) -> Grid<E> {
         let points: Vec<[u8; E]> = points.collect();
-        let chunk = |points: &[[u8; E]]| -> [Lanes; E] {
-            std::array::from_fn(|i| {
-                let point = |lane: usize| points.get(lane).unwrap_or(&points[0]);
-                Lanes(std::array::from_fn(|lane| f32::from(point(lane)[i]) - zero))
+        let mut levels: Vec<u8> = points.iter().flatten().copied().collect();
+        levels.sort_unstable();
+        levels.dedup();
+        let n_levels = levels.len();
+        let rank = |element: &u8| levels.iter().position(|level| level == element).unwrap_or(0);
+        let digits = points.iter().map(|point| {
+            std::array::from_fn(|d| {
+                let elements = point[d * E / DIGITS..(d + 1) * E / DIGITS].iter().rev();
+                elements.fold(0, |digit, element| digit * n_levels + rank(element)) as u8
             })
-        };
+        });
         Grid {
-            chunks: points.chunks(N).map(chunk).collect(),
+            digits: digits.collect(),
+            near: (0..n_levels.pow(E as u32))
+                .map(|code| nearest_points(&points, &levels, code))
+                .collect(),
+            levels: levels.iter().map(|level| f32::from(*level) - zero).collect(),
             zero,
             points,
         }
     }
 
-    /// Returns the point with the least `sum(a p^2 - b p)`, and this sum.
+    /// Returns a point with a small `sum(a p^2 - b p)`, and this sum. The point is the best of those near the best
+    /// levels.
     #[inline(always)]
     fn nearest(&self, a: &[f32; E], b: &[f32; E]) -> (u16, f32) {
-        let (mut best, mut chunk_of) = (Lanes::splat(f32::INFINITY), Lanes::ZERO);
-        for (i, chunk) in self.chunks.iter().enumerate() {
-            let mut cost = Lanes::ZERO;
-            for j in 0..E {
-                cost = cost + chunk[j] * (chunk[j] * Lanes::splat(a[j]) - Lanes::splat(b[j]));
-            }
-            chunk_of = cost.select_less(best, Lanes::splat(i as f32), chunk_of);
-            best = cost.min(best);
-        }
-        let (mut found, mut least) = (0, f32::INFINITY);
-        for lane in 0..N {
-            let point = chunk_of.0[lane] as usize * N + lane;
-            if best.0[lane] < least || best.0[lane] == least && point < found {
-                (found, least) = (point, best.0[lane]);
+        let mut costs: Costs = [[0.0; DIGITS]; VALUES];
+        let n_values = self.costs(a, b, &mut costs);
+        let (mut best, mut digits) = (costs[0], [0u8; DIGITS]);
+        for (value, costs) in costs.iter().enumerate().take(n_values).skip(1) {
+            for d in 0..DIGITS {
+                let is_less = costs[d] < best[d];
+                digits[d] = if is_less { value as u8 } else { digits[d] };
+                best[d] = if is_less { costs[d] } else { best[d] };
             }
         }
-        (found as u16, least)
+        let code = digits
+            .iter()
+            .rev()
+            .fold(0, |code, digit| code * n_values + usize::from(*digit));
+        let near = &self.near[code];
+        let cost = |point: u16| {
+            let digits = self.digits[usize::from(point)];
+            let of_digit = |d: usize| costs[usize::from(digits[d]) % VALUES][d];
+            (of_digit(0) + of_digit(1)) + (of_digit(2) + of_digit(3))
+        };
+        let mut found = (near[0], cost(near[0]));
+        if self.digits[usize::from(near[0])] != digits {
+            for &point in &near[1..] {
+                let cost = cost(point);
+                if cost < found.1 {
+                    found = (point, cost);
+                }
+            }
+        }
+        found
+    }
+
+    /// Computes the costs of all values of the digits. Returns the number of values.
+    #[inline(always)]
+    fn costs(&self, a: &[f32; E], b: &[f32; E], costs: &mut Costs) -> usize {
+        let n_levels = self.levels.len();
+        if E == DIGITS {
+            for (costs, &level) in costs.iter_mut().zip(&self.levels) {
+                for d in 0..DIGITS {
+                    costs[d] = level * (level * a[d] - b[d]);
+                }
+            }
+            return n_levels;
+        }
+        let mut high = [[0f32; DIGITS]; VALUES];
+        for (i, &level) in self.levels.iter().enumerate().take(3) {
+            for d in 0..DIGITS {
+                costs[i][d] = level * (level * a[2 * d] - b[2 * d]);
+                high[i][d] = level * (level * a[2 * d + 1] - b[2 * d + 1]);
+            }
+        }
+        for value in (0..9).rev() {
+            for d in 0..DIGITS {
+                costs[value][d] = costs[value % 3][d] + high[value / 3][d];
+            }
+        }
+        9
     }
 
     /// Returns element `i` of a point, less the zero.
@@ -60,6 +126,28 @@ impl<const E: usize> Grid<E> {
     fn value(&self, point: u16, i: usize) -> f32 {
         f32::from(self.points[usize::from(point)][i]) - self.zero
     }
+}
+
+/// Returns the points nearest to a combination of levels, whose digits in the base of the number of levels are `code`.
+fn nearest_points<const E: usize>(points: &[[u8; E]], levels: &[u8], mut code: usize) -> [u16; NEAR] {
+    let target: [u8; E] = std::array::from_fn(|_| {
+        let level = levels[code % levels.len()];
+        code /= levels.len();
+        level
+    });
+    let distance = |point: &[u8; E]| -> u32 {
+        let differences = point.iter().zip(&target).map(|(a, b)| u32::from(a.abs_diff(*b)));
+        differences.map(|difference| difference * difference).sum()
+    };
+    let mut ranked: Vec<(u32, u16)> = points
+        .iter()
+        .enumerate()
+        .map(|(i, p)| (distance(p), i as u16))
+        .collect();
+    ranked.select_nth_unstable(NEAR - 1);
+    ranked.truncate(NEAR);
+    ranked.sort_unstable();
+    std::array::from_fn(|i| ranked[i].1)
 }
 
 /// Meaning of the bits of a type.
