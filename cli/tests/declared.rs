@@ -176,7 +176,11 @@ fn errors_equal_those_of_arch_check() {
             "no architecture named `decodr`; did you mean `decoder`?",
         ),
         ("none.rs", "fn main() {}\n".to_owned(), "contains no `arch!"),
-        ("two.rs", format!("{OWN}{LLAMA}"), "a second declaration, `arch! { … }`"),
+        (
+            "two.rs",
+            format!("{OWN}{}", LLAMA.replace("//!", "//")),
+            "a second declaration, `arch! { … }`",
+        ),
         ("open.rs", OWN.replace("hparams {", "hparams ("), "open.rs"),
         (
             "fragment.rs",

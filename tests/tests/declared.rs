@@ -8,7 +8,7 @@ use engine::builder::{
     Adaptation, AdaptedUse, AdapterLeaf, BatchMedia, BuildGraph, BuildParams, BuildTables, Builder, GraphOutput,
     GraphPart, HiddenRows, Inputs, LowRankTerm, MemoryParams, MemorySpecs, PatchGrid, WeightId, WeightLeaf,
 };
-use engine::conformance::{Draft, all_logits};
+use engine::conformance::{Draft, Fixture, all_logits, fixtures, tokens};
 use engine::context::StateError;
 use engine::gguf::{Gguf, GgufWriter, Metadata, Value};
 use engine::graph::{BufferId, BufferSlice, Graph, Layout, Name, Tensor, TensorId};
@@ -17,7 +17,7 @@ use engine::model::{
 };
 use kernels::GgmlType;
 use tests::declared::{DECLARED, DECLARED_ENCODERS, interpreted, interpreted_encoders};
-use tests::{exact, fixture, fixture_names};
+use tests::{exact, fixture};
 
 /// Numbers of tokens of the compared graphs.
 const N_TOKENS: [usize; 3] = [1, 7, 512];
@@ -29,11 +29,18 @@ struct Pair {
     archs: [&'static Architecture; 2],
 }
 
-/// Returns all fixtures.
+/// Returns all fixtures, and the configurations with recorded logits.
+fn all_fixtures() -> Vec<Fixture> {
+    let directories = ["archs", "recorded"].map(|name| tests::data_dir().join(name));
+    let all = directories.map(|directory| fixtures(&directory).expect("the directory is readable"));
+    all.concat()
+}
+
+/// Returns the headers of all fixtures.
 fn pairs() -> Vec<Pair> {
     let programs = interpreted();
-    let pair = |name: String| {
-        let header = Gguf::open_header(fixture(&name).header).expect("a fixture");
+    let pair = |Fixture { name, header, .. }| {
+        let header = Gguf::open_header(header).expect("a fixture");
         let arch: String = header.metadata.require("general.architecture").expect("a fixture");
         let program = programs.iter().find(|r| r.arch.name == arch).expect("a program").arch;
         let generated = archs::find(&arch).expect("a fixture").arch;
@@ -43,7 +50,7 @@ fn pairs() -> Vec<Pair> {
             archs: [generated, program],
         }
     };
-    fixture_names().into_iter().map(pair).collect()
+    all_fixtures().into_iter().map(pair).collect()
 }
 
 /// Returns the test models of all declarations, encoders included.
@@ -56,7 +63,9 @@ fn test_models() -> Vec<Pair> {
             None => (archs::find(name), archs::ALL),
         };
         let generated = found.expect("a built-in name").arch;
-        let draft = Draft::of_declaration(generated, all, true).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let n_mtp: &[(&str, f64)] = if generated.mtp { &[("n_mtp", 1.0)] } else { &[] };
+        let sizes = [generated.test, n_mtp].concat();
+        let draft = Draft::of_sizes(generated, all, &sizes, |_| true).unwrap_or_else(|e| panic!("{name}: {e}"));
         Pair {
             name: format!("test model of {name}"),
             header: draft.header().expect("a header"),
@@ -370,7 +379,7 @@ fn is_equal(pair: &Pair, header: &Gguf, wanted: &[Wanted], case: &str) -> bool {
 #[test]
 fn fixtures_have_equal_tables_and_graphs() {
     let pairs = pairs();
-    assert!(pairs.len() > 120, "{}", pairs.len());
+    assert!(pairs.len() > 180, "{}", pairs.len());
     for pair in &pairs {
         assert!(
             is_equal(pair, &pair.header, &Wanted::all(&N_TOKENS), "unchanged"),
@@ -491,11 +500,10 @@ fn mutated_headers_have_equal_results() {
 fn interpreted_logits_equal_those_of_generated_code() {
     let programs = interpreted();
     let mut compared = 0;
-    for name in fixture_names() {
-        let fixture = fixture(&name);
-        let arch = fixture.arch().expect("a fixture");
+    for fixture in all_fixtures() {
+        let (name, arch) = (&fixture.name, fixture.arch().expect("a fixture"));
         assert!(programs.iter().any(|r| r.arch.name == arch), "{name}");
-        let tokens = tests::tokens(&name);
+        let tokens = tokens(&fixture.recorded().expect("sound logits"));
         let logits = |archs: &[Registered]| {
             let model = fixture.recorded_model(archs, &exact()).expect("a fixture");
             all_logits(model, &tokens, &exact().context).expect("the tokens are decoded")
@@ -505,7 +513,7 @@ fn interpreted_logits_equal_those_of_generated_code() {
         assert!(bits(&generated) == bits(&program), "{name}");
         compared += 1;
     }
-    assert!(compared > 120, "{compared}");
+    assert!(compared > 180, "{compared}");
 }
 
 /// A comment changes the digest of a declaration, but not its graph.

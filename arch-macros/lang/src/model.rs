@@ -449,7 +449,7 @@ pub enum ScalarKind {
     Call(Named<&'static ScalarFn>, Vec<Scalar>),
     /// `if c { a } else { b }`
     If(Box<Scalar>, Box<Scalar>, Box<Scalar>),
-    /// `count(condition)`: the number of layers in which a condition holds.
+    /// `count(condition)`: the number of layers with a true condition.
     Layers(Box<Scalar>),
     /// Call of a function of lists: the lists, and the number of elements that count.
     OfLists(Named<ListFn>, Vec<Ident>, Option<Box<Scalar>>),

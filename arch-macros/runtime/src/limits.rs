@@ -16,6 +16,10 @@ pub const MAX_BYTES: usize = 1 << 20;
 /// those of all enclosing expressions.
 pub const MAX_DEPTH: usize = 2048;
 
+/// Maximum number of tokens of a declaration, with all files that it uses. The compiler looks up names in lists, so its
+/// time is quadratic in this number.
+pub const MAX_TOKENS: usize = 100_000;
+
 /// Maximum length of a line in bytes. Each error of a declaration shows a line.
 const MAX_LINE: usize = 4096;
 
@@ -29,6 +33,9 @@ pub enum TextError {
     /// The declaration is too large.
     #[error("the declaration and the files that it uses have more than {MAX_BYTES} bytes")]
     TooLarge,
+    /// The declaration has too many tokens.
+    #[error("the declaration and the files that it uses have more than {MAX_TOKENS} words and symbols")]
+    TooMany,
     /// An expression is too long or too deep.
     #[error("line {line}: the expression is nested too deeply, or is too long")]
     TooDeep { line: usize },
@@ -78,6 +85,11 @@ pub fn declaration_files(directory: &Path) -> Vec<PathBuf> {
 /// # Errors
 /// [`TextError`] for the first exceeded limit.
 pub fn check(text: &str) -> Result<(), TextError> {
+    n_tokens(text).map(|_| ())
+}
+
+/// Checks the size and depth of a text, and returns its number of tokens.
+fn n_tokens(text: &str) -> Result<usize, TextError> {
     if text.len() > MAX_BYTES {
         return Err(TextError::TooLarge);
     }
@@ -86,6 +98,7 @@ pub fn check(text: &str) -> Result<(), TextError> {
         sum: 0,
         in_word: false,
         ended: 0,
+        n_tokens: 0,
     };
     for (i, line) in text.lines().enumerate() {
         // Only such a line is certainly a comment: a string or block comment does not end in it.
@@ -98,7 +111,10 @@ pub fn check(text: &str) -> Result<(), TextError> {
             return Err(TextError::TooDeep { line: i + 1 });
         }
     }
-    Ok(())
+    if depth.n_tokens > MAX_TOKENS {
+        return Err(TextError::TooMany);
+    }
+    Ok(depth.n_tokens)
 }
 
 /// Tokens that enclose a position of a text. Strings and comments count as tokens, too.
@@ -109,6 +125,8 @@ struct Depth {
     in_word: bool,
     /// Tokens of the statement that the last `}` ended, unless `else` continues it.
     ended: usize,
+    /// All tokens.
+    n_tokens: usize,
 }
 
 impl Depth {
@@ -117,6 +135,7 @@ impl Depth {
         let is_word = c.is_alphanumeric() || c == '_';
         let starts = !(c.is_whitespace() || is_word && self.in_word);
         self.in_word = is_word;
+        self.n_tokens += usize::from(starts);
         if starts && self.ended > 0 {
             let continued = if c == 'e' { self.ended } else { 0 };
             self.add(continued);
@@ -168,6 +187,8 @@ pub(crate) struct Limited<'a> {
 struct State {
     /// Bytes left for further files.
     left: usize,
+    /// Tokens left for further files.
+    tokens_left: usize,
     digest: Sha256,
     error: Option<(String, TextError)>,
 }
@@ -181,6 +202,7 @@ impl<'a> Limited<'a> {
             library,
             state: RefCell::new(State {
                 left: MAX_BYTES.saturating_sub(text.len()),
+                tokens_left: MAX_TOKENS.saturating_sub(n_tokens(text).unwrap_or(MAX_TOKENS)),
                 digest,
                 error: None,
             }),
@@ -205,12 +227,13 @@ impl<'a> Limited<'a> {
         let checked = match state.left.checked_sub(source.text.len()) {
             Some(left) => {
                 state.left = left;
-                check(&source.text)
+                n_tokens(&source.text).and_then(|n| state.tokens_left.checked_sub(n).ok_or(TextError::TooMany))
             }
             None => Err(TextError::TooLarge),
         };
         match checked {
-            Ok(()) => {
+            Ok(tokens_left) => {
+                state.tokens_left = tokens_left;
                 state.digest.update(&source.text);
                 Some(source)
             }
@@ -265,8 +288,9 @@ mod tests {
             check(&format!("\n{}", "x ".repeat(3000))),
             Err(TextError::TooLong { line: 2 })
         );
-        let flat = "let x = a + b;\n".repeat(10_000) + &"if a { b(c, d); }\n".repeat(10_000);
-        assert_eq!(check(&flat), Ok(()));
+        let flat = "let x = a + b;\n".repeat(5_000) + &"if a { b(c, d); }\n".repeat(5_000);
+        assert_eq!(n_tokens(&flat), Ok(5_000 * 7 + 5_000 * 11));
+        assert_eq!(check(&flat.repeat(2)), Err(TextError::TooMany));
         assert_eq!(check(&"x".repeat(MAX_BYTES + 1)), Err(TextError::TooLarge));
     }
 

@@ -130,6 +130,28 @@ fn growing_declarations_are_rejected() {
     }
 }
 
+/// The values of all layers are bounded, also for a small declaration and a header with many layers.
+#[test]
+fn values_per_layer_are_bounded() {
+    let lets: String = (0..5_000)
+        .map(|i| format!("let a{i} = il + {i};\ncheck a{i} < 9999, \"a\";\n"))
+        .collect();
+    let text = "arch_macros::arch! {\nname: \"a\";\nlike: \"llama\";\nhparams {\nLETS}\n}\n".replace("LETS", &lets);
+    let registered = embedded("a.rs", &text).expect("a valid declaration");
+    let mut draft = Draft::of_declaration(registered.arch, &[registered], true).expect("sound sizes");
+    draft.metadata.insert("a.block_count", 1024u32);
+    let header = draft.header().expect("a header");
+    let start = Instant::now();
+    let error = declare_header(&header, Path::new("a.gguf"), registered.arch, "a")
+        .err()
+        .map(|e| e.to_string());
+    assert!(start.elapsed() < TIME_MAX, "{:?}", start.elapsed());
+    assert!(
+        error.as_ref().is_some_and(|e| e.contains("values per layer")),
+        "{error:?}"
+    );
+}
+
 /// Fragments that use each other twice.
 struct Doubling;
 

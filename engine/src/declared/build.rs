@@ -123,12 +123,12 @@ impl BuildGraph for Interpreted {
 
     fn image(&self) -> Option<ImageRules> {
         let rules = self.program.image.as_ref()?;
-        Some(rules.of(&|expr| self.scope().int(expr)))
+        Some(rules.of(&self.scope()))
     }
 
     fn audio(&self) -> Option<AudioRules> {
         let rules = self.program.audio.as_ref()?;
-        Some(rules.of(&|expr| self.scope().int(expr)))
+        Some(rules.of(&self.scope()))
     }
 
     fn embedding(&self, b: &mut Builder<'_>, pooled: TensorId) -> Option<TensorId> {
@@ -300,15 +300,7 @@ impl<'g> Run<'g> {
             TensorExpr::Patches(width) => b.patches(self.int(width)),
             TensorExpr::Frames(width) => b.frames(self.int(width)),
             TensorExpr::Absent => b.absent(),
-            TensorExpr::Linear(w, x) => {
-                let x = self.value(b, x);
-                match self.present(b, *w) {
-                    Handle::Linear(w) => b.linear(w, x),
-                    Handle::PerHead(w) => b.per_head(w, x),
-                    Handle::Embed(table) => b.tied(table, x),
-                    _ => mismatch(b),
-                }
-            }
+            TensorExpr::Linear(w, x) => self.linear(b, *w, x),
             TensorExpr::Weight(w) => match self.present(b, *w) {
                 Handle::Vector(w) => b.weight(w),
                 Handle::Norm(w) => b.weight(w),
@@ -349,6 +341,16 @@ impl<'g> Run<'g> {
                 self.block(b, taken)
             }
             TensorExpr::Call(params, body) => self.call(b, params, body),
+        }
+    }
+
+    fn linear(&mut self, b: &mut Builder<'_>, w: usize, x: &'g TensorExpr) -> TensorId {
+        let x = self.value(b, x);
+        match self.present(b, w) {
+            Handle::Linear(w) => b.linear(w, x),
+            Handle::PerHead(w) => b.per_head(w, x),
+            Handle::Embed(table) => b.tied(table, x),
+            _ => mismatch(b),
         }
     }
 

@@ -38,9 +38,16 @@ impl LoadProgram for Program {
             il: 0,
             file_rows: self.file_rows.iter().map(|name| t.file_rows(name)).collect(),
         };
+        if let Some(excess) = self.excess_values(loading.base.n_layer_loaded()) {
+            r.contradiction(excess);
+            return None;
+        }
         for item in &self.items {
             let value = loading.item(item, r);
             loading.items.push(value);
+        }
+        if let Some(excess) = loading.excess_tensors(r, t) {
+            r.contradiction(excess);
         }
         if r.failed() {
             return None;
@@ -50,6 +57,26 @@ impl LoadProgram for Program {
             base, items, globals, ..
         } = loading;
         Some(Box::new(Interpreted::new(self, base, items, globals, groups)))
+    }
+}
+
+/// Maximum number of values of all layers, about 100 MB.
+const MAX_VALUES: usize = 1 << 22;
+
+/// Maximum number of tensors of all layers. Each missing one is an error.
+const MAX_TENSORS: usize = 1 << 18;
+
+impl Program {
+    /// Describes the number of values of all layers if the number exceeds the limit.
+    fn excess_values(&self, n_layers: usize) -> Option<String> {
+        let is_per_layer = |item: &&Item| match item {
+            Item::Key { read, .. } => read.is_per_layer(),
+            Item::Let { per_layer, .. } => *per_layer,
+            Item::Check { .. } => false,
+        };
+        let n_items = self.items.iter().filter(is_per_layer).count();
+        (n_items.saturating_mul(n_layers) > MAX_VALUES)
+            .then(|| format!("the declaration has {n_items} values per layer, too many for {n_layers} layers"))
     }
 }
 
@@ -66,6 +93,19 @@ impl Loading<'_> {
             file_rows: &self.file_rows,
             reader: Some(r),
         }
+    }
+
+    /// Describes the number of tensors of all layers if the number exceeds the limit.
+    fn excess_tensors(&self, r: &HparamReader<'_>, t: &TensorTable<'_>) -> Option<String> {
+        let n_layers = |count: &Option<Expr>| match count {
+            Some(count) => t.n_layers(self.eval(r, count).int()),
+            None => self.base.n_layer_loaded(),
+        };
+        let groups = self.program.groups.iter();
+        let n: usize = groups
+            .map(|g| g.tensors.len().saturating_mul(n_layers(&g.count)))
+            .fold(0, usize::saturating_add);
+        (n > MAX_TENSORS).then(|| format!("the declaration has {n} tensors; the maximum is {MAX_TENSORS}"))
     }
 
     fn eval(&self, r: &HparamReader<'_>, expr: &Expr) -> Scalar {

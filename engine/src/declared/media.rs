@@ -4,18 +4,27 @@ use std::fmt;
 
 use super::scalar::Expr;
 
+/// Values of expressions over the hyperparameters of a loaded program.
+pub trait Numbers {
+    /// Returns the value of an integer expression.
+    fn int(&self, expr: &Expr) -> usize;
+
+    /// Returns the value of a number.
+    fn float(&self, expr: &Expr) -> f32;
+}
+
 /// Rules of the preprocessing of a medium. Their numbers are expressions over hyperparameters.
-pub struct MediaRules<T>(Box<dyn Fn(&dyn Fn(&Expr) -> usize) -> T + Send + Sync>);
+pub struct MediaRules<T>(Box<dyn Fn(&dyn Numbers) -> T + Send + Sync>);
 
 impl<T> MediaRules<T> {
-    /// Creates rules from a function, which receives the values of expressions.
-    pub fn new(rules: impl Fn(&dyn Fn(&Expr) -> usize) -> T + Send + Sync + 'static) -> MediaRules<T> {
+    /// Creates rules from a function of the values of expressions.
+    pub fn new(rules: impl Fn(&dyn Numbers) -> T + Send + Sync + 'static) -> MediaRules<T> {
         MediaRules(Box::new(rules))
     }
 
-    /// Returns the rules with the values of `number`.
-    pub(super) fn of(&self, number: &dyn Fn(&Expr) -> usize) -> T {
-        (self.0)(number)
+    /// Returns the rules of a loaded program.
+    pub(super) fn of(&self, numbers: &dyn Numbers) -> T {
+        (self.0)(numbers)
     }
 }
 

@@ -18,7 +18,7 @@ mod scalar;
 mod scope;
 mod state;
 
-pub use media::MediaRules;
+pub use media::{MediaRules, Numbers};
 pub use operations::Operation;
 pub use program::{
     Arg, Arithmetic, Block, DeclaredTensor, Group, Head, Item, Kind, Operand, Presence, Program, Read, Stmt,

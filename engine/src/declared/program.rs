@@ -94,6 +94,16 @@ pub enum Read {
     DenseFirst,
 }
 
+impl Read {
+    /// Returns true if each layer has a value.
+    pub(super) fn is_per_layer(self) -> bool {
+        match self {
+            Read::Int | Read::Float | Read::Bool | Read::Text | Read::List => false,
+            Read::Ints | Read::Floats | Read::Bools | Read::Pattern | Read::DenseFirst => true,
+        }
+    }
+}
+
 /// Group of layers with the same tensors.
 #[derive(Debug)]
 pub struct Group {

@@ -78,7 +78,7 @@ pub enum Expr {
     Call(Function, Vec<Expr>),
     /// Condition with the values if it holds and otherwise.
     If(Box<[Expr; 3]>),
-    /// Number of layers in which the condition holds.
+    /// Number of layers with a true condition.
     Layers(Box<Expr>),
     /// Function of lists: items with the lists, and the number of elements that count.
     OfLists(ListFunction, Vec<usize>, Option<Box<Expr>>),

@@ -2,6 +2,7 @@
 
 use crate::model::{Base, HparamReader, max_sum};
 
+use super::media::Numbers;
 use super::program::DeclaredTensor;
 use super::scalar::{BinaryOp, Expr, Function, ListFunction, Scalar};
 use super::state::{Handle, Stored};
@@ -22,6 +23,16 @@ pub(super) struct Scope<'a> {
     pub file_rows: &'a [usize],
     /// Reader of the file during loading.
     pub reader: Option<&'a HparamReader<'a>>,
+}
+
+impl Numbers for Scope<'_> {
+    fn int(&self, expr: &Expr) -> usize {
+        self.eval(expr).int()
+    }
+
+    fn float(&self, expr: &Expr) -> f32 {
+        self.eval(expr).float()
+    }
 }
 
 impl Scope<'_> {

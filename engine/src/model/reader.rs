@@ -201,7 +201,7 @@ impl<'a> HparamReader<'a> {
             .collect()
     }
 
-    pub(super) fn contradiction(&mut self, text: String) {
+    pub(crate) fn contradiction(&mut self, text: String) {
         self.errors.push(HparamError::Contradiction(text));
     }
 

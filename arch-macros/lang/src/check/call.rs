@@ -304,13 +304,7 @@ impl Checker<'_> {
         if !complete {
             return None;
         }
-        let bank = operands
-            .iter()
-            .filter_map(|o| o.shape.as_ref())
-            .find(|shape| shape.is_bank());
-        if let (Some(bank), false) = (bank, op.takes_bank()) {
-            return self.bank_operand(bank, op.name, name);
-        }
+        self.without_bank(op, &operands, name)?;
         self.note_media_use(op, &given, name)?;
         let faults = self.errors.len();
         let mut call = Call {

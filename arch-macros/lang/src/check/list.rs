@@ -8,6 +8,7 @@ use super::Checker;
 use super::expr::derived;
 use crate::builtins::Ty;
 use crate::model::{ListFn, Named, Scalar, ScalarKind};
+use crate::ops::{OpOperand, OpSpec};
 use crate::parse::{bare, plain_name};
 use crate::sym::{Dim, Shape};
 
@@ -106,6 +107,15 @@ impl Checker<'_> {
     pub(super) fn unbound_list_call<T>(&mut self, f: ListFn, name: &Ident) -> Option<T> {
         let message = format!("`{}` must be the value of a `let` in `hparams`", f.form());
         self.error(name, message)
+    }
+
+    /// Reports a bank among the operands of an operation that does not accept banks.
+    pub(super) fn without_bank(&mut self, op: &OpSpec, operands: &[OpOperand], at: &Ident) -> Option<()> {
+        let mut shapes = operands.iter().filter_map(|o| o.shape.as_ref());
+        match shapes.find(|shape| shape.is_bank()) {
+            Some(bank) if !op.takes_bank() => self.bank_operand(bank, op.name, at),
+            _ => Some(()),
+        }
     }
 
     /// Reports an operation that does not accept a bank.

@@ -100,10 +100,7 @@ pub fn emit(s: &Scalar, place: Scope) -> TokenStream {
             let (c, a, b) = (emit(c, place), emit(a, place), emit(b, place));
             quote!(if #c { #a } else { #b })
         }
-        ScalarKind::Layers(cond) => {
-            let (base, il, cond) = (own("base"), shared("il"), emit(cond, place));
-            quote!((0..#base.n_layer_loaded()).filter(|&#il| #cond).count())
-        }
+        ScalarKind::Layers(cond) => n_layers(cond, place),
         ScalarKind::OfLists(f, lists, n) => of_lists(f, lists, n.as_deref(), place),
         ScalarKind::Rust(body) => quote!((#body)),
         ScalarKind::FileRows(name) => {
@@ -120,15 +117,24 @@ pub fn emit(s: &Scalar, place: Scope) -> TokenStream {
         }
         // Tensors that others depend on are local variables of the loader.
         ScalarKind::Has(name) if place == Scope::Load => quote!(#name.is_some()),
-        ScalarKind::Has(name) => {
-            let (m, l) = (shared("m"), shared("l"));
-            if s.per_layer {
-                quote!(#l.#name.is_some())
-            } else {
-                quote!(#m.w.#name.is_some())
-            }
-        }
+        ScalarKind::Has(name) => has(name, s.per_layer),
     }
+}
+
+/// Generates the test for a tensor inside the graph builder.
+fn has(name: &Ident, in_layer: bool) -> TokenStream {
+    let (m, l) = (shared("m"), shared("l"));
+    if in_layer {
+        quote!(#l.#name.is_some())
+    } else {
+        quote!(#m.w.#name.is_some())
+    }
+}
+
+/// Generates the number of layers with a true condition, which is a value of the loader.
+fn n_layers(cond: &Scalar, place: Scope) -> TokenStream {
+    let (base, il, cond) = (own("base"), shared("il"), emit(cond, place));
+    quote!((0..#base.n_layer_loaded()).filter(|&#il| #cond).count())
 }
 
 /// Generates a builtin symbol, read from the model's `base`.

@@ -7,7 +7,7 @@ use arch_lang::model::{
 use engine::arch::{
     AudioRules, Filter, ImageRules, ImageSize, MediaDecl, MediaUse, Medium, Silence, Spectrogram, TextPart,
 };
-use engine::declared::{Expr, MediaRules};
+use engine::declared::{Expr, MediaRules, Numbers};
 
 use super::program::Lowering;
 use super::statics::{list, text};
@@ -46,20 +46,17 @@ impl Lowering<'_, '_> {
         let block = self.optional(image.block.as_ref())?;
         let window = self.optional(image.window.as_ref())?;
         let axes = image.axes;
-        Some(MediaRules::new(move |number| ImageRules {
-            size: size(number),
+        Some(MediaRules::new(move |v| ImageRules {
+            size: size(v),
             resize,
-            patch: number(&patch),
-            block: block.as_ref().map_or(1, number),
-            window: window.as_ref().map_or(0, number),
+            patch: v.int(&patch),
+            block: block.as_ref().map_or(1, |n| v.int(n)),
+            window: window.as_ref().map_or(0, |n| v.int(n)),
             axes,
         }))
     }
 
-    fn image_size(
-        &mut self,
-        size: &LangImageSize,
-    ) -> Option<impl Fn(&dyn Fn(&Expr) -> usize) -> ImageSize + Send + Sync + use<>> {
+    fn image_size(&mut self, size: &LangImageSize) -> Option<impl Fn(&dyn Numbers) -> ImageSize + Send + Sync + use<>> {
         let (numbers, form): (Vec<&Scalar>, fn(&[usize]) -> ImageSize) = match size {
             LangImageSize::Fixed(side) => (vec![side], |n| ImageSize::Fixed(n[0])),
             LangImageSize::Multiple { unit, min, max } => (vec![unit, min, max], |n| ImageSize::Multiple {
@@ -69,7 +66,7 @@ impl Lowering<'_, '_> {
             }),
         };
         let numbers: Vec<Expr> = numbers.iter().map(|s| self.expr(s)).collect::<Option<_>>()?;
-        Some(move |number: &dyn Fn(&Expr) -> usize| form(&numbers.iter().map(number).collect::<Vec<_>>()))
+        Some(move |v: &dyn Numbers| form(&numbers.iter().map(|n| v.int(n)).collect::<Vec<_>>()))
     }
 
     /// Converts the preprocessing of audio.
@@ -83,14 +80,14 @@ impl Lowering<'_, '_> {
         let (rate, n_mel) = (self.expr(&audio.rate)?, self.expr(&audio.n_mel)?);
         let (window, step) = (self.expr(&audio.window)?, self.expr(&audio.step)?);
         let chunk = self.expr(&audio.chunk)?;
-        Some(MediaRules::new(move |number| AudioRules {
-            rate: number(&rate),
+        Some(MediaRules::new(move |v| AudioRules {
+            rate: v.int(&rate),
             mel,
-            n_mel: number(&n_mel),
-            window: number(&window),
-            step: number(&step),
+            n_mel: v.int(&n_mel),
+            window: v.int(&window),
+            step: v.int(&step),
             silence,
-            chunk: number(&chunk),
+            chunk: v.int(&chunk),
         }))
     }
 
