@@ -279,7 +279,7 @@ fn declaration_in_model_file_is_used_on_request() {
         "{shown}"
     );
     assert_eq!(logits(&home, &with, &["--arch", "file:"]), expected);
-    // The file is untrusted, so its declaration has no effect by itself.
+    // The file is untrusted, so its declaration has no effect without the option.
     let out = text(home.path("out.logits"));
     let run = |model: &str, args: &[&str]| {
         let fixed = ["logits", "-m", model, "-o", &out, "--tokens", "1"];
