@@ -29,7 +29,7 @@ record() {
     done
     # shellcheck disable=SC2086
     "$llama" arch seed "$arch" -o "$work" $seed
-    "${PYTHON:-python3}" "$tools/record_transformers.py" "$work/$arch.gguf" "$type" "${arguments[@]}"
+    "${PYTHON:-python3}" "$tools/record_transformers.py" "$work/$arch.gguf" "$type" --llama "$llama" "${arguments[@]}"
     mv "$work/$arch.header.gguf" "$directory/$name-transformers.header.gguf"
     mv "$work/$arch.logits" "$directory/$name-transformers.logits"
 }

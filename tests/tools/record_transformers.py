@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Records the logits of a GGUF file with the implementation of its architecture in the Python package `transformers`.
 
-    record_transformers.py MODEL.gguf TYPE [--set KEY=VALUE]... [--name PARAMETER=TENSOR]... [--ignore TENSOR]...
+    record_transformers.py MODEL.gguf TYPE [--llama PROGRAM] [--set KEY=VALUE]... [--name PARAMETER=TENSOR]... [--ignore TENSOR]...
 
 TYPE is the `model_type` of transformers, such as `qwen3`. MODEL.logits is written beside the file, where `llama arch check MODEL.gguf` finds
 it. The model is built from the keys of the file, with the weights of the file, and computed in 64 bits. MODEL.gguf is a file that `llama arch seed`
 writes: its tensors have type F32, F16 or I32.
+
+With --llama, the binary `llama`, the `checkpoint` section of the architecture determines the settings and the parameters, if it has a section for the
+class of transformers. Other types need names and settings:
 
 `--set expert_dim=64` sets a size that the usual keys do not contain (JSON or a string). `--name` maps a parameter without a usual name to its
 tensors; each `{}` of the parameter is a number, and `{}` of a tensor is the first of them, the layer:
@@ -33,6 +36,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from mapping import Mapping
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 # Maps parameter names without `.weight` or `.bias` to tensor names.
@@ -138,11 +142,12 @@ class Gguf:
         return self.keys.get(f"{self.keys['general.architecture']}.{key}")
 
 
-def configuration(gguf, args):
+def configuration(gguf, args, mapping):
     """The configuration of the model: the settings that the file's keys tell, then those of the arguments."""
     known = AutoConfig.for_model(args.type)
-    settings = {name: gguf.key(key) for name, key in SETTINGS.items() if hasattr(known, name)}
+    settings = {name: gguf.key(key) for name, key in SETTINGS.items() if hasattr(known, name)} if mapping is None else mapping.settings(gguf.key, known)
     settings = {name: value for name, value in settings.items() if value is not None}
+    settings["vocab_size"] = gguf.tensors["token_embd.weight"].shape[0]
     if "head_dim" not in settings and hasattr(known, "head_dim"):
         settings["head_dim"] = settings["hidden_size"] // settings["num_attention_heads"]
     if "num_key_value_heads" not in settings and hasattr(known, "num_key_value_heads"):
@@ -164,6 +169,30 @@ def configuration(gguf, args):
         except json.JSONDecodeError:
             settings[name] = value
     return AutoConfig.for_model(args.type, **settings)
+
+
+def mapped(gguf, model, mapping, args):
+    """The parameters of the model by name, made of the file's tensors by a `checkpoint` section."""
+    mapping.config = model.config.to_dict()
+    if faults := list(mapping.contradictions(gguf.key)):
+        sys.exit("\n".join(["--set must set more of the configuration:", *faults]))
+    shapes = {name: tuple(p.shape) for name, p in model.state_dict().items()}
+    parameters, unused = mapping.parameters(gguf.tensors, shapes)
+    unused = [name for name in unused if not any(re.fullmatch(i.replace("{}", r"\d+"), name) for i in args.ignore)]
+    if unused:
+        sys.exit(f"the section has no parameters for {', '.join(unused)}; --ignore leaves tensors out")
+    state = {}
+    for name, values in parameters.items():
+        lacking = np.isnan(values)
+        if lacking.all() and name == "lm_head.weight":
+            values = parameters["model.embed_tokens.weight"]
+        elif lacking.all() and name.endswith("bias"):
+            print(f"{name}: 0, since the file has no such tensor")
+            values = np.zeros(values.shape)
+        elif lacking.any():
+            sys.exit(f"the file has {lacking.sum()} of {values.size} elements of {name} {list(values.shape)} less")
+        state[name] = torch.from_numpy(values)
+    return state
 
 
 def changed(values, change, head_dim, expected):
@@ -261,6 +290,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
     parser.add_argument("type", metavar="TYPE", help="model_type of transformers")
+    parser.add_argument("--llama", type=Path, metavar="PROGRAM", help="binary whose `checkpoint` sections map the parameters")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="setting of the configuration")
     parser.add_argument("--name", action="append", default=[], metavar="PARAMETER=TENSOR", help="tensor of a parameter")
     # A language model has no classifier head.
@@ -270,12 +300,16 @@ def main():
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write [default: MODEL.logits]")
     args = parser.parse_args()
     gguf = Gguf(args.model)
-    config = configuration(gguf, args)
-    kinds = AutoModelForCausalLM if type(config) in AutoModelForCausalLM._model_mapping else AutoModel
+    known = AutoConfig.for_model(args.type)
+    kinds = AutoModelForCausalLM if type(known) in AutoModelForCausalLM._model_mapping else AutoModel
+    mapping = Mapping(args.llama, gguf.keys["general.architecture"], kinds._model_mapping[type(known)].__name__) if args.llama else None
+    mapping = mapping if mapping and mapping.section else None
+    config = configuration(gguf, args, mapping)
     # Use the eager implementations: optimized ones do not support 64 bits.
     config._experts_implementation = "eager"
     model = kinds.from_config(config, attn_implementation="eager").double().eval()
-    model.load_state_dict(weights(gguf, model, args), strict=True)
+    state = weights(gguf, model, args) if mapping is None else mapped(gguf, model, mapping, args)
+    model.load_state_dict(state, strict=True)
     n_vocab = config.vocab_size
     # Distinct tokens, if the vocabulary is large enough.
     tokens = [token for i in range(args.tokens + n_vocab) if (token := (i * 37 + 11) % n_vocab) != args.without_token]

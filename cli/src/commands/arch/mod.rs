@@ -5,6 +5,7 @@ mod check_declaration;
 mod check_file;
 pub mod draw;
 mod fmt;
+mod mapping;
 mod new;
 mod seed;
 mod show;
@@ -36,6 +37,9 @@ pub struct ArchArgs {
     /// Print only the graph, as a drawing
     #[arg(long, value_name = "FORMAT", requires = "name")]
     pub draw: Option<Drawing>,
+    /// Print only the sources of keys and tensors in published checkpoints, as JSON
+    #[arg(long, requires = "name", conflicts_with = "draw")]
+    pub mapping: bool,
 }
 
 /// Subcommands of `llama arch`.
@@ -76,6 +80,10 @@ pub fn run(args: &ArchArgs) -> Outcome {
         (None, Some(name)) => {
             let registered = find(name)?;
             let mut out = stdout();
+            if args.mapping {
+                mapping::mapping(&mut out, registered.arch)?;
+                return Ok(out.flush()?);
+            }
             match args.draw {
                 Some(drawing) => draw::draw(&mut out, registered.arch, drawing)?,
                 None => show::show(&mut out, &registered)?,
