@@ -11,7 +11,7 @@ use engine::speculate::DraftController;
 use llama::parts::reserve_drafts;
 use server::api::{Defaults, limit};
 use server::app::App;
-use server::chat::ChatParams;
+use server::chat::{ChatParams, MediaSources};
 use server::media_encoder::{MediaQueue, encoder_threads};
 use server::scheduler::{Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
@@ -112,7 +112,10 @@ fn media_encoder(args: &ServingArgs, params: &mut ContextParams, model: &Model) 
         return Ok(None);
     };
     params.media_rows = projector.n_rows();
-    Ok(Some(MediaQueue::new(projector, media.limits(), media.cache_bytes())?))
+    let sources = MediaSources::new(media.media_path.as_deref(), &media.media_domains);
+    let sources = sources.map_err(|e| Failure::new(format_args!("--media-path: {e}")))?;
+    let queue = MediaQueue::new(projector, media.limits(), media.cache_bytes())?;
+    Ok(Some(queue.with_sources(sources)))
 }
 
 /// Returns the settings of chats.

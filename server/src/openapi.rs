@@ -109,7 +109,8 @@ fn operation<S>(route: &Route<S>, path: &str) -> Json {
         operation["parameters"] = parameters.into();
     }
     if route.method == "POST" {
-        let content_type = match path.contains("/audio/") {
+        let mut fields = route.fields.iter().flat_map(|table| table.iter());
+        let content_type = match fields.any(|field| field.form == FieldType::File) {
             true => "multipart/form-data",
             false => "application/json",
         };
@@ -147,6 +148,7 @@ fn property(field: &Field) -> (String, Json) {
         FieldType::Number => json!({ "type": "number" }),
         FieldType::Object => json!({ "type": "object" }),
         FieldType::List => json!({ "type": "array", "items": {} }),
+        FieldType::File => json!({ "type": "string", "format": "binary" }),
         FieldType::Any | FieldType::Ignored => json!({}),
     };
     (field.name.to_owned(), described(schema, field.doc))

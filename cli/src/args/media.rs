@@ -74,6 +74,14 @@ pub struct ServedMediaArgs {
     /// Maximum size of an image in MiB
     #[arg(long, value_name = "MIB", default_value_t = 20, hide_short_help = true, help_heading = MEDIA, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub media_max_mib: u32,
+    /// Directory whose files requests may name with `file:` URLs
+    #[arg(long, value_name = "DIR", hide_short_help = true, help_heading = MEDIA)]
+    pub media_path: Option<PathBuf>,
+    /// Web servers whose files requests may name with URLs, separated by commas
+    ///
+    /// Ports, redirects, and addresses that are not public are refused. `.example.org` admits all subdomains.
+    #[arg(long, value_name = "HOST", value_delimiter = ',', hide_short_help = true, help_heading = MEDIA)]
+    pub media_domains: Vec<String>,
 }
 
 impl ServedMediaArgs {

@@ -95,7 +95,6 @@ const IGNORED: &[Group] = &[
     group(&[], &["--verbosity"], "use -v to log requests"),
     group(&["--escape", "--no-escape"], &[], "prompts come from requests"),
     group(&[], &["--mtmd-batch-max-tokens"], "an image is always encoded as a whole"),
-    group(&[], &["--media-path"], "files of the server are not read; requests contain their images"),
     group(&["--rerank"], &[], "/v1/rerank is always enabled"),
     group(&["--reuse-port"], &[], "only one server can listen on a port"),
     group(&[], &["--cors-methods"], "allowed origins may use all methods"),

@@ -188,6 +188,7 @@ pub const ACCEPTED: &[CompatOption] = &[
     flag("--slots", "", "", "--slots"),
     flag("--no-slots", "", "", "--no-slots"),
     flag("--slot-save-path", "slots", "", "--slot-save-path"),
+    flag("--media-path", "media", "", "--media-path"),
     flag("--models-dir", "models", "LLAMA_ARG_MODELS_DIR", "--models-dir"),
     flag("--models-preset", "models.ini", "LLAMA_ARG_MODELS_PRESET", "--models-preset"),
     flag("--models-max", "2", "LLAMA_ARG_MODELS_MAX", "--models-max"),

@@ -33,7 +33,7 @@ pub const UNSUPPORTED: &[UnsupportedOptions] = &[
         "--no-cors-credentials", "--ui-config --webui-config", "--ui-config-file --webui-config-file",
         "--ui-mcp-proxy --webui-mcp-proxy", "--no-ui-mcp-proxy --no-webui-mcp-proxy", "--tools", "--tools-runtime",
         "--mcp-servers-config", "--mcp-servers-json", "-ag --agent", "-no-ag --no-agent", "--rerank --reranking",
-        "--sse-ping-interval", "--no-cache-prompt", "--media-path", "--prefill-assistant", "--no-prefill-assistant",
+        "--sse-ping-interval", "--no-cache-prompt", "--prefill-assistant", "--no-prefill-assistant",
     ], "no equivalent in `llama serve`"),
     no(&["--swa-full"], "sliding-window layers cache only their window; --state-checkpoints extends it"),
     no(&["-ctxcp --ctx-checkpoints --swa-checkpoints"], "use --state-checkpoints"),

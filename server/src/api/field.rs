@@ -48,6 +48,11 @@ impl Field {
         Field::new(name, FieldType::Any, doc)
     }
 
+    /// Describes a file of a multipart form.
+    pub const fn file(name: &'static str, doc: &'static str) -> Field {
+        Field::new(name, FieldType::File, doc)
+    }
+
     /// Describes a field that has no effect.
     pub const fn ignored(name: &'static str, doc: &'static str) -> Field {
         Field::new(name, FieldType::Ignored, doc)
@@ -64,6 +69,8 @@ pub enum FieldType {
     Number,
     Object,
     List,
+    /// A file. The body of a request with such a field is a multipart form.
+    File,
     /// Several JSON types; the description lists them.
     Any,
     /// Any JSON value; the field has no effect.
@@ -80,6 +87,7 @@ impl FieldType {
             FieldType::Number => "number",
             FieldType::Object => "object",
             FieldType::List => "array",
+            FieldType::File => "file",
             FieldType::Any => "any",
             FieldType::Ignored => "ignored",
         }

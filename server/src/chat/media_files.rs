@@ -14,6 +14,7 @@ use media::Limits;
 use serde_json::{Map, Value as Json};
 use sha2::{Digest as _, Sha256};
 
+use super::media_sources::MediaSources;
 use crate::api::{ApiError, ApiResult};
 
 /// Maximum number of images and audio files of a request.
@@ -26,6 +27,26 @@ pub struct MediaFormat {
     pub layout: MediaLayout,
     /// Limits of a file.
     pub limits: Limits,
+    /// Sources besides the request itself.
+    pub sources: MediaSources,
+}
+
+impl MediaFormat {
+    /// Returns the rules for the data of a file.
+    pub fn data(&self) -> DataRules<'_> {
+        DataRules {
+            max: self.limits.bytes,
+            sources: &self.sources,
+        }
+    }
+}
+
+/// Rules for the data of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct DataRules<'a> {
+    /// Maximum size in bytes.
+    max: usize,
+    sources: &'a MediaSources,
 }
 
 /// An image or audio file of a request.
@@ -105,12 +126,12 @@ pub fn plural_of(medium: Medium) -> &'static str {
 }
 
 /// Returns the data of a part in the format of OpenAI, Anthropic, vLLM, or the Model Context Protocol.
-pub fn part_data(fields: &Map<String, Json>, max: usize) -> Result<Vec<u8>, String> {
+pub fn part_data(fields: &Map<String, Json>, rules: DataRules<'_>) -> Result<Vec<u8>, String> {
     let given = |name: &&str| fields.get(*name).is_some_and(|value| !value.is_null());
     if let Some(name) = ["image_url", "audio_url"].into_iter().find(given) {
         let url = &fields[name];
         let url = url.as_str().or_else(|| url["url"].as_str());
-        return url_data(url.ok_or_else(|| format!("expected a `data:` URL in `{name}`"))?, max);
+        return url_data(url.ok_or_else(|| format!("expected a `data:` URL in `{name}`"))?, rules);
     }
     let inner = ["source", "input_audio"]
         .iter()
@@ -118,30 +139,28 @@ pub fn part_data(fields: &Map<String, Json>, max: usize) -> Result<Vec<u8>, Stri
     let source = inner.unwrap_or(fields);
     let text = |name: &str| source.get(name).and_then(Json::as_str);
     match (text("data").or_else(|| text("base64")), text("url")) {
-        (Some(data), _) => plain_data(data, max),
-        (None, Some(url)) => url_data(url, max),
+        (Some(data), _) => plain_data(data, rules),
+        (None, Some(url)) => url_data(url, rules),
         (None, None) => Err("expected base64 data; files are not stored by this server".to_owned()),
     }
 }
 
 /// Returns the data of a file that is given as base64 or as a `data:` URL.
-pub fn plain_data(text: &str, max: usize) -> Result<Vec<u8>, String> {
+pub fn plain_data(text: &str, rules: DataRules<'_>) -> Result<Vec<u8>, String> {
     if text.contains(':') {
-        url_data(text, max)
+        url_data(text, rules)
     } else {
-        decoded(text, max)
+        decoded(text, rules.max)
     }
 }
 
-/// Returns the data of a `data:` URL. Its media type is ignored, because files start with their format.
-fn url_data(url: &str, max: usize) -> Result<Vec<u8>, String> {
+/// Returns the data of a URL. The media type of a `data:` URL is ignored, because files start with their format.
+fn url_data(url: &str, DataRules { max, sources }: DataRules<'_>) -> Result<Vec<u8>, String> {
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     match scheme.to_ascii_lowercase().as_str() {
         "data" => {}
-        "http" | "https" => {
-            return Err("files of other servers are not fetched; send the file as a `data:` URL".to_owned());
-        }
-        "file" => return Err("files of the server are not read; send the file as a `data:` URL".to_owned()),
+        "http" | "https" => return sources.download(url, max),
+        "file" => return sources.file(rest, max),
         _ => return Err("expected a `data:` URL, such as data:image/png;base64,…".to_owned()),
     }
     let (kind, data) = rest
@@ -188,8 +207,16 @@ mod tests {
 
     use super::*;
 
+    fn rules(sources: &MediaSources) -> DataRules<'_> {
+        DataRules { max: 8, sources }
+    }
+
     fn data(part: Json) -> Result<Vec<u8>, String> {
-        part_data(part.as_object().unwrap(), 8)
+        part_data(part.as_object().unwrap(), rules(&MediaSources::default()))
+    }
+
+    fn plain(text: &str) -> Result<Vec<u8>, String> {
+        plain_data(text, rules(&MediaSources::default()))
     }
 
     #[test]
@@ -209,8 +236,8 @@ mod tests {
         ] {
             assert_eq!(data(part.clone()).as_deref(), Ok(&b"hello"[..]), "{part}");
         }
-        assert_eq!(plain_data("aGVsbG8", 8).as_deref(), Ok(&b"hello"[..]));
-        assert_eq!(plain_data("data:;base64,_-8=", 8).as_deref(), Ok(&[0xff, 0xef][..]));
+        assert_eq!(plain("aGVsbG8").as_deref(), Ok(&b"hello"[..]));
+        assert_eq!(plain("data:;base64,_-8=").as_deref(), Ok(&[0xff, 0xef][..]));
     }
 
     #[test]
@@ -244,6 +271,6 @@ mod tests {
             let error = data(part.clone()).unwrap_err();
             assert!(error.contains(reason), "{part}: {error}");
         }
-        assert!(plain_data("http://a/b", 8).is_err() && plain_data("file:a", 8).is_err());
+        assert!(plain("http://a/b").is_err() && plain("file:a").is_err());
     }
 }

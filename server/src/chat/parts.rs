@@ -7,7 +7,9 @@ use engine::model::Medium;
 use llama::parts::{IMAGE_MARK, without_marks};
 use serde_json::{Map, Value as Json};
 
-use super::media_files::{MAX_MEDIA, MediaFile, MediaFormat, medium_of, name_of, part_data, plain_data, plural_of};
+use super::media_files::{
+    DataRules, MAX_MEDIA, MediaFile, MediaFormat, medium_of, name_of, part_data, plain_data, plural_of,
+};
 use crate::api::{shown, text_of};
 
 /// Maximum length of a part's type in messages.
@@ -90,9 +92,9 @@ impl ContentReader {
             self.warn("images");
             return Ok(format!("\n{}", note("image", &Map::new())));
         }
-        let data = |data: Json, max| plain_data(data.as_str().ok_or("expected base64 data")?, max);
+        let wrong = "expected base64 data";
         list.into_iter()
-            .map(|value| self.file(medium, |max| data(value, max)))
+            .map(|value| self.file(medium, |rules| plain_data(value.as_str().ok_or(wrong)?, rules)))
             .collect()
     }
 
@@ -116,7 +118,11 @@ impl ContentReader {
     }
 
     /// Reads a file and returns its mark.
-    fn file(&mut self, medium: Medium, data: impl FnOnce(usize) -> Result<Vec<u8>, String>) -> Result<String, String> {
+    fn file(
+        &mut self,
+        medium: Medium,
+        data: impl FnOnce(DataRules<'_>) -> Result<Vec<u8>, String>,
+    ) -> Result<String, String> {
         let Some(format) = &self.format else {
             return Err(
                 "this model reads text only; to send images or audio, serve a model with its projector (--mmproj)"
@@ -132,7 +138,7 @@ impl ContentReader {
                 plural_of(read),
                 plural_of(medium)
             )),
-            true => data(format.limits.bytes).and_then(|bytes| MediaFile::new(bytes, format, &self.field, &title)),
+            true => data(format.data()).and_then(|bytes| MediaFile::new(bytes, format, &self.field, &title)),
             false => Err(format!("the limit is {MAX_MEDIA} images or audio files")),
         };
         self.files.push(file.map_err(|why| format!("{title}: {why}"))?);
@@ -177,7 +183,7 @@ impl ContentReader {
             });
         }
         if let Some(medium) = medium_of(&kind).filter(|&medium| !self.notes(medium)) {
-            return self.file(medium, |max| part_data(&fields, max));
+            return self.file(medium, |rules| part_data(&fields, rules));
         }
         match read(&fields, &kind) {
             Part::Text(text) => Ok(self.plain(text)),

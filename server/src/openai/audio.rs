@@ -12,7 +12,7 @@ use crate::http::{Form, json as json_response, warned};
 
 /// Fields of both routes.
 pub const AUDIO_FIELDS: &[Field] = &[
-    Field::any(
+    Field::file(
         "file",
         "Audio: a WAV, MP3, FLAC or OGG Vorbis file of up to 30 minutes. Required.",
     ),
