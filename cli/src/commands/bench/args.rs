@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::images::PixelSize;
+use super::pixel_size::PixelSize;
 use crate::args::values::{positive, sequences, threads};
 use crate::args::{BatchSizeArgs, CacheTypeArgs, HubArgs, LoadArgs, PrecisionArgs};
 

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io::Write;
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,40 +12,11 @@ use llama::parts::ENCODERS;
 use serde::Serialize;
 
 use super::args::{BenchArgs, BenchFormat};
+use super::pixel_size::PixelSize;
 use super::samples::{median, range};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::{fetch, format};
-
-/// Width and height of an image in pixels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PixelSize {
-    width: usize,
-    height: usize,
-}
-
-/// Maximum side of an image in pixels.
-const MAX_SIDE: usize = 16_384;
-
-impl FromStr for PixelSize {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<PixelSize, String> {
-        let side = |text: &str| text.parse().ok().filter(|n| (1..=MAX_SIDE).contains(n));
-        let sides = text
-            .split_once('x')
-            .and_then(|(width, height)| Some((side(width)?, side(height)?)));
-        let wrong = || format!("expected WIDTHxHEIGHT, each from 1 to {MAX_SIDE} pixels, such as 896x896");
-        let (width, height) = sides.ok_or_else(wrong)?;
-        Ok(PixelSize { width, height })
-    }
-}
-
-impl fmt::Display for PixelSize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}x{}", self.width, self.height))
-    }
-}
 
 /// Times of one size of images, printed as text or JSON.
 #[derive(Serialize)]
@@ -154,20 +124,4 @@ fn print(out: &mut dyn Write, rows: &[Row]) -> Outcome {
         )?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_two_limited_sides() {
-        assert_eq!(
-            "896x512".parse::<PixelSize>().map(|size| size.to_string()).as_deref(),
-            Ok("896x512")
-        );
-        for wrong in ["896", "0x9", "9x", "x9", "16385x1", "-1x1", "1x1x1"] {
-            assert!(wrong.parse::<PixelSize>().is_err(), "{wrong}");
-        }
-    }
 }

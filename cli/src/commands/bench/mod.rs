@@ -17,6 +17,7 @@ mod compare;
 mod cost_model;
 mod images;
 pub mod limits;
+mod pixel_size;
 mod profile;
 mod report;
 mod samples;
