@@ -24,6 +24,7 @@ mod cuda_multi_gpu;
 mod cuda_rounding;
 mod cuda_router;
 mod cuda_shipped;
+mod cuda_stream;
 mod cuda_sums;
 mod cuda_times;
 mod deciding_keys;

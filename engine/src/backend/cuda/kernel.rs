@@ -58,11 +58,13 @@ sources! {
     COPIES = "copies.cu" false [];
     ELEMENTWISE = "elementwise.cu" false [];
     GROUP = "group.cu" false [];
+    HALVE_COLUMNS = "halve_columns.cu" false [];
     // Also quantizes and rotates heads, which must round as in `quantize.cu` and `rope.cu`.
     HEADS = "heads.cu" false ["--fmad=false"];
     MUL_FEW_INT = "mul_few_int.cu" true [];
     MUL_MAT = "mul_mat.cu" true [];
     MUL_MAT_TENSOR = "mul_mat_tensor.cu" true [];
+    MUL_STREAM = "mul_stream.cu" true [];
     MUL_VEC = "mul_vec.cu" true [];
     MUL_VEC_INT = "mul_vec_int.cu" true [];
     NGRAM = "ngram.cu" false [];
@@ -86,9 +88,10 @@ macro_rules! headers {
     };
 }
 
-const HEADERS: [Header<'static>; 17] = headers! {
-    "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "few_int.cuh" "halves.cuh" "matrices.cuh"
-    "partials.cuh" "pieces.cuh" "rope.cuh" "select.cuh" "unary.cuh" "visible.cuh"
+const HEADERS: [Header<'static>; 19] = headers! {
+    "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "few_int.cuh" "halves.cuh" "halves_of_rows.cuh"
+    "matrices.cuh"
+    "partials.cuh" "pieces.cuh" "rope.cuh" "select.cuh" "steps.cuh" "unary.cuh" "visible.cuh"
 };
 
 /// Value of a preprocessor definition.

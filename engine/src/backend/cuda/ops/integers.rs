@@ -66,7 +66,7 @@ pub(super) const OF_FEW: Block = Block {
 };
 
 /// Bytes that a lane loads at a time. Rows must be aligned to this.
-const FETCH: usize = 16;
+pub(super) const FETCH: usize = 16;
 
 /// Values that share a quantization scale.
 pub(super) const GROUP: usize = 32;
@@ -88,7 +88,7 @@ struct QuantizeParams {
 }
 
 /// Returns true if the rows are aligned for direct loads.
-fn has_whole_rows(w: &Tensor, arg: &TensorArg) -> bool {
+pub(super) fn has_whole_rows(w: &Tensor, arg: &TensorArg) -> bool {
     let row_bytes = w.ty.row_bytes(w.ne[0]).unwrap_or(1);
     let apart = (1..4).all(|d| arg.ne[d] == 1 || arg.nb[d] % FETCH as i64 == 0);
     row_bytes.is_multiple_of(FETCH) && apart && arg.data.is_multiple_of(FETCH as u64)

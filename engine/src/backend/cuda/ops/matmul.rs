@@ -6,6 +6,7 @@ use super::super::kernel::{GROUP, Kernel, MUL_MAT};
 use super::arguments::TensorArg;
 use super::decoder::decoder;
 use super::skinny::{self, Products};
+use super::stream;
 use super::task::{Grouping, Task};
 use super::tensor::{self, Groups, Tiles};
 use super::unplanned::{Unplanned, size};
@@ -57,6 +58,11 @@ pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Unplanned> {
         return skinny::plan(task, &Products::of_one(task.id));
     }
     if tensor::suits(task.target.precision(), task.operand(0)) {
+        let tiles = Tiles::new(task.target.gpu(), decoder(task.operand(0), &w), false);
+        let is_small = tiles.are_smallest(size(m)?, size(n)?, outer);
+        if stream::suits(task, &w, is_small) {
+            return stream::plan(task, [w, x, y]);
+        }
         return tensor::plan(task, [w, x, y], None);
     }
     let grid = [size(m)?.div_ceil(TILE[0]), size(n)?.div_ceil(TILE[1]), outer];

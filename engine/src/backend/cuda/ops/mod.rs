@@ -16,6 +16,7 @@ mod rows;
 mod scan;
 mod select;
 mod skinny;
+mod stream;
 mod task;
 mod tensor;
 mod unplanned;
@@ -82,7 +83,7 @@ impl Target for DryRun {
         self.need.columns = match form {
             // Two buffers, enough for any two consecutive nodes.
             ColumnForm::Integers => 2 * bytes.next_multiple_of(COLUMNS_ALIGNMENT),
-            ColumnForm::Bfloats => bytes,
+            ColumnForm::Bfloats | ColumnForm::Halves(_) => bytes,
         };
         Ok((0, true))
     }

@@ -26,6 +26,8 @@ pub(in super::super) enum ColumnForm {
     Integers,
     /// bf16 values.
     Bfloats,
+    /// f16 values in tiles of this number of columns, with the columns' powers of two.
+    Halves(u32),
 }
 
 /// Columns grouped by the matrix that their ids select, in tiles of `tile` columns.

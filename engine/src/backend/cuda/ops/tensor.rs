@@ -82,6 +82,11 @@ impl Tiles {
         large.unwrap_or(TILES[TILES.len() - 1])
     }
 
+    /// Returns true if only the smallest tile occupies the GPU. Weights are then converted often.
+    pub(super) fn are_smallest(self, rows: u32, columns: u32, outer: u32) -> bool {
+        self.of(rows, columns, outer) == TILES[TILES.len() - 1]
+    }
+
     /// Returns the tile for matmuls of groups with `columns` columns on average. A tile holds columns of a
     /// single group, so it should not be much larger than a group.
     pub(super) fn of_groups(self, rows: u32, columns: u32, n_groups: u32) -> Tile {

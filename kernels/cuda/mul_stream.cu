@@ -1,0 +1,210 @@
+// Matmuls with 9 to 32 columns on tensor cores, in f16 with f32 accumulation. A block multiplies ROWS rows by all columns
+// of a tile, and streams weights and columns through shared memory, several steps of 256 values ahead. Weights are
+// converted from shared memory to fragments directly. Blocks share long rows: the last block of a tile to finish adds the
+// parts in order.
+//
+// TYPE: type of the weights; rows must start at multiples of 16 bytes and consist of whole steps. COLUMNS: columns of a
+// tile: 16 or 32. STAGES: steps in shared memory.
+#include "halves_of_rows.cuh"
+#include "matrices.cuh"
+#include "steps.cuh"
+
+using Weights = halves::TYPE;
+
+struct Params {
+    Tensor w, x, y;
+    const Step *columns;
+    const float *factors;
+    // Number of finished blocks of each tile, zero between launches, and the sums of all blocks.
+    u32 *counters;
+    float *parts;
+    // Steps per block.
+    int n_steps, padding;
+};
+
+const int WARPS = 4, WARP_ROWS = 32, ROWS = WARPS * WARP_ROWS, THREADS = 32 * WARPS, M = WARP_ROWS / 16, N = COLUMNS / 8;
+const int OF_ROWS = ROWS * Weights::STRIDE, STAGE = OF_ROWS + sizeof(Step);
+
+extern __shared__ __align__(16) u8 stages[];
+__shared__ bool is_last;
+
+// Starts a copy of 16 bytes to shared memory, or of zeros if the source does not exist.
+DEVICE void copy_16(u32 to, const char *from, bool is_there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+}
+
+// Copies of a thread: the same chunk of rows that are PASS apart, and columns.
+struct Copies {
+    static const int PASS = THREADS / Weights::CHUNKS, PASSES = (ROWS + PASS - 1) / PASS;
+    const char *w, *columns;
+    i64 stride;
+    u32 stages;
+    int row, chunk, n_rows;
+
+    // `first_row` is the address of the block's first row.
+    DEVICE Copies(const char *first_row, i64 nb, int n_rows, const Step *steps) : n_rows(min(n_rows, ROWS)) {
+        row = threadIdx.x / Weights::CHUNKS, chunk = threadIdx.x % Weights::CHUNKS;
+        // The last threads have no chunk.
+        if (row == PASS) row = ROWS;
+        w = first_row + row * nb;
+        stride = PASS * nb;
+        columns = (const char *)steps + threadIdx.x * 16;
+        stages = (u32)__cvta_generic_to_shared(::stages);
+    }
+
+    // Loads the weights and columns of a step.
+    DEVICE void load(int stage, int step) const {
+        u32 to = stages + stage + row * Weights::STRIDE + chunk * 16;
+        const char *from = w + Weights::offset(step, chunk);
+#pragma unroll
+        for (int i = 0; i < PASSES; i++) {
+            if (row + i * PASS < ROWS) copy_16(to + i * PASS * Weights::STRIDE, from, row + i * PASS < n_rows);
+            from += stride;
+        }
+        to = stages + stage + OF_ROWS + threadIdx.x * 16;
+        from = columns + (i64)step * sizeof(Step);
+#pragma unroll
+        for (int i = 0; i < (int)sizeof(Step); i += THREADS * 16) {
+            if (i + THREADS * 16 <= sizeof(Step) || i + threadIdx.x * 16 < sizeof(Step)) copy_16(to + i, from + i, true);
+        }
+    }
+};
+
+// Multiplies a group of the warp's rows by the columns.
+DEVICE void multiply_group(float (&sums)[M][N][4], const u32 (&a)[2 * M][4], const u32 (&b)[N][4]) {
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const u32 fragment[4] = {a[2 * m][2 * i], a[2 * m + 1][2 * i], a[2 * m][2 * i + 1], a[2 * m + 1][2 * i + 1]};
+            for (int n = 0; n < N; n++) multiply_halves(sums[m][n], fragment, b[n][2 * i], b[n][2 * i + 1]);
+        }
+    }
+}
+
+// Adds sums times the scales of rows to the total, and clears the sums.
+DEVICE void add_scaled(float (&total)[M][N][4], float (&sums)[M][N][4], const float (&scales)[2 * M]) {
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        for (int n = 0; n < N; n++) {
+            for (int i = 0; i < 4; i++) {
+                total[m][n][i] += scales[2 * m + i / 2] * sums[m][n][i];
+                sums[m][n][i] = 0.0f;
+            }
+        }
+    }
+}
+
+DEVICE void load_fragments(u32 (&b)[N][4], const Step &columns, int group, int lane) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        uint4 x = *(const uint4 *)columns.values[group][8 * n + lane / 4][lane % 4];
+        b[n][0] = x.x, b[n][1] = x.y, b[n][2] = x.z, b[n][3] = x.w;
+    }
+}
+
+// Multiplies step `number` of the rows and adds to the total.
+DEVICE void multiply_step(const u8 *stage, int number, float (&total)[M][N][4]) {
+    int lane = threadIdx.x % 32, t = lane % 4;
+    const u8 *rows = stage + (threadIdx.x / 32 * WARP_ROWS + lane / 4) * Weights::STRIDE;
+    const Step &columns = *(const Step *)(stage + OF_ROWS);
+    float sums[M][N][4] = {}, scales[2 * M];
+    Weights weights[2 * M] = {{rows, t}, {rows + 8 * Weights::STRIDE, t}, {rows + 16 * Weights::STRIDE, t}, {rows + 24 * Weights::STRIDE, t}};
+#pragma unroll
+    for (int g = 0; g < 8; g += 2) {
+        u32 a[2][2 * M][4], b[N][4];
+#pragma unroll
+        for (int r = 0; r < 2 * M; r++) weights[r].groups(rows + 8 * r * Weights::STRIDE, t, g, a[0][r], a[1][r]);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            load_fragments(b, columns, g + i, lane);
+            multiply_group(sums, a[i], b);
+            if ((g + i + 1) % Weights::SCALED != 0) continue;
+            for (int r = 0; r < 2 * M; r++) scales[r] = Weights::scale(rows + 8 * r * Weights::STRIDE, g + i, number);
+            add_scaled(total, sums, scales);
+        }
+    }
+    if constexpr (Weights::HAS_MIN) {
+        for (int r = 0; r < 2 * M; r++) scales[r] = -Weights::min(rows + 8 * r * Weights::STRIDE);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            uint2 b = *(const uint2 *)columns.sums[8 * n + lane / 4][t];
+            for (int m = 0; m < M; m++) {
+                // The groups' minimums multiply the sums and their remainders.
+                const u32 fragment[4] = {weights[2 * m].mins(), weights[2 * m + 1].mins(), weights[2 * m].mins(), weights[2 * m + 1].mins()};
+                multiply_halves(sums[m][n], fragment, b.x, b.y);
+            }
+        }
+        add_scaled(total, sums, scales);
+    }
+}
+
+// Sums of a lane, in the order in which blocks store their parts.
+const int SUMS = M * N * 4;
+
+// Stores the block's sums. The last block of a tile adds the sums of all blocks, in the order of the parts. Returns true in
+// this block.
+DEVICE bool add_parts(const Params &p, int number, int part, int n_parts, float (&sums)[SUMS]) {
+    float *parts = p.parts + (i64)number * n_parts * (SUMS * THREADS) + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) __stcg(parts + (part * SUMS + i) * THREADS, sums[i]);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicAdd(&p.counters[number], 1u) == n_parts - 1;
+    __syncthreads();
+    if (!is_last) return false;
+    __threadfence();
+    // The next matmul with the same columns uses the counter again.
+    if (threadIdx.x == 0) p.counters[number] = 0;
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) sums[i] = 0.0f;
+    for (int n = 0; n < n_parts; n++) {
+#pragma unroll
+        for (int i = 0; i < SUMS; i++) sums[i] += __ldcg(parts + (n * SUMS + i) * THREADS);
+    }
+    return true;
+}
+
+// Grid: rows in groups of ROWS times parts of a row; tiles of columns; outer dimensions.
+extern "C" __global__ void __launch_bounds__(THREADS) mul_stream(const __grid_constant__ Params p) {
+    int n_steps = p.w.ne[0] / Step::K, n_parts = (n_steps + p.n_steps - 1) / p.n_steps;
+    int first_row = blockIdx.x / n_parts * ROWS, part = blockIdx.x % n_parts, n_rows = p.w.ne[1] - first_row;
+    int i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2], tile = blockIdx.z * gridDim.y + blockIdx.y;
+    const char *w = p.w.data + i2 / (p.x.ne[2] / p.w.ne[2]) * p.w.nb[2] + i3 / (p.x.ne[3] / p.w.ne[3]) * p.w.nb[3] + first_row * p.w.nb[1];
+    Copies copies(w, p.w.nb[1], n_rows, p.columns + (i64)tile * n_steps);
+    int step = part * p.n_steps, end = min(step + p.n_steps, n_steps);
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) {
+        if (step + i < end) copies.load(i * STAGE, step + i);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    float total[M][N][4] = {};
+    int stage = 0, next = STAGES - 1;
+    for (; step < end; step++) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        // All warps can now read each other's loads, and none still reads the stage to be overwritten next.
+        __syncthreads();
+        if (step + STAGES - 1 < end) copies.load(next * STAGE, step + STAGES - 1);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        multiply_step(stages + stage * STAGE, step, total);
+        stage = stage + 1 == STAGES ? 0 : stage + 1, next = next + 1 == STAGES ? 0 : next + 1;
+    }
+    int number = tile * (gridDim.x / n_parts) + blockIdx.x / n_parts;
+    if (n_parts > 1 && !add_parts(p, number, part, n_parts, (float (&)[SUMS])total)) return;
+    int row = threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    int n_columns = p.x.ne[1] - blockIdx.y * COLUMNS;
+    char *y = p.y.data + i2 * p.y.nb[2] + i3 * p.y.nb[3] + blockIdx.y * COLUMNS * p.y.nb[1] + first_row * p.y.nb[0];
+    const float *factors = p.factors + tile * COLUMNS;
+    // One column after the other: the addresses of all columns at once would need too many registers.
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++) {
+        int c = column + i / 2 * 8 + i % 2;
+        if (c >= n_columns) continue;
+        float factor = factors[c];
+#pragma unroll
+        for (int m = 0; m < 2 * M; m++) {
+            int r = row + 8 * m;
+            if (r < n_rows) *(float *)(y + c * p.y.nb[1] + r * p.y.nb[0]) = total[m / 2][i / 2][m % 2 * 2 + i % 2] * factor;
+        }
+    }
+}

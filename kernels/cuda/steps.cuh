@@ -1,0 +1,10 @@
+// Columns rounded to f16, in the order in which tensor cores read them.
+#pragma once
+
+// 256 values of the columns of a tile. `values[g][c][t]` are the values of group `g` (32 adjacent ones) of column `c` for
+// lane `t` of a quad, in the order of `halves_of_rows.cuh`. `sums[c][t]` are the sums of groups `2 * t` and `2 * t + 1`, as
+// f16 and remainder.
+struct __align__(16) Step {
+    static const int K = 256;
+    u16 values[8][COLUMNS][4][8], sums[COLUMNS][4][2][2];
+};
