@@ -8,6 +8,8 @@ struct Rope {
     Tensor positions, factors;
     float step, freq_scale, ext_factor, magnitude, low, high;
     int n_dims, n_axes, every, inverse, sections[4], interleaved, padding;
+    // The results of `turn_of` for all tokens (see `angles.cu`), or null.
+    float2 *table;
 };
 
 DEVICE int axis_of(const Rope &p, int pair) {
@@ -46,14 +48,19 @@ DEVICE float2 rotation(const Rope &p, float extrapolated, int pair) {
     return make_float2(sine * p.magnitude, cosine * p.magnitude);
 }
 
-// Returns the sine and cosine for a pair of a token's heads.
-DEVICE float2 turn_of(const Rope &p, int token, int pair) {
+// Computes the sine and cosine for a pair of a token's heads.
+DEVICE float2 computed_turn(const Rope &p, int token, int pair) {
     // Each pair's angle is computed in f32 from the previous pair's angle, as in training and in other
     // engines.
     float theta = place(p, token, axis_of(p, pair));
     for (int i = 0; i < pair; i++) theta = __fmul_rn(theta, p.step);
     if (p.factors.data) theta /= *(const float *)(p.factors.data + pair * p.factors.nb[0]);
     return rotation(p, theta, pair);
+}
+
+// Returns the sine and cosine for a pair of a token's heads.
+DEVICE float2 turn_of(const Rope &p, int token, int pair) {
+    return p.table ? p.table[(i64)token * (p.n_dims / 2) + pair] : computed_turn(p, token, pair);
 }
 
 // Returns the indices of a pair's elements.

@@ -15,7 +15,7 @@ use super::input_errors::{ErrorWatch, WatchedStream};
 use super::kernel::Kernel;
 use super::library::KernelError;
 use super::ops::{self, Unplanned};
-use super::plan::{CudaPlan, Launch, Planner, Scratch, ScratchAreas};
+use super::plan::{CudaPlan, Launch, N_TABLES, Planner, Scratch, ScratchAreas};
 use super::state::DeviceState;
 use super::times::{self, Timer};
 use super::work::Work;
@@ -143,8 +143,13 @@ impl CudaBackend {
         most.moved = most.moved.max(moved);
         for id in view.computing() {
             let need = ops::check(view.graph, id, self.precision, self.ready.gpu);
-            let ops::NodeWorkspace { scratch: work, columns } = need.map_err(|_| rules::unsupported(view.graph, id))?;
-            most = most.max(ScratchAreas { work, columns, moved });
+            let need = need.map_err(|_| rules::unsupported(view.graph, id))?;
+            most = most.max(ScratchAreas {
+                work: need.scratch,
+                columns: need.columns,
+                moved,
+                angles: N_TABLES * need.angles.next_multiple_of(ScratchAreas::ALIGNMENT),
+            });
         }
         if most.total() > self.scratch.sizes.total() {
             let memory = DeviceMemory::new(&self.ready.context, most.total());

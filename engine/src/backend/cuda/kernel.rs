@@ -50,6 +50,7 @@ macro_rules! sources {
 
 // Sources: file name, whether the kernels are hot, and additional options.
 sources! {
+    ANGLES = "angles.cu" false ["--fmad=false"];
     ATTENTION = "attention.cu" true [];
     ATTENTION_MERGE = "attention_merge.cu" true [];
     ATTENTION_PAGES = "attention_pages.cu" true [];

@@ -12,7 +12,7 @@ use super::gpu::Gpu;
 use super::input_errors::ErrorBuffer;
 use super::kernel::Kernel;
 use super::library::Library;
-use super::ops::{COLUMNS_ALIGNMENT, ColumnForm, Grouping, Target, TensorArg, Unplanned};
+use super::ops::{COLUMNS_ALIGNMENT, ColumnForm, Grouping, RopeArg, Target, TensorArg, Unplanned};
 use super::work::Work;
 use crate::backend::{BackendError, MemoryMap, Plan};
 use crate::graph::{Graph, TensorId};
@@ -40,6 +40,10 @@ pub(super) struct CudaPlan {
     pub(super) columns: Option<Columns>,
     /// The grouping in the scratch memory, while neither the memory nor the ids have been overwritten.
     pub(super) grouping: Option<Grouping>,
+    /// The tables of angles with their sizes in bytes, while their operands have not been overwritten.
+    pub(super) angles: [Option<(RopeArg, usize)>; N_TABLES],
+    /// Index of the table that is replaced next.
+    pub(super) next_table: usize,
     /// True if these columns are in the second column buffer.
     pub(super) in_second: bool,
     /// True if some kernel may find an index out of range.
@@ -49,6 +53,9 @@ pub(super) struct CudaPlan {
     /// The kernels as a CUDA graph, recorded after several runs.
     pub(super) recording: Option<Recording>,
 }
+
+/// Number of tables of angles in scratch memory. Layers with different settings alternate in some models.
+pub(super) const N_TABLES: usize = 2;
 
 impl Plan for CudaPlan {}
 
@@ -70,6 +77,8 @@ impl CudaPlan {
         self.scratch = None;
         self.columns = None;
         self.grouping = None;
+        self.angles = [None; N_TABLES];
+        self.next_table = 0;
         self.in_second = false;
         self.may_fail = false;
         self.n_runs = 0;
@@ -93,11 +102,13 @@ pub(super) struct ScratchAreas {
     pub(super) columns: usize,
     /// Relocated results, which only kernels of the plan read.
     pub(super) moved: usize,
+    /// Tables of angles.
+    pub(super) angles: usize,
 }
 
 impl ScratchAreas {
     /// Alignment of the scratch areas in bytes.
-    const ALIGNMENT: usize = COLUMNS_ALIGNMENT;
+    pub(super) const ALIGNMENT: usize = COLUMNS_ALIGNMENT;
 
     /// Returns the element-wise maximum.
     pub(super) fn max(self, other: ScratchAreas) -> ScratchAreas {
@@ -106,12 +117,13 @@ impl ScratchAreas {
             work: max(self.work, other.work),
             columns: max(self.columns, other.columns),
             moved: max(self.moved, other.moved),
+            angles: max(self.angles, other.angles),
         }
     }
 
     /// Returns the total size.
     pub(super) fn total(self) -> usize {
-        self.work + self.columns + self.moved
+        self.work + self.columns + self.moved + self.angles
     }
 }
 
@@ -128,6 +140,15 @@ impl Scratch {
 
     fn moved(&self) -> u64 {
         self.memory.address() + (self.sizes.work + self.sizes.columns) as u64
+    }
+
+    /// Returns the size of a table of angles in bytes.
+    fn table(&self) -> usize {
+        self.sizes.angles / N_TABLES / ScratchAreas::ALIGNMENT * ScratchAreas::ALIGNMENT
+    }
+
+    fn angles(&self, table: usize) -> u64 {
+        self.moved() + (self.sizes.moved + table * self.table()) as u64
     }
 }
 
@@ -207,6 +228,12 @@ impl Target for Planner<'_> {
         {
             self.plan.grouping = None;
         }
+        if written {
+            let overwrites = |arg: &TensorArg| arg.data != 0 && address < arg.data + arg.extent() && arg.data < end;
+            for table in &mut self.plan.angles {
+                table.take_if(|(table, _)| table.operands().iter().any(overwrites));
+            }
+        }
         Ok(address)
     }
 
@@ -260,6 +287,25 @@ impl Target for Planner<'_> {
             address,
         });
         Ok((address, true))
+    }
+
+    fn angles(&mut self, of: &RopeArg, bytes: usize) -> Result<(u64, bool), Unplanned> {
+        let known = self
+            .plan
+            .angles
+            .iter()
+            .position(|table| table.is_some_and(|(table, size)| table == *of && size >= bytes));
+        if let Some(table) = known {
+            return Ok((self.scratch.angles(table), false));
+        }
+        assert!(
+            bytes <= self.scratch.table(),
+            "reserve_scratch covers the angles of every node"
+        );
+        let table = self.plan.next_table;
+        self.plan.next_table = (table + 1) % N_TABLES;
+        self.plan.angles[table] = Some((*of, bytes));
+        Ok((self.scratch.angles(table), true))
     }
 
     fn error_record(&mut self, node: TensorId) -> (u64, u32) {

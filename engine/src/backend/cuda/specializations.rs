@@ -9,7 +9,7 @@ use super::code::Form;
 use super::context::LaunchShape;
 use super::gpu::Gpu;
 use super::kernel::Kernel;
-use super::ops::{self, ColumnForm, Grouping, Target, TensorArg, Unplanned};
+use super::ops::{self, ColumnForm, Grouping, RopeArg, Target, TensorArg, Unplanned};
 use super::raw::Compiler;
 use crate::graph::{Graph, TensorId};
 
@@ -139,6 +139,10 @@ impl Target for Kernels {
     }
 
     fn columns(&mut self, _: &TensorArg, _: ColumnForm, _: usize) -> Result<(u64, bool), Unplanned> {
+        Ok((ADDRESS, true))
+    }
+
+    fn angles(&mut self, _: &RopeArg, _: usize) -> Result<(u64, bool), Unplanned> {
         Ok((ADDRESS, true))
     }
 

@@ -29,6 +29,7 @@ pub(super) use self::attention::{QuantizedAttention, ROUNDED_TOGETHER};
 pub(super) use self::experts::{Gate, MAX_EXPERTS, MAX_USED, Routing, WeightedSum};
 pub(super) use self::heads::{Heads, MAX_HEAD, MAX_SECTIONS, Section};
 pub(super) use self::matmul::{has_few_columns, pays_to_bring_weights};
+pub(super) use self::rope::RopeArg;
 pub(super) use self::rows::{MAX_ADDED, Normed};
 pub(super) use self::skinny::{MAX_ADDS, Part, Products};
 use self::task::Task;
@@ -48,6 +49,8 @@ pub(super) struct NodeWorkspace {
     pub(super) scratch: usize,
     /// Size of converted columns in bytes.
     pub(super) columns: usize,
+    /// Size of the table of angles in bytes.
+    pub(super) angles: usize,
 }
 
 /// A target that computes the memory requirements of a node without planning it.
@@ -85,6 +88,11 @@ impl Target for DryRun {
             ColumnForm::Integers => 2 * bytes.next_multiple_of(COLUMNS_ALIGNMENT),
             ColumnForm::Bfloats | ColumnForm::Halves(_) => bytes,
         };
+        Ok((0, true))
+    }
+
+    fn angles(&mut self, _: &RopeArg, bytes: usize) -> Result<(u64, bool), Unplanned> {
+        self.need.angles = bytes;
         Ok((0, true))
     }
 

@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::super::kernel::{Kernel, ROPE};
+use super::super::kernel::{ANGLES, Kernel, ROPE};
 use super::arguments::TensorArg;
 use super::task::Task;
 use super::unplanned::{Unplanned, size};
@@ -12,8 +12,8 @@ use crate::graph::{ROPE_AXES, Rope, RopeKind};
 
 /// Parameters of the RoPE angles, laid out like the struct in `rope.cuh`.
 #[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct RopeArg {
+#[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
+pub(in super::super) struct RopeArg {
     positions: TensorArg,
     factors: TensorArg,
     step: f32,
@@ -28,6 +28,29 @@ pub(super) struct RopeArg {
     inverse: i32,
     sections: [i32; ROPE_AXES],
     interleaved: i32,
+    padding: i32,
+    /// Table of sines and cosines; 0 if the kernel computes them.
+    table: u64,
+}
+
+impl RopeArg {
+    /// Returns the operands that the angles depend on.
+    pub(in super::super) fn operands(&self) -> [TensorArg; 2] {
+        [self.positions, self.factors]
+    }
+}
+
+/// Maximum size of a table in bytes. Larger steps compute the angles of each layer.
+const MAX_TABLE: usize = 1 << 20;
+
+/// Threads per block of `angles.cu`.
+const ANGLE_THREADS: u32 = 64;
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct AngleParams {
+    rope: RopeArg,
+    n: i32,
     padding: i32,
 }
 
@@ -46,7 +69,7 @@ pub(super) fn angles(task: &mut Task<'_>, p: &Rope) -> Result<RopeArg, Unplanned
     for (to, from) in sections.iter_mut().zip(p.sections) {
         *to = size(from)? as i32;
     }
-    Ok(RopeArg {
+    let mut arg = RopeArg {
         positions: task.source(1)?,
         factors: task.source_or_none(2)?,
         step: p.freq_base.powf(-2.0 / p.n_dims as f32),
@@ -62,7 +85,25 @@ pub(super) fn angles(task: &mut Task<'_>, p: &Rope) -> Result<RopeArg, Unplanned
         sections,
         interleaved: (p.kind == RopeKind::Imrope).into(),
         padding: 0,
-    })
+        table: 0,
+    };
+    let n = p.n_dims / 2 * task.node.ne[2];
+    let n_bytes = 2 * size_of::<f32>() * n;
+    if n_bytes > MAX_TABLE {
+        return Ok(arg);
+    }
+    let (table, is_new) = task.target.angles(&arg, n_bytes)?;
+    arg.table = table;
+    if is_new {
+        let params = AngleParams {
+            rope: arg,
+            n: size(n)? as i32,
+            padding: 0,
+        };
+        let grid = [size(n)?.div_ceil(ANGLE_THREADS), 1, 1];
+        task.launch(Kernel::new(&ANGLES, "angles"), grid, ANGLE_THREADS, &params)?;
+    }
+    Ok(arg)
 }
 
 /// Returns 1 if the elements of a pair are adjacent, otherwise 0.

@@ -7,6 +7,7 @@ use super::super::context::LaunchShape;
 use super::super::gpu::Gpu;
 use super::super::kernel::Kernel;
 use super::arguments::{ErrorArg, TensorArg};
+use super::rope::RopeArg;
 use super::unplanned::Unplanned;
 use crate::graph::{Graph, Tensor, TensorId};
 
@@ -63,6 +64,9 @@ pub(in super::super) trait Target {
     ///
     /// Integer columns use a different buffer than those requested before, which may still be in use.
     fn columns(&mut self, of: &TensorArg, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Unplanned>;
+
+    /// Returns the address of a table of angles, and true if the caller must compute the table first.
+    fn angles(&mut self, of: &RopeArg, bytes: usize) -> Result<(u64, bool), Unplanned>;
 
     /// Returns the address of the error record, and the node's index in it.
     fn error_record(&mut self, node: TensorId) -> (u64, u32);
