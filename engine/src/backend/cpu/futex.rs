@@ -16,14 +16,21 @@ use std::sync::{Condvar, Mutex, PoisonError};
 /// shares a core.
 const SPINS: RangeInclusive<u32> = 64..=16384;
 
-/// A 64-bit value that threads can wait on. Aligned to two cache lines, since CPUs prefetch adjacent pairs.
+/// A value on cache lines of its own. Aligned to two lines, since CPUs prefetch adjacent pairs.
 #[repr(align(128))]
 #[derive(Default)]
+struct OwnLine<T>(T);
+
+/// A 64-bit value that threads can wait on.
+///
+/// Waiting threads read the value all the time, so nothing else that is written is on its cache line.
+#[derive(Default)]
 pub(super) struct Futex {
-    word: AtomicU64,
-    sleepers: AtomicU32,
-    /// Spin iterations of the next wait, clamped to [`SPINS`] when read.
-    patience: AtomicU32,
+    word: OwnLine<AtomicU64>,
+    /// Spin iterations of the next wait, clamped to [`SPINS`] when read. Written only if the number changes, which
+    /// it does not while waits end soon.
+    patience: OwnLine<AtomicU32>,
+    sleepers: OwnLine<AtomicU32>,
     lock: Mutex<()>,
     wake: Condvar,
 }
@@ -31,32 +38,32 @@ pub(super) struct Futex {
 impl Futex {
     /// Returns the current value. Writes that happened before the value was set are visible to the caller.
     pub(super) fn get(&self) -> u64 {
-        self.word.load(Ordering::Acquire)
+        self.word.0.load(Ordering::Acquire)
     }
 
     /// Sets the value without a wake-up. Only for values on which no thread waits yet.
     pub(super) fn reset(&self, value: u64) {
-        self.word.store(value, Ordering::Relaxed);
+        self.word.0.store(value, Ordering::Relaxed);
     }
 
     /// Adds to the value (wrapping) and wakes all waiting threads.
     pub(super) fn add(&self, amount: u64) {
         // SeqCst here and in `sleep_until`: either the sleeper sees the new value, or this thread sees the
         // sleeper.
-        self.word.fetch_add(amount, Ordering::SeqCst);
+        self.word.0.fetch_add(amount, Ordering::SeqCst);
         self.notify();
     }
 
     /// Subtracts 1 and wakes all waiting threads if the result is 0.
     pub(super) fn count_down(&self) {
-        if self.word.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if self.word.0.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.notify();
         }
     }
 
     /// Wakes all waiting threads, so that they check the value again.
     pub(super) fn notify(&self) {
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
+        if self.sleepers.0.load(Ordering::SeqCst) > 0 {
             // Acquiring the lock ensures that no thread is between its check of the value and its call of
             // `Condvar::wait`.
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
@@ -66,14 +73,14 @@ impl Futex {
 
     /// Adds to the value (wrapping) and returns the previous value. Does not wake waiting threads.
     pub(super) fn fetch_add(&self, amount: u64) -> u64 {
-        self.word.fetch_add(amount, Ordering::SeqCst)
+        self.word.0.fetch_add(amount, Ordering::SeqCst)
     }
 
     /// Applies `change` to the value and returns the previous value. Does not wake waiting threads; see
     /// [`Futex::notify`].
     pub(super) fn update(&self, change: impl Fn(u64) -> u64) -> u64 {
         let change = |value| Some(change(value));
-        let changed = self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+        let changed = self.word.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
         changed.unwrap_or_else(|value| value)
     }
 
@@ -89,10 +96,8 @@ impl Futex {
     ///
     /// This is the first part of [`Futex::wait_until`].
     pub(super) fn spin_until(&self, ready: impl Fn(u64) -> bool, idle: impl FnMut()) -> bool {
-        let patience = self
-            .patience
-            .load(Ordering::Relaxed)
-            .clamp(*SPINS.start(), *SPINS.end());
+        let before = self.patience.0.load(Ordering::Relaxed);
+        let patience = before.clamp(*SPINS.start(), *SPINS.end());
         let is_ready = self.spin(patience, ready, idle);
         let next = if is_ready {
             // Three or four successful waits make up for one that ended in sleep. Chains of small nodes,
@@ -101,7 +106,10 @@ impl Futex {
         } else {
             patience / 4
         };
-        self.patience.store(next, Ordering::Relaxed);
+        let next = next.clamp(*SPINS.start(), *SPINS.end());
+        if next != before {
+            self.patience.0.store(next, Ordering::Relaxed);
+        }
         is_ready
     }
 
@@ -109,7 +117,7 @@ impl Futex {
     /// Calls `idle` once per iteration.
     pub(super) fn spin(&self, n: u32, ready: impl Fn(u64) -> bool, mut idle: impl FnMut()) -> bool {
         (0..n).any(|_| {
-            let is_ready = ready(self.word.load(Ordering::Acquire));
+            let is_ready = ready(self.word.0.load(Ordering::Acquire));
             if !is_ready {
                 idle();
             }
@@ -120,10 +128,40 @@ impl Futex {
     /// Sleeps until `ready` holds for the value.
     pub(super) fn sleep_until(&self, ready: impl Fn(u64) -> bool) {
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while !ready(self.word.load(Ordering::SeqCst)) {
+        self.sleepers.0.fetch_add(1, Ordering::SeqCst);
+        while !ready(self.word.0.load(Ordering::SeqCst)) {
             guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn futex_fields_are_on_separate_lines() {
+        let futex = Futex::default();
+        let at = |field: *const u8| field.addr() / 128;
+        let fields = [
+            at((&raw const futex.word).cast()),
+            at((&raw const futex.patience).cast()),
+            at((&raw const futex.sleepers).cast()),
+        ];
+        assert!(fields.windows(2).all(|pair| pair[0] != pair[1]), "{fields:?}");
+        assert!(fields[2] != fields[0]);
+    }
+
+    #[test]
+    fn patience_is_written_only_if_it_changes() {
+        let futex = Futex::default();
+        for _ in 0..64 {
+            assert!(futex.spin_until(|value| value == 0, hint::spin_loop));
+        }
+        let longest = futex.patience.0.load(Ordering::Relaxed);
+        assert_eq!(longest, *SPINS.end());
+        assert!(!futex.spin_until(|value| value == 1, || ()));
+        assert_eq!(futex.patience.0.load(Ordering::Relaxed), longest / 4);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::phases::Chunk;
 use super::pool::Worker;
@@ -36,24 +36,37 @@ impl WorkShare {
 }
 
 /// Work counters for each node of a plan.
+///
+/// The upper half of a counter is the number of the run that wrote it, and the lower half counts the chunks taken
+/// in that run. Counters of earlier runs count as 0, so a run starts without writing to the counters of all
+/// threads.
 #[derive(Default)]
 pub(super) struct Counters {
     /// Grouped by thread, since mostly the thread itself uses its counters.
-    all: Vec<AtomicUsize>,
+    all: Vec<AtomicU64>,
     /// Distance between the counters of two threads.
     stride: usize,
+    /// Number of the current run in the upper half.
+    run: u64,
 }
+
+/// Increment of the number of the run in a counter.
+const RUN: u64 = 1 << 32;
 
 impl Counters {
     /// Resizes the table to `n_nodes` nodes.
     pub(super) fn resize(&mut self, n_nodes: usize, n_threads: usize) {
         self.stride = n_nodes.next_multiple_of(SIDE_BY_SIDE);
-        self.all.resize_with(self.stride * n_threads, AtomicUsize::default);
+        self.all.resize_with(self.stride * n_threads, AtomicU64::default);
     }
 
     /// Resets all counters before a run.
     pub(super) fn start(&mut self) {
-        self.all.iter_mut().for_each(|taken| *taken.get_mut() = 0);
+        self.run = self.run.wrapping_add(RUN);
+        if self.run == 0 {
+            // Numbers of runs repeat from here on.
+            self.all.iter_mut().for_each(|taken| *taken.get_mut() = 0);
+        }
     }
 
     /// Returns the counters of a node.
@@ -61,6 +74,7 @@ impl Counters {
         Progress {
             all: &self.all[node..],
             stride: self.stride,
+            run: self.run,
         }
     }
 }
@@ -68,14 +82,41 @@ impl Counters {
 /// Work counters of one node.
 #[derive(Clone, Copy)]
 pub(super) struct Progress<'a> {
-    all: &'a [AtomicUsize],
+    all: &'a [AtomicU64],
     stride: usize,
+    run: u64,
 }
 
-impl<'a> Progress<'a> {
-    /// Returns the counter of a thread's range.
-    fn of(self, ith: usize) -> &'a AtomicUsize {
-        &self.all[ith * self.stride]
+impl Progress<'_> {
+    /// Returns the chunks counted by a word.
+    fn taken(self, word: u64) -> usize {
+        if word / RUN == self.run / RUN {
+            (word % RUN) as usize
+        } else {
+            0
+        }
+    }
+
+    /// Counts one chunk of a range and returns the previous count. Incremented without retries, since all threads
+    /// may use the counter at the same time.
+    fn take_one(self, ith: usize) -> usize {
+        let counter = &self.all[ith * self.stride];
+        let word = counter.load(Ordering::Relaxed);
+        if word / RUN != self.run / RUN {
+            // On failure, another thread has started the counter.
+            let _ = counter.compare_exchange(word, self.run, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        self.taken(counter.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Replaces the count of a range by `next` of the count, unless that is `None`. Returns the previous count.
+    fn advance(self, ith: usize, next: impl Fn(usize) -> Option<usize>) -> Option<usize> {
+        let change = |word| next(self.taken(word)).map(|count| self.run + count as u64);
+        let counter = &self.all[ith * self.stride];
+        let before = counter
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, change)
+            .ok()?;
+        Some(self.taken(before))
     }
 }
 
@@ -104,7 +145,7 @@ impl WorkQueue<'_> {
     /// incomplete, and the worker's next [check](Worker::check) fails.
     pub(super) fn take(&self, n: usize) -> Option<usize> {
         // A thread stops after the first `None`, so the counter cannot run far past `n`.
-        let next = || Some(self.taken.of(0).fetch_add(1, Ordering::Relaxed)).filter(|&i| i < n);
+        let next = || Some(self.taken.take_one(0)).filter(|&i| i < n);
         self.begin(|| next().map(|i| i..i + 1)).map(|piece| piece.start)
     }
 
@@ -129,8 +170,7 @@ impl WorkQueue<'_> {
                 None
             }
         };
-        let counter = self.taken.of(ith);
-        let taken = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        let taken = self.taken.advance(ith, next)?;
         next(taken).map(|end| range.start + taken..range.start + end)
     }
 
@@ -219,6 +259,34 @@ mod tests {
                 assert_eq!(parts, (0..n).collect::<Vec<_>>());
             }
         }
+    }
+
+    #[test]
+    fn counters_of_earlier_runs_count_as_zero() {
+        let mut counters = Counters::default();
+        counters.resize(1, 2);
+        for run in 0..3 {
+            assert_eq!([0, 1].map(|_| counters.of(0).take_one(0)), [0, 1], "run {run}");
+            assert_eq!(counters.of(0).advance(1, |taken| Some(taken + 5)), Some(0), "run {run}");
+            assert_eq!(counters.of(0).advance(1, |_| None), None);
+            assert_eq!(counters.of(0).take_one(1), 5);
+            let before: Vec<u64> = counters.all.iter_mut().map(|word| *word.get_mut()).collect();
+            counters.start();
+            let after: Vec<u64> = counters.all.iter_mut().map(|word| *word.get_mut()).collect();
+            assert_eq!(before, after, "a start writes no counter");
+        }
+    }
+
+    /// The number of a run is used again after 2^32 runs.
+    #[test]
+    fn counters_are_cleared_when_run_numbers_repeat() {
+        let mut counters = Counters::default();
+        counters.resize(1, 1);
+        counters.run = u64::MAX / RUN * RUN;
+        assert_eq!(counters.of(0).take_one(0), 0);
+        counters.start();
+        assert_eq!((counters.run, *counters.all[0].get_mut()), (0, 0));
+        assert_eq!([0, 1].map(|_| counters.of(0).take_one(0)), [0, 1]);
     }
 
     #[test]
