@@ -15,6 +15,12 @@ pub trait Repack: Send + Sync {
     /// [`group_rows`](Repack::group_rows), so that no group spans two matrices.
     fn accepts(&self, ty: GgmlType, ne: [usize; 4]) -> bool;
 
+    /// Returns true if rows of this type stay as in a file, one after the other, and are only copied to other
+    /// memory.
+    fn keeps_rows(&self, _ty: GgmlType) -> bool {
+        false
+    }
+
     /// Returns the number of rows per group.
     fn group_rows(&self) -> usize;
 
@@ -59,6 +65,14 @@ impl Layout {
     /// Returns true if the strides describe the memory layout.
     pub fn is_plain(self) -> bool {
         matches!(self, Layout::Plain)
+    }
+
+    /// Returns true if rows of this type stay as in a file.
+    pub fn keeps_rows(self, ty: GgmlType) -> bool {
+        match self {
+            Layout::Plain => true,
+            Layout::Repacked(repack) => repack.keeps_rows(ty),
+        }
     }
 
     /// Returns true if tensors of this type and shape can have this layout.

@@ -469,9 +469,12 @@ impl Placement {
     /// only matmuls read the tensor.
     fn places_on(&self, device: &dyn Device, row: &TableRow, is_multiplied: bool) -> impl Iterator<Item = RowPart> {
         let may_repack = self.repack && is_multiplied && row.stored_type() == row.ty;
+        // A GPU can multiply rows in the layout of a file that are in host memory.
+        let is_alone = self.devices.len() == 1;
+        let may_repack = move |layout: Layout| may_repack && (is_alone || !layout.keeps_rows(row.ty));
         let storages = device.weight_storage().into_iter();
         let possible = storages
-            .filter(move |s| s.layout.is_plain() || (may_repack && s.layout.accepts(row.ty, row.ne)))
+            .filter(move |s| s.layout.is_plain() || (may_repack(s.layout) && s.layout.accepts(row.ty, row.ne)))
             .filter(move |s| computes_with(device, row, s));
         possible.map(|WeightStorage { buffer_type, layout }| RowPart {
             memory: self.memory_index(&*buffer_type),
@@ -695,6 +698,41 @@ mod tests {
         assert!(has_room(&repacked, (bytes, 1 << 40)) && !has_room(&repacked, (bytes - 1, 1 << 40)));
         assert!(has_room(&repacked, (0, 0)), "nobody knows");
         assert!(has_room(&plain, (0, 1 << 40)));
+    }
+
+    /// Large matrices of floats are copied to memory with huge pages, unless a device may read them.
+    #[test]
+    fn floats_are_copied_if_only_the_cpu_multiplies() {
+        let row = |ty, ne| TableRow {
+            name: "w".to_owned(),
+            base: "w",
+            layer: None,
+            ne,
+            ty,
+            consumer: Consumer::MulMat,
+            shard: 0,
+            file_index: 0,
+            offset: 0,
+        };
+        let needs = PlacementNeeds {
+            read_by_rows: vec![true],
+            ..PlacementNeeds::default()
+        };
+        let is_copied = |row: &TableRow, devices: &[&str]| {
+            let params = PlacementParams {
+                devices: devices.iter().map(|name| crate::backend::device(name).unwrap()).collect(),
+                ..PlacementParams::default()
+            };
+            let placement = Placement::new(&params, 0, std::slice::from_ref(row), 1, &needs).unwrap();
+            !placement.parts[0][0].layout.is_plain()
+        };
+        for ty in [GgmlType::F32, GgmlType::F16, GgmlType::BF16] {
+            assert!(is_copied(&row(ty, [256, 256, 1, 1]), &[]), "{ty}");
+            assert!(!is_copied(&row(ty, [256, 256, 1, 1]), &["reference"]), "{ty}");
+            assert!(!is_copied(&row(ty, [256, 8, 1, 1]), &[]), "{ty}");
+            assert!(!is_copied(&row(ty, [256, 259, 1, 1]), &[]), "{ty}");
+        }
+        assert!(is_copied(&row(GgmlType::Q8_0, [256, 256, 1, 1]), &["reference"]));
     }
 
     #[test]

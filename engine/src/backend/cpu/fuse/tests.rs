@@ -4,8 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use kernels::GgmlType::{self, F32, I32, Q4_0, Q6_K, Q8_0};
-use kernels::interleaved::{GROUP_ROWS, interleave, interleaved_bytes};
+use kernels::GgmlType::{self, BF16, F16, F32, I32, Q4_0, Q6_K, Q8_0};
 use kernels::{ActivationForm, activation_form, quantize_row};
 
 use super::*;
@@ -293,9 +292,12 @@ fn values(t: &Tensor, seed: usize) -> Vec<u8> {
             let k = t.ne[0];
             let mut rows = vec![0; ty.row_bytes(floats.len()).unwrap()];
             quantize_row(ty, &floats, &mut rows);
-            let of_rows = GROUP_ROWS * ty.row_bytes(k).unwrap();
-            for (rows, group) in rows.chunks(of_rows).zip(bytes.chunks_mut(interleaved_bytes(ty, k))) {
-                interleave(ty, k, rows, group);
+            let Layout::Repacked(repack) = t.layout else {
+                unreachable!("plain rows are handled above")
+            };
+            let of_rows = repack.group_rows() * ty.row_bytes(k).unwrap();
+            for (rows, group) in rows.chunks(of_rows).zip(bytes.chunks_mut(repack.group_bytes(ty, k))) {
+                repack.pack(ty, k, rows, group);
             }
         }
     }
@@ -472,6 +474,21 @@ fn fused_gated_matmuls_of_two_types_are_bit_identical() {
                 let together = gated.run(true, Precision::Fast, n_threads);
                 assert!(together == apart, "{case}, {n_threads} threads");
             }
+        }
+    }
+}
+
+/// Rows of floats have the same order in both layouts.
+#[test]
+fn float_rows_in_groups_match_plain_rows() {
+    for ty in [F32, F16, BF16] {
+        for (n, n_experts) in [(1, 0), (6, 0), (40, 0), (2, N_EXPERTS), (40, N_EXPERTS)] {
+            let shape = [512, 160, n];
+            let [plain, groups] = [Layout::Plain, INTERLEAVED].map(|layout| {
+                let mut gated = Gated::build(shape, 0, true, n_experts, [ty; 2], layout);
+                [1, 2].map(|n_threads| gated.run(true, Precision::Fast, n_threads))
+            });
+            assert!(plain == groups, "{ty}, {n} tokens, {n_experts} experts");
         }
     }
 }

@@ -504,7 +504,12 @@ pub(super) fn weights<'a>(w: &Source<'a>, rows: &Range<usize>, i2: usize, i3: us
     } else {
         let [_, m, n2, _] = w.ne();
         let first = rows.start + m * (i2 + n2 * i3);
-        (w.groups(first..first + rows.len()), WeightLayout::Interleaved)
+        let layout = if w.tensor.layout.keeps_rows(w.tensor.ty) {
+            WeightLayout::Rows { stride: w.tensor.nb[1] }
+        } else {
+            WeightLayout::Interleaved
+        };
+        (w.groups(first..first + rows.len()), layout)
     };
     MatMul {
         ty: w.tensor.ty,
