@@ -139,7 +139,7 @@ impl Chat {
     /// let model = llama::Model::options().projector("mmproj.gguf").open("model.gguf")?;
     /// let mut chat = model.chat().max_tokens(20).start()?;
     /// let photo = std::fs::read("photo.bmp")?;
-    /// println!("{}", chat.ask_with("What is in this picture?", &[photo])?.text()?);
+    /// println!("{}", chat.ask_with("Describe this picture.", &[photo])?.text()?);
     /// # assert_eq!(chat.messages().len(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
