@@ -17,7 +17,7 @@ from .litellm import PACKAGES as LITELLM
 
 # LiteLLM and LangChain choose the version of `openai`.
 PACKAGES = [*LITELLM, *LANGCHAIN, "anthropic==2.12.0", "ollama==0.6.3"]
-QUESTION = "What is this?"
+QUESTION = "Describe the file."
 MAX_TOKENS = 8
 
 
