@@ -1,6 +1,6 @@
 //! Output files that are complete or absent.
 
-use std::fs::{File, Permissions};
+use std::fs::{File, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -48,8 +48,20 @@ impl OutputFile {
         let partial = directory(path).join(format!("{}{key}{SUFFIX}", prefix(path)));
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(&partial).map_err(|e| failed(&partial, &e))?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(Failure::new(format_args!(
+                    "another process writes {}; wait until it ends, or leave out --resume",
+                    path.display()
+                )));
+            }
+            // Some file systems have no locks.
+            Err(TryLockError::Error(error)) => tracing::debug!("cannot lock {}: {error}", partial.display()),
+            Ok(()) => {}
+        }
         Ok(OutputFile {
-            file: options.open(&partial).map_err(|e| failed(&partial, &e))?,
+            file,
             partial: Partial::Kept(partial),
             path: path.to_owned(),
         })

@@ -75,13 +75,13 @@ fn cvector_writes_a_file_that_changes_logits() {
     assert!(logits("a", &[]) != logits("b", &["--control-vector", &out]));
 }
 
-/// With one pair of one token, the direction is the normalized difference of two embeddings after the first layer, and
-/// both methods agree. Exchanged files give the opposite direction.
+/// With one pair of one token, both methods return the normalized difference of the two outputs. Exchanged files give
+/// the opposite direction.
 #[test]
 fn cvector_of_one_token_is_antisymmetric_in_both_methods() {
     let home = Home::new();
     let model = home.model_with_text("gpt2", None);
-    let (good, bad) = (prompts(&home, "good.txt", "yes\n"), prompts(&home, "bad.txt", "no\n"));
+    let (good, bad) = (prompts(&home, "good.txt", "y\n"), prompts(&home, "bad.txt", "n\n"));
     let mut found = Vec::new();
     for (name, positive, negative, method) in [
         ("1", &good, &bad, "pca"),

@@ -292,6 +292,63 @@ fn quantize_resume_continues_after_whole_tensors() {
 }
 
 #[test]
+fn quantize_target_size_includes_the_headers_of_all_parts() {
+    let home = Home::new();
+    let model = home.model_with_text("gpt2", None);
+    let path = |name: &str| path_of(&home, name);
+    let (parts, output, text, recipe) = (path("parts"), path("small.gguf"), path("text.txt"), path("recipe.json"));
+    std::fs::write(&text, "The ships sail on the wide sea. ".repeat(80)).unwrap();
+    ended(home.llama(&["gguf", "split", &model, &parts, "--max-tensors", "3"])).succeeds();
+    let files = || std::fs::read_dir(home.path("")).unwrap().flatten();
+    let mut names = files().map(|file| file.path().into_os_string().into_string().unwrap());
+    let first = names.find(|name| name.contains("parts-00001-of")).unwrap();
+    let measured = [
+        "-f",
+        &text,
+        "--chunks",
+        "1",
+        "--measured-layers",
+        "1",
+        "--save-recipe",
+        &recipe,
+    ];
+    let args = [&["--target-bpw", "6", "--keep-split"][..], &measured].concat();
+    quantize(&home, &first, &output, &args).succeeds();
+    let size = || -> u64 {
+        let parts = files().filter(|file| file.file_name().to_string_lossy().starts_with("small-"));
+        parts.map(|file| file.metadata().unwrap().len()).sum()
+    };
+    let target = size() + 5000;
+    let args = [
+        "--target-size",
+        &target.to_string(),
+        "--recipe",
+        &recipe,
+        "--keep-split",
+    ];
+    quantize(&home, &first, &output, &args).succeeds();
+    assert!(size() <= target, "{} of {target}", size());
+}
+
+#[test]
+fn quantize_resume_refuses_a_file_that_another_process_writes() {
+    let home = Home::new();
+    let model = home.model("qwen3-dense", None);
+    let output = path_of(&home, "small.gguf");
+    std::fs::create_dir(&output).unwrap();
+    quantize(&home, &model, &output, &["q8_0", "--resume"]).fails_saying(&["cannot write"]);
+    std::fs::remove_dir(&output).unwrap();
+    let mut names = std::fs::read_dir(home.path("")).unwrap().flatten();
+    let partial = names.find(|file| file.file_name().to_string_lossy().ends_with(".partial"));
+    let file = std::fs::File::open(partial.unwrap().path()).unwrap();
+    file.lock().unwrap();
+    let result = quantize(&home, &model, &output, &["q8_0", "--resume"]);
+    result.fails_saying(&["another process writes", "small.gguf"]);
+    file.unlock().unwrap();
+    quantize(&home, &model, &output, &["q8_0", "--resume"]).succeeds();
+}
+
+#[test]
 fn quantize_prunes_layers_of_a_model_that_still_runs() {
     let home = Home::new();
     let model = home.model("qwen3-dense", None);

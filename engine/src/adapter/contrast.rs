@@ -88,7 +88,7 @@ impl LayerOutputs {
 impl Observer for LayerOutputs {
     fn observes(&mut self, graph: &Graph, node: TensorId) -> bool {
         let tensor = graph.tensor(node);
-        tensor.name.base == "l_out" && tensor.name.layer.is_some() && tensor.ty == GgmlType::F32
+        tensor.flags.layer_output && tensor.name.layer.is_some() && tensor.ty == GgmlType::F32
     }
 
     fn show(&mut self, graph: &Graph, node: TensorId, data: &[u8]) -> ControlFlow<()> {

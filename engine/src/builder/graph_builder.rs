@@ -48,6 +48,7 @@ const IS_WEIGHT: Flags = Flags {
     input: false,
     output: false,
     weight: true,
+    layer_output: false,
 };
 
 /// Buffers used during a build. Capacity is reused between graphs.
@@ -221,6 +222,7 @@ impl<'a> Builder<'a> {
     pub fn end_layer(&mut self, x: TensorId) -> TensorId {
         let x = self.add_direction(x);
         self.name(x, "l_out");
+        self.g.tensor_mut(x).flags.layer_output = true;
         self.layer = None;
         x
     }

@@ -3,13 +3,15 @@
 //! The rows of an adapter's second factor correspond to the rows of the weight. Steps of the checkpoint section that
 //! select and reorder rows therefore apply to this factor. The first factor does not change.
 
-use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kernels::GgmlType;
-use serde::Deserialize;
+use regex_lite::Regex;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::CheckpointError;
 use super::config::Config;
@@ -36,7 +38,7 @@ struct AdapterConfig {
     #[serde(default)]
     use_dora: bool,
     #[serde(default)]
-    alpha_pattern: BTreeMap<String, f64>,
+    alpha_pattern: AlphaPattern,
     #[serde(default)]
     base_model_name_or_path: Option<String>,
 }
@@ -277,6 +279,46 @@ fn split(name: &str) -> Option<(&str, Factor)> {
     None
 }
 
+/// Numerators of the scales of the modules whose names match. The first match counts.
+#[derive(Debug, Default)]
+struct AlphaPattern(Vec<(Regex, f64)>);
+
+impl AlphaPattern {
+    /// Returns the numerator for a module.
+    fn of(&self, module: &str) -> Option<f64> {
+        let found = self.0.iter().find(|(pattern, _)| pattern.is_match(module));
+        found.map(|(_, alpha)| *alpha)
+    }
+}
+
+impl<'de> Deserialize<'de> for AlphaPattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AlphaPattern, D::Error> {
+        deserializer.deserialize_map(AlphaPatternVisitor)
+    }
+}
+
+struct AlphaPatternVisitor;
+
+impl<'de> Visitor<'de> for AlphaPatternVisitor {
+    type Value = AlphaPattern;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of regular expressions to numbers")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<AlphaPattern, M::Error> {
+        let mut patterns = Vec::new();
+        while let Some((key, alpha)) = map.next_entry::<String, f64>()? {
+            // PEFT matches the end of the name, from a component on.
+            let pattern = Regex::new(&format!(r"^(?:.*\.)?(?:{key})$")).map_err(|error| {
+                serde::de::Error::custom(format_args!("`alpha_pattern`: {key:?} is not supported: {error}"))
+            })?;
+            patterns.push((pattern, alpha));
+        }
+        Ok(AlphaPattern(patterns))
+    }
+}
+
 fn read_config(path: &Path) -> Result<AdapterConfig, CheckpointError> {
     let io = |error| CheckpointError::Io {
         path: path.to_owned(),
@@ -300,7 +342,7 @@ fn read_config(path: &Path) -> Result<AdapterConfig, CheckpointError> {
     let numbers = [config.r, config.lora_alpha];
     if numbers
         .into_iter()
-        .chain(config.alpha_pattern.values().copied())
+        .chain(config.alpha_pattern.0.iter().map(|(_, alpha)| *alpha))
         .any(|n| !n.is_finite() || n <= 0.0)
     {
         return Err(CheckpointError::config(path, "`r` and `lora_alpha` must be positive"));
@@ -320,12 +362,42 @@ fn alpha(config: &AdapterConfig) -> f64 {
 /// Returns the scale of a weight, which `alpha_pattern` can change.
 fn factor(config: &AdapterConfig, weight: &str, rank: usize) -> f64 {
     let module = weight.trim_end_matches(".weight");
-    let is_of = |key: &str| module == key || module.ends_with(&format!(".{key}"));
-    let own = config.alpha_pattern.iter().find(|(key, _)| is_of(key));
-    let alpha = own.map_or(config.lora_alpha, |(_, alpha)| *alpha);
+    let alpha = config.alpha_pattern.of(module).unwrap_or(config.lora_alpha);
     if config.use_rslora {
         alpha / (rank as f64).sqrt()
     } else {
         alpha / rank as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// PEFT finds a key with `re.match(rf"(.*\.)?({key})$", name)`, in the order of the file.
+    #[test]
+    fn alpha_pattern_matches_the_end_of_names_as_regular_expressions() {
+        let text = r#"{"r": 8, "lora_alpha": 16, "alpha_pattern": {
+            "layers\\.[01]\\.mlp\\.up_proj": 3, "up_proj|down_proj": 5, "q": 7
+        }}"#;
+        let config: AdapterConfig = serde_json::from_str(text).unwrap();
+        let scale = |name: &str| 8.0 * factor(&config, name, 8);
+        for (name, expected) in [
+            ("model.layers.1.mlp.up_proj.weight", 3.0),
+            ("model.layers.11.mlp.up_proj.weight", 5.0),
+            ("model.layers.2.mlp.down_proj.weight", 5.0),
+            ("model.layers.2.self_attn.q.weight", 7.0),
+            ("model.layers.2.self_attn.seq.weight", 16.0),
+            ("up_proj", 5.0),
+        ] {
+            assert_eq!(scale(name), expected, "{name}");
+        }
+        let error = serde_json::from_str::<AdapterConfig>(&text.replace("up_proj|", "(?=up)|"));
+        assert!(
+            error
+                .unwrap_err()
+                .to_string()
+                .contains("`alpha_pattern`: \"(?=up)|down_proj\"")
+        );
     }
 }

@@ -66,6 +66,8 @@ pub struct Flags {
     pub output: bool,
     /// Model weight; the scheduler places ops near their weights.
     pub weight: bool,
+    /// Output of a layer, for observers.
+    pub layer_output: bool,
 }
 
 /// Node or leaf of a graph.

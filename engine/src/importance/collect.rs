@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::entry::{Entry, ImportanceMatrix};
 use super::error::ImportanceError;
-use super::inputs::{InputObserver, InputSink, Inputs, Use};
+use super::inputs::{InputObserver, InputSink, MatmulInputs, Use};
 use crate::model::{Model, TableRow};
 use crate::sched::Observer;
 
@@ -45,7 +45,7 @@ impl Collector {
 }
 
 impl InputSink for Collector {
-    fn add(&mut self, uses: &[&Use], inputs: &Inputs<'_>) -> ControlFlow<()> {
+    fn add(&mut self, uses: &[&Use], inputs: &MatmulInputs<'_>) -> ControlFlow<()> {
         let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match uses
             .iter()
@@ -95,7 +95,7 @@ fn entry<'a>(
     Ok(entry)
 }
 
-fn add(matrix: &mut ImportanceMatrix, found: &Use, inputs: &Inputs<'_>) -> Result<(), ImportanceError> {
+fn add(matrix: &mut ImportanceMatrix, found: &Use, inputs: &MatmulInputs<'_>) -> Result<(), ImportanceError> {
     let ([n, rows, n2, n3], [m2, m3]) = (inputs.x.tensor.ne, found.matrices);
     let n_matrices = m2 * m3;
     let of_experts = inputs.ids.is_some();

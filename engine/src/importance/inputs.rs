@@ -16,7 +16,7 @@ pub(crate) trait InputSink: Send {
 
     /// Receives inputs. All matmuls of a call have the same inputs, and the same chosen experts. `Break` stops the
     /// computation.
-    fn add(&mut self, uses: &[&Use], inputs: &Inputs<'_>) -> ControlFlow<()>;
+    fn add(&mut self, uses: &[&Use], inputs: &MatmulInputs<'_>) -> ControlFlow<()>;
 }
 
 /// A matmul whose weights are a tensor of the model.
@@ -31,14 +31,14 @@ pub(crate) struct Use {
     ids: Option<TensorId>,
 }
 
-/// Inputs of a matmul.
-pub(crate) struct Inputs<'a> {
+/// MatmulInputs of a matmul.
+pub(crate) struct MatmulInputs<'a> {
     pub x: Input<'a>,
     /// Chosen experts of each token.
     pub ids: Option<Input<'a>>,
 }
 
-impl Inputs<'_> {
+impl MatmulInputs<'_> {
     /// Calls `visit` with the index of a matrix and the position of each of its inputs.
     pub fn for_each(&self, found: &Use, visit: &mut dyn FnMut(usize, [usize; 3])) {
         let ([_, n1, n2, n3], [m2, m3]) = (self.x.tensor.ne, found.matrices);
@@ -149,7 +149,7 @@ impl<S: InputSink> InputObserver<S> {
             };
             if !matches!(ids, Some(None)) {
                 let ids = ids.flatten();
-                result = self.sink.add(&equal, &Inputs { x, ids });
+                result = self.sink.add(&equal, &MatmulInputs { x, ids });
             }
         }
         if uses.iter().any(|found| found.ids.is_some()) {

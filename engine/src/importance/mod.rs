@@ -13,7 +13,7 @@ mod legacy;
 pub use collect::Collector;
 pub use entry::{Entry, ImportanceMatrix, Weights};
 pub use error::ImportanceError;
-pub(crate) use inputs::{InputObserver, InputSink, Inputs, Use};
+pub(crate) use inputs::{InputObserver, InputSink, MatmulInputs, Use};
 
 #[cfg(test)]
 mod tests;

@@ -20,8 +20,8 @@ use crate::model::{Model, TableRow};
 /// Maximum size of the moments in memory, unless those of a single matrix are larger.
 const MAX_BYTES: usize = 1 << 30;
 
-/// Factors for the rounding errors of each matrix of a tensor; `None` for matrices without inputs.
-pub(super) type Factors = Vec<Option<Arc<Feedback>>>;
+/// MatrixFactors for the rounding errors of each matrix of a tensor; `None` for matrices without inputs.
+pub(super) type MatrixFactors = Vec<Option<Arc<Feedback>>>;
 
 /// Rounding with error feedback. The moments of as many tensors as fit in memory are collected in one pass over the
 /// text, when the first of these tensors is encoded.
@@ -34,12 +34,12 @@ pub struct CalibratedRounding<'a> {
     pass: RefCell<Pass>,
 }
 
-/// Factors of one pass.
+/// MatrixFactors of one pass.
 #[derive(Default)]
 struct Pass {
     /// Tensors of the pass.
     tensors: BTreeSet<String>,
-    factors: BTreeMap<String, Factors>,
+    factors: BTreeMap<String, MatrixFactors>,
     /// Tensor whose factors a tensor shares.
     leaders: BTreeMap<String, String>,
 }
@@ -90,7 +90,7 @@ impl<'a> CalibratedRounding<'a> {
         &self,
         tensor: &PlannedTensor,
         progress: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Factors>, QuantizeError> {
+    ) -> Result<Option<MatrixFactors>, QuantizeError> {
         if !Self::is_calibrated(tensor) {
             return Ok(None);
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kernels::Feedback;
 use rayon::prelude::*;
 
-use crate::importance::{ImportanceError, InputSink, Inputs, Use};
+use crate::importance::{ImportanceError, InputSink, MatmulInputs, Use};
 
 /// Share of the mean variance that is added to all variances, as in GPTQ. Rarely used inputs therefore keep the weights
 /// of their columns near the original ones.
@@ -78,7 +78,7 @@ impl Moments {
         (factors.collect(), self.leaders)
     }
 
-    fn add(&mut self, uses: &[&Use], inputs: &Inputs<'_>) -> Result<(), ImportanceError> {
+    fn add(&mut self, uses: &[&Use], inputs: &MatmulInputs<'_>) -> Result<(), ImportanceError> {
         let wanted: Vec<&Use> = uses
             .iter()
             .copied()
@@ -190,7 +190,7 @@ impl InputSink for SharedMoments {
         self.with(|moments| moments.seen.clear());
     }
 
-    fn add(&mut self, uses: &[&Use], inputs: &Inputs<'_>) -> ControlFlow<()> {
+    fn add(&mut self, uses: &[&Use], inputs: &MatmulInputs<'_>) -> ControlFlow<()> {
         self.with(|moments| {
             let result = moments.add(uses, inputs);
             moments.failure = result.err();

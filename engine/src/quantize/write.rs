@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use kernels::GgmlType;
 use rayon::prelude::*;
 
-use super::calibrated::{CalibratedRounding, Factors};
+use super::calibrated::{CalibratedRounding, MatrixFactors};
 use super::error::QuantizeError;
 use super::plan::{PlannedTensor, QuantizePlan};
 use crate::finite;
@@ -179,7 +179,7 @@ struct Weights {
     /// Importance of the columns of all matrices.
     importance: Option<Vec<f32>>,
     /// Error feedback of each matrix, or of all matrices.
-    factors: Option<Factors>,
+    factors: Option<MatrixFactors>,
 }
 
 impl Weights {

@@ -65,7 +65,7 @@ pub(super) trait Rounding {
     /// Number of elements that are rounded together.
     const STEP: usize;
 
-    /// Scales of a block, and the elements rounded so far.
+    /// Scales of a block, and its rounded elements.
     type State: Clone;
 
     /// Searches for scales of the blocks of up to [`N`] rows, with weights for each element.

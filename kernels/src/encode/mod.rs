@@ -32,7 +32,7 @@ use self::grid::{Bits, Grid, Search};
 use self::lanes::{Groups, N};
 use self::lines::{COARSE, COARSE_WEIGHTED, FINE, Limits, WEIGHTED};
 pub use self::moments::{FACTOR_ROWS, add_moments, factor_diagonal, factor_rows};
-use self::rounding::{IntLines, IntScaled, Line, Mxfp4, Nvfp4, Points, Scaled};
+use self::rounding::{GridPoints, IntLines, IntScaled, Line, Mxfp4, Nvfp4, Scaled};
 use self::scales::{Integers, Iq4, Levels, Range};
 use crate::GgmlType;
 use crate::layout::assemble::{FromLine, FromLines, FromScale, FromScales};
@@ -154,13 +154,13 @@ fn encode_with(ty: GgmlType, feedback: Option<&Feedback>, x: &[f32], out: &mut [
             PhantomData
         )),
         GgmlType::IQ4_XS => encode!(IntScaled::<BlockIQ4XS, Iq4, 1, 32, 8>(range_of(32), PhantomData)),
-        GgmlType::IQ1_S => encode!(Points::<BlockIQ1S, 8>(iq1_search::<BlockIQ1S>(32), PhantomData)),
-        GgmlType::IQ1_M => encode!(Points::<BlockIQ1M, 8>(iq1_search::<BlockIQ1M>(16), PhantomData)),
-        GgmlType::IQ2_XXS => encode!(Points::<BlockIQ2XXS, 8>(iq2_xxs_search(), PhantomData)),
-        GgmlType::IQ2_XS => encode!(Points::<BlockIQ2XS, 8>(iq2_xs_search(), PhantomData)),
-        GgmlType::IQ2_S => encode!(Points::<BlockIQ2S, 8>(iq2_s_search(), PhantomData)),
-        GgmlType::IQ3_XXS => encode!(Points::<BlockIQ3XXS, 4>(iq3_xxs_search(), PhantomData)),
-        GgmlType::IQ3_S => encode!(Points::<BlockIQ3S, 4>(iq3_s_search(), PhantomData)),
+        GgmlType::IQ1_S => encode!(GridPoints::<BlockIQ1S, 8>(iq1_search::<BlockIQ1S>(32), PhantomData)),
+        GgmlType::IQ1_M => encode!(GridPoints::<BlockIQ1M, 8>(iq1_search::<BlockIQ1M>(16), PhantomData)),
+        GgmlType::IQ2_XXS => encode!(GridPoints::<BlockIQ2XXS, 8>(iq2_xxs_search(), PhantomData)),
+        GgmlType::IQ2_XS => encode!(GridPoints::<BlockIQ2XS, 8>(iq2_xs_search(), PhantomData)),
+        GgmlType::IQ2_S => encode!(GridPoints::<BlockIQ2S, 8>(iq2_s_search(), PhantomData)),
+        GgmlType::IQ3_XXS => encode!(GridPoints::<BlockIQ3XXS, 4>(iq3_xxs_search(), PhantomData)),
+        GgmlType::IQ3_S => encode!(GridPoints::<BlockIQ3S, 4>(iq3_s_search(), PhantomData)),
         GgmlType::TQ1_0 => encode!(rounding::digits::<BlockTQ1_0>()),
         GgmlType::TQ2_0 => encode!(rounding::digits::<BlockTQ2_0>()),
         GgmlType::Q1_0 => encode!(rounding::binary()),

@@ -12,8 +12,8 @@ pub const FACTOR_ROWS: usize = 32;
 const TILE: (usize, usize) = (4, 16);
 
 for_this_cpu! {
-    /// Adds the products of a tile of columns. `at` has the row within `rows`, the column of the row, and the other column.
-    fn add_tile[][](rows: &mut [f32], at: (usize, usize, usize), n: usize, x: &[f32]) -> () = add_tile_of;
+    /// Adds the products of a tile of columns. `at` has the column of the rows and the first other column.
+    fn add_tile[][](rows: &mut [f32], at: (usize, usize), n: usize, x: &[f32]) -> () = add_tile_of;
     /// Returns the dot products of a row with 4 others.
     fn dots[][](row: &[f32], others: [&[f32]; 4]) -> [f64; 4] = dots_of;
     /// Returns the dot product of two rows.
@@ -37,7 +37,7 @@ pub fn add_moments(rows: &mut [f32], first: usize, n: usize, x: &[f32]) {
         let n_rows = TILE.0.min(n_rows - row);
         if n_rows == TILE.0 {
             for column in ((first + row) / TILE.1 * TILE.1..n_tiled).step_by(TILE.1) {
-                add_tile(&mut rows[row * n..][..TILE.0 * n], (first + row, column, 0), n, x);
+                add_tile(&mut rows[row * n..][..TILE.0 * n], (first + row, column), n, x);
             }
         }
         for row in row..row + n_rows {
@@ -52,7 +52,7 @@ pub fn add_moments(rows: &mut [f32], first: usize, n: usize, x: &[f32]) {
 
 /// See [`add_tile`].
 #[inline(always)]
-fn add_tile_of(rows: &mut [f32], (row, column, _): (usize, usize, usize), n: usize, x: &[f32]) {
+fn add_tile_of(rows: &mut [f32], (row, column): (usize, usize), n: usize, x: &[f32]) {
     let mut sums = [[0f32; TILE.1]; TILE.0];
     for x in x.chunks_exact(n) {
         let (left, right) = (&x[row..row + TILE.0], &x[column..column + TILE.1]);

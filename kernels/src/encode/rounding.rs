@@ -254,9 +254,9 @@ impl Rounding for Nvfp4 {
 }
 
 /// Types whose elements are points of a grid. The 8 elements that share signs or a shift are rounded together.
-pub(super) struct Points<B, const E: usize>(pub Search<'static, E>, pub PhantomData<B>);
+pub(super) struct GridPoints<B, const E: usize>(pub Search<'static, E>, pub PhantomData<B>);
 
-impl<B: GridBlock, const E: usize> Rounding for Points<B, E> {
+impl<B: GridBlock, const E: usize> Rounding for GridPoints<B, E> {
     const LEN: usize = 256;
     const STEP: usize = 8;
     type State = BlockParts;

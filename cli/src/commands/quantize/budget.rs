@@ -11,6 +11,7 @@ use engine::quantize::{
 use sha2::{Digest, Sha256};
 
 use super::args::{BudgetArgs, QuantizeArgs};
+use super::write;
 use crate::commands::gguf::{hexadecimal, model_sha256};
 use crate::failure::{Failure, Outcome};
 use crate::output::{OutputFile, failed};
@@ -54,7 +55,8 @@ pub fn recipe(
         (Some(size), _) => {
             let mut overrides = overrides.to_vec();
             overrides.extend(recipe.metadata());
-            size.saturating_sub(overhead(source, &plan, &overrides).map_err(of_input)?)
+            let parts = write::n_parts(args, source);
+            size.saturating_sub(overhead(source, &plan, &overrides, parts).map_err(of_input)?)
         }
         (None, bits) => {
             let n_weights: usize = plan.tensors.iter().map(|tensor| tensor.n_elements()).sum();
@@ -66,10 +68,21 @@ pub fn recipe(
     Ok(recipe)
 }
 
-/// Returns the maximum size of everything except the tensor data: metadata, tensor table, and padding.
-fn overhead(source: &GgufSet, plan: &QuantizePlan, overrides: &[(String, Value)]) -> Result<usize, QuantizeError> {
-    let (header, _) = QuantizedFile::new(source, plan, overrides).layout()?;
-    Ok(header.len() + plan.tensors.len() * source.first().header().alignment())
+/// Returns the maximum size of everything except the tensor data in all files: metadata, tensor tables, and padding.
+fn overhead(
+    source: &GgufSet,
+    plan: &QuantizePlan,
+    overrides: &[(String, Value)],
+    n_parts: usize,
+) -> Result<usize, QuantizeError> {
+    let whole = QuantizedFile::new(source, plan, overrides);
+    let mut size = plan.tensors.len() * source.first().header().alignment();
+    for part in 0..n_parts {
+        let file = whole.clone();
+        let file = if n_parts > 1 { file.of_part(part) } else { file };
+        size += file.layout()?.0.len();
+    }
+    Ok(size)
 }
 
 /// Reads a recipe, or the types of a GGUF file.

@@ -54,6 +54,15 @@ pub fn first_path(args: &QuantizeArgs, source: &GgufSet) -> PathBuf {
     }
 }
 
+/// Returns the number of files to write.
+pub fn n_parts(args: &QuantizeArgs, source: &GgufSet) -> usize {
+    if is_split(args, source) {
+        source.shards().len()
+    } else {
+        1
+    }
+}
+
 fn is_split(args: &QuantizeArgs, source: &GgufSet) -> bool {
     args.keep_split && source.shards().len() > 1
 }
