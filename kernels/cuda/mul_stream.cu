@@ -139,7 +139,7 @@ DEVICE void multiply_step(const u8 *stage, int number, float (&total)[M][N][4]) 
     }
 }
 
-// Sums of a lane, in the order in which blocks store their parts.
+// Number of sums of a lane.
 const int SUMS = M * N * 4;
 
 // Stores the block's sums. The last block of a tile adds the sums of all blocks, in the order of the parts. Returns true in

@@ -1,4 +1,4 @@
-// Columns rounded to f16, in the order in which tensor cores read them.
+// Columns rounded to f16, in the order of fragments of tensor cores.
 #pragma once
 
 // 256 values of the columns of a tile. `values[g][c][t]` are the values of group `g` (32 adjacent ones) of column `c` for

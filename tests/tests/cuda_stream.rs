@@ -28,11 +28,11 @@ fn streamed_matmuls_match_double_precision() {
     with_device("cuda_stream::streamed_matmuls_match_double_precision", || {
         for ty in TYPES {
             for (k, m, n) in [
-                (256, 5, 9),
+                (256, 60, 9),
                 (2048, 130, 16),
                 (1280, 40, 17),
-                (512, 3, 64),
-                (512, 5, 100),
+                (512, 50, 64),
+                (512, 70, 100),
             ] {
                 let mut s = Sketch::new(Precision::Fast);
                 let w = s.values(ty, [k, m, 1, 1]);
@@ -56,7 +56,7 @@ fn streamed_matmuls_match_double_precision() {
                     } else {
                         nmse(want, got)
                     };
-                    assert!(error < 1e-6, "{ty}, {k} x {m}, column {c} of {n}: {error:.2e}");
+                    assert!(error < 2e-6, "{ty}, {k} x {m}, column {c} of {n}: {error:.2e}");
                 }
             }
         }

@@ -38,6 +38,7 @@ mod inputs;
 mod media;
 mod media_error;
 mod memory;
+mod output_rows;
 mod outputs;
 mod padding;
 mod pages;

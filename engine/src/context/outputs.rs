@@ -8,7 +8,6 @@ use super::DecodeError;
 use super::batch::BatchToken;
 use super::pooled::Pooled;
 use super::result_rows::{ResultRows, number_rows};
-use super::runner::ComputedGraph;
 use super::settings::Settings;
 
 /// Outputs of the last batch, and their assignment to tokens or sequences.
@@ -18,17 +17,17 @@ pub(super) struct Outputs {
     /// Output row of each token of the batch, if any.
     rows: Vec<Option<u32>>,
     /// Best logits of tokens whose other logits are not needed.
-    best: ResultRows,
+    pub(super) best: ResultRows,
     /// Number of best logits per row; 0 if no token is limited to them.
-    n_best: usize,
+    pub(super) n_best: usize,
     /// Storage of each output row. Empty if row `i` is row `i` of `found`.
-    stored: Vec<StoredRow>,
+    pub(super) stored: Vec<StoredRow>,
     pooled: Pooled,
 }
 
 /// Index of an output row among the rows of its kind.
 #[derive(Clone, Copy)]
-enum StoredRow {
+pub(super) enum StoredRow {
     All(u32),
     Best(u32),
 }
@@ -67,42 +66,6 @@ impl Outputs {
         if self.are_pooled() {
             self.n_best = 0;
         }
-    }
-
-    /// Reads the output rows of a ubatch: the best logits of limited tokens if the device can find them, and all
-    /// logits of other tokens. Reads may stay pending until [`Outputs::complete`].
-    pub fn read(
-        &mut self,
-        tokens: &[BatchToken],
-        width: usize,
-        computed: &mut ComputedGraph<'_>,
-    ) -> Result<(), DecodeError> {
-        let n_rows = self.n_rows(tokens);
-        if n_rows == 0 {
-            return Ok(());
-        }
-        let first = self.found.n_rows(width) as u32;
-        if self.n_best == 0 {
-            return Ok(self.found.read(n_rows, width, |rows| computed.read_result(rows))?);
-        }
-        let Some(pending) = computed.read_best(n_rows, self.n_best)? else {
-            self.stored.extend((first..).take(n_rows).map(StoredRow::All));
-            return Ok(self.found.read(n_rows, width, |rows| computed.read_result(rows))?);
-        };
-        let n_words = BestLogits::n_words(self.n_best);
-        let first_best = self.best.n_rows(n_words) as u32;
-        self.best.append_pending(n_rows, n_words, pending);
-        for (row, token) in tokens.iter().filter(|t| t.output).enumerate() {
-            if token.n_best > 0 {
-                self.stored.push(StoredRow::Best(first_best + row as u32));
-                continue;
-            }
-            let at = self.found.n_rows(width) as u32;
-            self.stored.push(StoredRow::All(at));
-            self.found
-                .read(1, width, |values| computed.read_result_row(row, values))?;
-        }
-        Ok(())
     }
 
     /// Waits for pending reads.

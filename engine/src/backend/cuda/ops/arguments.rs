@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::unplanned::{Unplanned, size};
-use crate::graph::Tensor;
+use crate::graph::{ROPE_AXES, Tensor};
 
 /// A tensor.
 #[repr(C)]
@@ -83,4 +83,34 @@ impl TensorArg {
 pub(super) struct ErrorArg {
     pub(super) record: u64,
     pub(super) node: u32,
+}
+
+/// Parameters of the RoPE angles, laid out like the struct in `rope.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
+pub(in super::super) struct RopeArg {
+    pub(super) positions: TensorArg,
+    pub(super) factors: TensorArg,
+    pub(super) step: f32,
+    pub(super) freq_scale: f32,
+    pub(super) ext_factor: f32,
+    pub(super) magnitude: f32,
+    pub(super) low: f32,
+    pub(super) high: f32,
+    pub(super) n_dims: i32,
+    pub(super) n_axes: i32,
+    pub(super) every: i32,
+    pub(super) inverse: i32,
+    pub(super) sections: [i32; ROPE_AXES],
+    pub(super) interleaved: i32,
+    pub(super) padding: i32,
+    /// Table of sines and cosines; 0 if the kernel computes them.
+    pub(super) table: u64,
+}
+
+impl RopeArg {
+    /// Returns the operands that the angles depend on.
+    pub(in super::super) fn operands(&self) -> [TensorArg; 2] {
+        [self.positions, self.factors]
+    }
 }

@@ -5,8 +5,8 @@ use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
 
 use super::super::kernel::{HEADS, Kernel};
-use super::arguments::{ErrorArg, TensorArg};
-use super::rope::{self, RopeArg};
+use super::arguments::{ErrorArg, RopeArg, TensorArg};
+use super::rope;
 use super::task::Task;
 use super::unplanned::{Unplanned, size};
 use crate::graph::{NO_ROW, Op, TensorId};

@@ -24,12 +24,11 @@ mod visible;
 
 use kernels::{GgmlType, Precision};
 
-pub(super) use self::arguments::TensorArg;
+pub(super) use self::arguments::{RopeArg, TensorArg};
 pub(super) use self::attention::{QuantizedAttention, ROUNDED_TOGETHER};
 pub(super) use self::experts::{Gate, MAX_EXPERTS, MAX_USED, Routing, WeightedSum};
 pub(super) use self::heads::{Heads, MAX_HEAD, MAX_SECTIONS, Section};
 pub(super) use self::matmul::{has_few_columns, pays_to_bring_weights};
-pub(super) use self::rope::RopeArg;
 pub(super) use self::rows::{MAX_ADDED, Normed};
 pub(super) use self::skinny::{MAX_ADDS, Part, Products};
 use self::task::Task;

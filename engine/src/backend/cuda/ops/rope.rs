@@ -5,40 +5,10 @@ use std::f64::consts::PI;
 use bytemuck::{Pod, Zeroable};
 
 use super::super::kernel::{ANGLES, Kernel, ROPE};
-use super::arguments::TensorArg;
+use super::arguments::{RopeArg, TensorArg};
 use super::task::Task;
 use super::unplanned::{Unplanned, size};
-use crate::graph::{ROPE_AXES, Rope, RopeKind};
-
-/// Parameters of the RoPE angles, laid out like the struct in `rope.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
-pub(in super::super) struct RopeArg {
-    positions: TensorArg,
-    factors: TensorArg,
-    step: f32,
-    freq_scale: f32,
-    ext_factor: f32,
-    magnitude: f32,
-    low: f32,
-    high: f32,
-    n_dims: i32,
-    n_axes: i32,
-    every: i32,
-    inverse: i32,
-    sections: [i32; ROPE_AXES],
-    interleaved: i32,
-    padding: i32,
-    /// Table of sines and cosines; 0 if the kernel computes them.
-    table: u64,
-}
-
-impl RopeArg {
-    /// Returns the operands that the angles depend on.
-    pub(in super::super) fn operands(&self) -> [TensorArg; 2] {
-        [self.positions, self.factors]
-    }
-}
+use crate::graph::{Rope, RopeKind};
 
 /// Maximum size of a table in bytes. Larger steps compute the angles of each layer.
 const MAX_TABLE: usize = 1 << 20;

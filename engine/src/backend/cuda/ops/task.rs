@@ -6,8 +6,7 @@ use kernels::Precision;
 use super::super::context::LaunchShape;
 use super::super::gpu::Gpu;
 use super::super::kernel::Kernel;
-use super::arguments::{ErrorArg, TensorArg};
-use super::rope::RopeArg;
+use super::arguments::{ErrorArg, RopeArg, TensorArg};
 use super::unplanned::Unplanned;
 use crate::graph::{Graph, Tensor, TensorId};
 
