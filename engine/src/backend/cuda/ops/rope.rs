@@ -8,7 +8,7 @@ use super::super::kernel::{ANGLES, Kernel, ROPE};
 use super::arguments::{RopeArg, TensorArg};
 use super::task::Task;
 use super::unplanned::{Unplanned, size};
-use crate::graph::{Rope, RopeKind};
+use crate::graph::{ROPE_AXES, Rope, RopeKind};
 
 /// Maximum size of a table in bytes. Larger steps compute the angles of each layer.
 const MAX_TABLE: usize = 1 << 20;
