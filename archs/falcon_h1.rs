@@ -55,12 +55,6 @@ arch_macros::arch! {
                 times first("ssm_in_multiplier", 1.0) * first(at("ssm_multipliers", 3), 1.0)
                 and ".mamba.in_proj" rows 2 * d_inner + 2 * n_group * d_state..2 * d_inner + 2 * n_group * d_state + n_ssm
                 times first("ssm_in_multiplier", 1.0) * first(at("ssm_multipliers", 4), 1.0);
-            conv <- ".mamba.conv1d" squeeze;
-            conv_b <- ".mamba.conv1d.bias";
-            dt_b <- ".mamba.dt_bias";
-            ssm_a <- ".mamba.A_log" exp neg heads n_ssm;
-            ssm_d <- ".mamba.D" heads n_ssm;
-            ssm_norm <- ".mamba.norm" heads n_group;
             ssm_out <- ".mamba.out_proj" times first("ssm_out_multiplier", 1.0);
             wq <- ".self_attn.q_proj" times first("attention_in_multiplier", 1.0);
             wk <- ".self_attn.k_proj" times first("attention_in_multiplier", 1.0) * first("key_multiplier", 1.0);

@@ -54,14 +54,6 @@ arch_macros::arch! {
         use_rope = first("position_embedding_type", text("nope")) == text("rope");
         check first("mamba_proj_bias", false) == false, "mamba_proj_bias is not supported";
         layer {
-            ssm_in <- ".mamba.in_proj";
-            conv <- ".mamba.conv1d" squeeze;
-            conv_b <- ".mamba.conv1d.bias";
-            dt_b <- ".mamba.dt_bias";
-            ssm_a <- ".mamba.A_log" exp neg heads n_ssm;
-            ssm_d <- ".mamba.D" heads n_ssm;
-            ssm_norm <- ".mamba.norm" heads n_group;
-            ssm_out <- ".mamba.out_proj";
             router <- ".block_sparse_moe.router.layer" or ".block_sparse_moe.router";
             gate_exps <- ".block_sparse_moe.input_linear" split 0 / 2 or ".block_sparse_moe.experts.gate_up_proj" split 0 / 2;
             up_exps <- ".block_sparse_moe.input_linear" split 1 / 2 or ".block_sparse_moe.experts.gate_up_proj" split 1 / 2;

@@ -25,14 +25,14 @@ fragment! {
     }
 
     checkpoint {
-        ssm_in <- ".mixer.in_proj";
-        conv <- ".mixer.conv1d" squeeze;
-        conv_b <- ".mixer.conv1d.bias";
-        dt_b <- ".mixer.dt_bias";
-        ssm_a <- ".mixer.A_log" exp neg heads n_ssm;
-        ssm_d <- ".mixer.D" heads n_ssm;
-        ssm_norm <- ".mixer.norm" heads n_group;
-        ssm_out <- ".mixer.out_proj";
+        ssm_in <- ".mixer.in_proj" or ".mamba.in_proj";
+        conv <- ".mixer.conv1d" squeeze or ".mamba.conv1d" squeeze;
+        conv_b <- ".mixer.conv1d.bias" or ".mamba.conv1d.bias";
+        dt_b <- ".mixer.dt_bias" or ".mamba.dt_bias";
+        ssm_a <- ".mixer.A_log" exp neg heads n_ssm or ".mamba.A_log" exp neg heads n_ssm;
+        ssm_d <- ".mixer.D" heads n_ssm or ".mamba.D" heads n_ssm;
+        ssm_norm <- ".mixer.norm" heads n_group or ".mamba.norm" heads n_group;
+        ssm_out <- ".mixer.out_proj" or ".mamba.out_proj";
     }
 
     fn mixer(x: [n_embd, T]) {

@@ -12,7 +12,7 @@ use super::decode::{Scales, decode, number};
 use super::packed::PackedData;
 use super::repack::Repacked;
 use super::safetensors::SourceType;
-use super::view::{Run, View};
+use super::view::View;
 
 /// Units that a thread converts at a time.
 const CHUNK: usize = 1 << 15;
@@ -199,7 +199,7 @@ impl TensorData<'_> {
             let n = (piece.view.n_elements() - start).min(out.len() / unit);
             let (now, rest) = out.split_at_mut(n * unit);
             let fault = if let Some(blocks) = &piece.blocks {
-                blocks.fill(piece, start, now);
+                blocks.fill(&piece.view, piece.bytes, start, now);
                 None
             } else if piece.is_stored_as(self.ty) {
                 piece.copy(start, now);
@@ -218,16 +218,18 @@ impl TensorData<'_> {
     /// Decodes, changes, and encodes elements. Returns the first value that is not finite, with its index.
     fn convert(&self, piece: &Piece<'_>, start: usize, out: &mut [u8], values: &mut Vec<f32>) -> Option<(usize, f64)> {
         values.clear();
-        piece.runs(start, out.len() / self.ty.block_bytes(), |run| {
-            let first = values.len();
-            match &piece.packed {
-                Some(packed) => packed.decode(run, values),
-                None => decode(piece.ty, piece.bytes, run, values),
-            }
-            if let Some(scales) = &piece.scales {
-                scales.apply(run, &mut values[first..]);
-            }
-        });
+        piece
+            .view
+            .each(start..start + out.len() / self.ty.block_bytes(), |run| {
+                let first = values.len();
+                match &piece.packed {
+                    Some(packed) => packed.decode(run, values),
+                    None => decode(piece.ty, piece.bytes, run, values),
+                }
+                if let Some(scales) = &piece.scales {
+                    scales.apply(run, &mut values[first..]);
+                }
+            });
         for change in piece.changes {
             values.iter_mut().for_each(|value| *value = change.apply(*value));
         }
@@ -277,20 +279,11 @@ impl Piece<'_> {
         Some(&self.bytes[elements.start * size..elements.end * size])
     }
 
-    /// Calls `f` with the runs of `n` elements.
-    pub fn runs(&self, start: usize, n: usize, mut f: impl FnMut(Run)) {
-        let done: Result<(), std::convert::Infallible> = self.view.runs(start..start + n, |run| {
-            f(run);
-            Ok(())
-        });
-        let Ok(()) = done;
-    }
-
     /// Copies elements that need no conversion.
     fn copy(&self, start: usize, out: &mut [u8]) {
         let size = self.ty.bytes();
         let mut rest = out;
-        self.runs(start, rest.len() / size, |run| {
+        self.view.each(start..start + rest.len() / size, |run| {
             let (now, after) = std::mem::take(&mut rest).split_at_mut(run.n * size);
             if run.stride == 1 {
                 now.copy_from_slice(&self.bytes[run.start * size..][..run.n * size]);

@@ -35,7 +35,7 @@ pub fn open_model(path: &Path, archs: &[Registered]) -> Result<GgufSet, ModelErr
 /// Reads the header of a model: of a GGUF file, or of the file that a checkpoint would be converted to.
 ///
 /// # Errors
-/// As [`open_model`].
+/// Errors of [`open_model`].
 pub fn open_model_header(path: &Path, archs: &[Registered]) -> Result<Gguf, ModelError> {
     if !is_checkpoint(path) {
         return Ok(Gguf::open_header(path)?);
@@ -72,7 +72,7 @@ impl Conversion {
     /// when they are read, and each file of the checkpoint is another part.
     ///
     /// # Errors
-    /// As [`Conversion::header`].
+    /// Errors of [`Conversion::header`].
     pub fn into_set(self, path: &Path) -> Result<GgufSet, CheckpointError> {
         let header = self.header()?;
         let files = self.shards().files();

@@ -6,7 +6,7 @@
 //! - `safetensors`, `shards`: checked headers, and the tensors of all files
 //! - `config`, `setting`: `config.json`, the values of settings, and the values of metadata keys
 //! - `view`, `data`, `decode`, `repack`: steps of a mapping, and the converted elements
-//! - `packed`: matrices of GPTQ, AWQ, and NVFP4 checkpoints
+//! - `packing`, `packed`: matrices of GPTQ, AWQ, and NVFP4 checkpoints
 //! - `rope`, `tokenizer`: rotary scaling and vocabularies
 //! - `plan`, `write`, `in_place`: a checked plan, the writer of its file, and the checkpoint as an open model
 //! - `adapter`: low-rank adapters
@@ -18,6 +18,7 @@ mod decode;
 mod error;
 mod in_place;
 mod packed;
+mod packing;
 mod plan;
 mod repack;
 mod rope;

@@ -11,7 +11,8 @@ use kernels::GgmlType;
 use super::config::{Config, Evaluator, Setting};
 use super::data::{BadElement, DataChange, Piece, TensorData};
 use super::decode::Scales;
-use super::packed::{PackedMatrix, packed_matrices};
+use super::packed::PackedMatrix;
+use super::packing::packed_matrices;
 use super::repack::Repacked;
 use super::safetensors::{SourceTensor, SourceType};
 use super::setting::{paths, typed};
@@ -183,7 +184,10 @@ impl Conversion {
     pub(super) fn data<'a>(&'a self, t: &'a ConvertedTensor) -> TensorData<'a> {
         let pieces = t.from.iter().zip(&t.parts).filter_map(|(name, part)| {
             let source = self.shards.get(name)?;
-            let packed = self.shards.packed(name).map(|matrix| matrix.data(&self.shards));
+            let packed = self
+                .shards
+                .packed(name)
+                .map(|matrix| matrix.data(|part| self.shards.data(part)));
             let (blocks, packed) = match (t.ty, packed) {
                 (GgmlType::MXFP4, _) => {
                     let exponents = self.shards.data(&mxfp4_scales(name));

@@ -1,7 +1,7 @@
 //! Blocks of quantized checkpoints that a GGUF type holds exactly, in another order of their bits.
 
-use super::data::Piece;
 use super::packed::PackedData;
+use super::view::View;
 
 /// Elements of a block of MXFP4.
 pub const MXFP4_BLOCK: usize = 32;
@@ -15,20 +15,20 @@ pub enum Repacked<'a> {
 }
 
 impl Repacked<'_> {
-    /// Writes consecutive blocks of the view of a piece.
-    pub fn fill(&self, piece: &Piece<'_>, start: usize, out: &mut [u8]) {
+    /// Writes consecutive blocks of a view of `bytes`.
+    pub fn fill(&self, view: &View, bytes: &[u8], start: usize, out: &mut [u8]) {
         match self {
             Repacked::Mxfp4 { exponents } => {
                 let mut blocks = out.as_chunks_mut::<17>().0.iter_mut();
-                piece.runs(start, blocks.len(), |run| {
+                view.each(start..start + blocks.len(), |run| {
                     for (i, block) in run.indices().zip(&mut blocks) {
-                        mxfp4(&piece.bytes[i * 16..(i + 1) * 16], exponents[i], block);
+                        mxfp4(&bytes[i * 16..(i + 1) * 16], exponents[i], block);
                     }
                 });
             }
             Repacked::Packed(data, n_bytes) => {
                 let mut blocks = out.chunks_exact_mut(*n_bytes);
-                piece.runs(start, blocks.len(), |run| {
+                view.each(start..start + blocks.len(), |run| {
                     run.indices()
                         .zip(&mut blocks)
                         .for_each(|(i, block)| data.block(i, block));

@@ -113,7 +113,7 @@ impl Shards {
         self.names.get(name).map(|&(shard, i)| &self.shards[shard].tensors[i])
     }
 
-    /// Returns the bytes of a tensor; empty if the checkpoint has no such tensor.
+    /// Returns the bytes of a tensor, also if a matrix of equal name hides it; empty if no tensor has this name.
     pub fn data(&self, name: &str) -> &[u8] {
         let found = self.names.get(name).map(|&(shard, i)| {
             let shard = &self.shards[shard];

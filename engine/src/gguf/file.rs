@@ -58,8 +58,8 @@ impl GgufFile {
         })
     }
 
-    /// Creates a file from a header without overlapping or misplaced tensors, and contents of any format in which the
-    /// tensors of the header are.
+    /// Creates a file from a header without overlapping or misplaced tensors, and contents of any format that has the
+    /// tensors of the header.
     pub(crate) fn of_parts(path: &Path, header: Gguf, mapping: Arc<Mapping>) -> GgufFile {
         GgufFile {
             path: path.to_owned(),
