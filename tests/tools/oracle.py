@@ -76,6 +76,10 @@ FAMILIES = {
     "gemma": TIED,
     "gemma2": TIED | WINDOW | dict(query_pre_attn_scalar=16),
     "gemma3_text": TIED | WINDOW | dict(num_hidden_layers=7, query_pre_attn_scalar=16),
+    "gemma4_text": TIED | WINDOW | dict(num_hidden_layers=5, global_head_dim=32, num_kv_shared_layers=2, final_logit_softcapping=30.0,
+                                        layer_types=["sliding_attention"] + ["sliding_attention", "full_attention"] * 2,
+                                        hidden_size_per_layer_input=32, vocab_size_per_layer_input=128, enable_moe_block=True,
+                                        use_double_wide_mlp=True, top_k_experts=2, num_experts=8, moe_intermediate_size=32),
     "glm": {},
     "glm4": {},
     "glm4_moe": ROUTED | dict(n_group=1, topk_group=1, num_nextn_predict_layers=0, use_qk_norm=True),
@@ -147,10 +151,18 @@ PUBLISHED = {
 ENCODERS = ("bert", "eurobert", "modernbert", "nomic_bert")
 
 
+def has(config, name):
+    """Whether a configuration has a setting, also if layers have different values."""
+    try:
+        return hasattr(config, name)
+    except Exception:
+        return True
+
+
 def configuration(family):
     """The configuration of a family: its settings, and of SIZES those that it knows."""
     known = AutoConfig.for_model(family)
-    settings = {name: value for name, value in SIZES.items() if hasattr(known, name)} | FAMILIES[family]
+    settings = {name: value for name, value in SIZES.items() if has(known, name)} | FAMILIES[family]
     if family == "falcon":
         del settings["head_dim"]
     rotation = getattr(known, "rope_parameters", None)

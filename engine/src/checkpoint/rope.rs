@@ -68,6 +68,14 @@ impl Scaling<'_> {
 }
 
 impl Scaling<'_> {
+    /// Returns factors that rotate only the first pairs, at the frequencies of a head without other pairs.
+    fn proportional(&self) -> Factors {
+        let part = self.number("partial_rotary_factor").unwrap_or(1.0);
+        let n_rotated = (self.n_rot as f64 * part / 2.0) as usize;
+        let of = |i: usize| if i < n_rotated { 1.0 } else { 1e30 };
+        vec![("rope_freqs", (0..self.n_rot / 2).map(of).collect())]
+    }
+
     /// Returns the original context length, the attention factor, and the frequency factors of LongRoPE.
     fn longrope(&self) -> Result<(f64, f64, Factors), CheckpointError> {
         let trained = self.config.number("max_position_embeddings");
@@ -144,6 +152,7 @@ pub fn scaling(
             Ok(Vec::new())
         }
         "llama3" => s.llama3(freq_base),
+        "proportional" => Ok(s.proportional()),
         "longrope" | "su" => {
             metadata.insert(key("type"), "longrope");
             let (original, attention, factors) = s.longrope()?;
