@@ -37,7 +37,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens];
+        let x = with_media(token_embd[tokens]);
         for layer {
             let h = rms_norm(x, attn_norm);
             x += if recurrent { short_conv_mixer(h) } else { attend(h, window = sliding(n_swa, n_swa > 0)) };

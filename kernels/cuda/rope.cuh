@@ -18,7 +18,8 @@ DEVICE int axis_of(const Rope &p, int pair) {
     int at = pair % max(t + h + w + p.sections[3], 1);
     if (p.interleaved) {
         int axis = at % 3;
-        return at < 3 * (axis == 0 ? t : axis == 1 ? h : w) ? axis : 3;
+        if (at < 3 * (axis == 0 ? t : axis == 1 ? h : w)) return axis;
+        return at >= t + h + w ? 3 : 0;
     }
     return (at >= t) + (at >= t + h) + (at >= t + h + w);
 }

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use engine::builder::ImageSize;
 use engine::context::{
-    Batch, ContextError, ContextParams, ImageSizes, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows, SeqSet,
+    Batch, ContextError, ContextParams, ImageSizes, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows, Pixels, SeqSet,
 };
 use engine::model::{LoadParams, MediaUse, Model, ModelError, TextPart};
 use engine::sample::Token;
 use engine::vocab::Vocab;
-use media::image::{Filter, RgbImage, decode, resize, size};
+use media::image::{Filter, RgbImage, crop, decode, pad, resize, size};
 use media::{Limits, MediaError as DecodeError};
 
 use crate::template::{Prompt, PromptTemplate, Rendered};
@@ -137,10 +138,8 @@ impl Projector {
     /// # Errors
     /// [`ImageError`] if the file exceeds a limit or cannot be decoded, or the encoder fails.
     pub fn encode(&mut self, file: &[u8], limits: &Limits) -> Result<Arc<MediaRows>, ImageError> {
-        let image = decoded(&self.encoder, file, limits)?;
-        Ok(self
-            .encoder
-            .encode(image.width as usize, image.height as usize, &image.data)?)
+        let (parts, texts) = decoded(&self.encoder, file, limits)?;
+        Ok(self.encoder.encode_parts(&pixels(&parts), texts)?)
     }
 
     /// Sets a flag that cancels encoding.
@@ -168,13 +167,12 @@ impl Projector {
     /// # Errors
     /// [`ImageError`] if the file cannot be decoded, or the encoder fails.
     pub fn rows(&mut self, file: &[u8]) -> Result<Arc<MediaRows>, ImageError> {
-        let image = decoded(&self.encoder, file, &Limits::default())?;
-        let (width, height) = (image.width as usize, image.height as usize);
-        let id = self.encoder.id_of(width, height, &image.data);
+        let (parts, texts) = decoded(&self.encoder, file, &Limits::default())?;
+        let id = self.encoder.id_of_parts(&pixels(&parts));
         if let Some(rows) = self.recent.get(id) {
             return Ok(rows);
         }
-        let rows = self.encoder.encode(width, height, &image.data)?;
+        let rows = self.encoder.encode_parts(&pixels(&parts), texts)?;
         self.recent.push(rows.clone());
         Ok(rows)
     }
@@ -199,6 +197,15 @@ impl ImageLayout {
     pub fn n_rows(&self, file: &[u8], limits: &Limits) -> Result<usize, ImageError> {
         let (width, height) = size(file, limits)?;
         Ok(self.sizes.n_rows(width as usize, height as usize)?)
+    }
+
+    /// Returns the texts between the rows of an image file in memory, each with the number of rows before it.
+    ///
+    /// # Errors
+    /// As for [`ImageLayout::n_rows`].
+    pub fn texts(&self, file: &[u8], limits: &Limits) -> Result<Vec<(usize, String)>, ImageError> {
+        let (width, height) = size(file, limits)?;
+        Ok(self.sizes.texts(width as usize, height as usize)?)
     }
 
     /// Tokenizes a prompt. Each [`IMAGE_MARK`] becomes the rows of the next image, with the texts around it. Without a
@@ -247,7 +254,8 @@ pub(crate) fn model_and_texts(
         });
     }
     let vocab = language.vocab();
-    let mut tags = around.iter().flat_map(|text| tags(text));
+    let between = model.image_rules().map_or_else(Vec::new, |rules| rules.texts());
+    let mut tags = around.iter().chain(&between).flat_map(|text| tags(text));
     let missing = tags.find(|tag| vocab.tokenize(tag, false, true).len() != 1);
     if let Some(token) = missing.map(str::to_owned) {
         let projector = path.to_owned();
@@ -277,7 +285,13 @@ pub(crate) fn tokenize(
         if i > 0
             && let Some(image) = images.next()
         {
-            tokens.extend_from_slice(image.tokens());
+            let mut from = 0;
+            for (row, text) in image.texts() {
+                tokens.extend_from_slice(image.tokens().get(from..*row).unwrap_or_default());
+                tokens.extend(vocab.tokenize(text, false, true));
+                from = *row;
+            }
+            tokens.extend_from_slice(image.tokens().get(from..).unwrap_or_default());
         }
         tokens.extend(match mark {
             Some(mark) => vocab.tokenize_marked(piece, add_special, mark),
@@ -298,22 +312,58 @@ pub(crate) fn tokenize(
 /// # Errors
 /// [`ImageError`] if the file cannot be decoded, or the encoder fails.
 pub fn encode_image(encoder: &mut MediaEncoder, file: &[u8]) -> Result<Arc<MediaRows>, ImageError> {
-    let image = decoded(encoder, file, &Limits::default())?;
-    Ok(encoder.encode(image.width as usize, image.height as usize, &image.data)?)
+    let (parts, texts) = decoded(encoder, file, &Limits::default())?;
+    Ok(encoder.encode_parts(&pixels(&parts), texts)?)
 }
 
-/// Decodes an image and resizes it to the size that the encoder takes.
-fn decoded(encoder: &MediaEncoder, file: &[u8], limits: &Limits) -> Result<RgbImage, ImageError> {
+/// Parts of an image, and the texts between their rows.
+type Parts = (Vec<RgbImage>, Vec<(usize, String)>);
+
+/// Decodes an image, and resizes and splits it as the encoder takes it.
+fn decoded(encoder: &MediaEncoder, file: &[u8], limits: &Limits) -> Result<Parts, ImageError> {
     let rules = encoder.rules();
     let filter = match rules.resize {
         engine::builder::Filter::Bilinear => Filter::Bilinear,
         engine::builder::Filter::Bicubic => Filter::Bicubic,
         engine::builder::Filter::Lanczos => Filter::Lanczos,
     };
-    let image = decode(file, limits)?;
-    let [width, height] = encoder.sizes().target(image.width as usize, image.height as usize)?;
-    // The rules limit both sides to about 16384 pixels.
-    Ok(resize(&image, width as u32, height as u32, filter))
+    let mut image = decode(file, limits)?;
+    let (width, height) = (image.width as usize, image.height as usize);
+    let texts = encoder.sizes().texts(width, height)?;
+    if matches!(rules.size, ImageSize::Padded(_)) {
+        image = square(&image, encoder.mean_color());
+    }
+    let mut resized: Option<RgbImage> = None;
+    let mut parts = Vec::new();
+    for part in encoder.sizes().parts(width, height)? {
+        // The rules limit both sides to about 16384 pixels.
+        let [width, height] = part.resized.map(|side| side as u32);
+        let whole = match resized.take() {
+            Some(whole) if [whole.width, whole.height] == [width, height] => whole,
+            _ => resize(&image, width, height, filter),
+        };
+        let ([left, top], [width, height]) = (part.at.map(|at| at as i64), part.size.map(|side| side as u32));
+        parts.push(crop(&whole, left, top, width, height));
+        resized = Some(whole);
+    }
+    Ok((parts, texts))
+}
+
+/// Extends the shorter side of an image by borders of a color. The border after the image is larger by the odd pixel.
+fn square(image: &RgbImage, color: [u8; 3]) -> RgbImage {
+    let side = image.width.max(image.height);
+    let (across, down) = (side - image.width, side - image.height);
+    pad(image, across / 2, down / 2, across.div_ceil(2), down.div_ceil(2), color)
+}
+
+/// Returns the colors of the parts of an image.
+fn pixels(parts: &[RgbImage]) -> Vec<Pixels<'_>> {
+    let colors = parts.iter().map(|part| Pixels {
+        width: part.width as usize,
+        height: part.height as usize,
+        rgb: &part.data,
+    });
+    colors.collect()
 }
 
 /// Returns the texts before and after the rows of a medium.

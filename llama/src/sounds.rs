@@ -152,6 +152,17 @@ impl MediaLayout {
         }
     }
 
+    /// Returns the texts between the rows of a file in memory, each with the number of rows before it.
+    ///
+    /// # Errors
+    /// As for [`MediaLayout::n_rows`].
+    pub fn texts(&self, file: &[u8], limits: &Limits) -> Result<Vec<(usize, String)>, SoundError> {
+        match self {
+            MediaLayout::Image(layout) => Ok(layout.texts(file, limits)?),
+            MediaLayout::Audio(_) => Ok(Vec::new()),
+        }
+    }
+
     /// Tokenizes a prompt like [`ImageLayout::tokenized`].
     pub fn tokenized(
         &self,

@@ -323,6 +323,7 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
             layer: row.layer,
         },
         parts: Vec::new(),
+        value: None,
     };
     let leafs: Vec<_> = rows.iter().map(leaf).collect();
     let mut g = Graph::new();

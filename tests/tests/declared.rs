@@ -255,6 +255,7 @@ fn leafs(rows: &[TableRow]) -> Vec<WeightLeaf> {
             layer: row.layer,
         },
         parts: Vec::new(),
+        value: None,
     };
     rows.iter().map(leaf).collect()
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use engine::builder::{Filter, ImageRules, ImageSize};
+use engine::builder::{Filter, ImageRules, ImageSize, Split, TileGrid, TileRules};
 use engine::conformance::{CheckParams, Draft};
 use engine::context::{
     Batch, Context, ContextError, ContextParams, DecodeError, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows, SeqSet,
@@ -20,161 +20,10 @@ use tests::emulator::with_device;
 use tests::{data_dir, exact, nmse, place_on};
 
 use crate::cuda::card;
+use crate::encoder_families::{FAMILIES, Family};
 
 /// Token that stands for a row in the recordings.
 const PLACEHOLDER: i32 = 127;
-
-/// Sizes of a language model.
-type Sizes = &'static [(&'static str, f64)];
-
-/// An encoder with a language model that takes its rows.
-struct Family {
-    /// Name of the recordings.
-    name: &'static str,
-    encoder: &'static str,
-    /// Sizes of the encoder, in addition to those of its declaration.
-    encoder_sizes: Sizes,
-    text: &'static str,
-    /// Width and height of the image in pixels.
-    image: [usize; 2],
-    sizes: Sizes,
-    /// Tensors of the encoder that the published model has no bias for.
-    without_bias: &'static [&'static str],
-    /// Optional tensors of the language model.
-    text_optional: &'static [&'static str],
-    /// Tensors of the language model that have a bias.
-    text_biases: &'static [&'static str],
-}
-
-const FAMILIES: [Family; 6] = [
-    // The window hides the first tokens from the last rows of the image.
-    Family {
-        name: "gemma3",
-        encoder: "gemma3",
-        encoder_sizes: &[],
-        text: "gemma3",
-        image: [112, 112],
-        sizes: &[
-            ("n_embd", 64.0),
-            ("n_head", 4.0),
-            ("n_head_kv", 2.0),
-            ("head_dim", 32.0),
-            ("head_dim_v", 32.0),
-            ("n_layer", 3.0),
-            ("n_ff", 96.0),
-            ("n_vocab", 128.0),
-            ("n_swa", 20.0),
-            ("swa_pattern", 2.0),
-        ],
-        without_bias: &[],
-        text_optional: &[],
-        text_biases: &[],
-    },
-    Family {
-        name: "idefics3",
-        encoder: "idefics3",
-        encoder_sizes: &[],
-        text: "llama",
-        image: [112, 112],
-        sizes: &[
-            ("n_embd", 64.0),
-            ("n_head", 4.0),
-            ("n_head_kv", 2.0),
-            ("n_layer", 2.0),
-            ("n_ff", 96.0),
-            ("n_vocab", 128.0),
-        ],
-        without_bias: &["mm.model.fc"],
-        text_optional: &[],
-        text_biases: &[],
-    },
-    // The image is not a square, nor are its sides multiples of a window.
-    Family {
-        name: "qwen2vl_merger",
-        encoder: "qwen2vl_merger",
-        encoder_sizes: &[],
-        text: "qwen2vl",
-        image: [112, 80],
-        sizes: &[
-            ("n_embd", 64.0),
-            ("n_head", 4.0),
-            ("n_head_kv", 2.0),
-            ("n_layer", 3.0),
-            ("n_ff", 96.0),
-            ("n_vocab", 128.0),
-            ("rms_norm_eps", 1e-5),
-        ],
-        without_bias: &["v.patch_embd"],
-        text_optional: &[],
-        text_biases: &["attn_q", "attn_k", "attn_v"],
-    },
-    Family {
-        name: "qwen2.5vl_merger",
-        encoder: "qwen2.5vl_merger",
-        encoder_sizes: &[],
-        text: "qwen2vl",
-        image: [112, 80],
-        sizes: &[
-            ("n_embd", 64.0),
-            ("n_head", 4.0),
-            ("n_head_kv", 2.0),
-            ("n_layer", 3.0),
-            ("n_ff", 96.0),
-            ("n_vocab", 128.0),
-            ("rms_norm_eps", 1e-5),
-        ],
-        without_bias: &["v.patch_embd"],
-        text_optional: &[],
-        text_biases: &["attn_q", "attn_k", "attn_v"],
-    },
-    Family {
-        name: "qwen3vl_merger",
-        encoder: "qwen3vl_merger",
-        encoder_sizes: &[],
-        text: "qwen3vl",
-        image: [112, 80],
-        sizes: &[
-            ("n_embd", 64.0),
-            ("n_head", 4.0),
-            ("n_head_kv", 2.0),
-            ("n_layer", 3.0),
-            ("n_ff", 96.0),
-            ("n_vocab", 128.0),
-            ("n_deep", 2.0),
-        ],
-        without_bias: &[],
-        text_optional: &[],
-        text_biases: &[],
-    },
-    // No features for the first layers, gated delta nets, and partial rotation.
-    Family {
-        name: "qwen35",
-        encoder: "qwen3vl_merger",
-        encoder_sizes: &[("deep", 0.0)],
-        text: "qwen35",
-        image: [112, 80],
-        sizes: &[
-            ("n_embd", 64.0),
-            ("n_head", 4.0),
-            ("n_head_kv", 2.0),
-            ("head_dim", 32.0),
-            ("head_dim_v", 32.0),
-            ("n_rot", 16.0),
-            ("n_layer", 4.0),
-            ("n_ff", 96.0),
-            ("n_vocab", 128.0),
-            ("interval", 2.0),
-            ("d_conv", 4.0),
-            ("d_inner", 64.0),
-            ("d_state", 32.0),
-            ("n_value", 2.0),
-            ("n_key", 2.0),
-        ],
-        without_bias: &[],
-        text_optional: &["attn_qkv"],
-        text_biases: &[],
-    },
-];
 
 impl Family {
     fn path(&self, suffix: &str) -> PathBuf {
@@ -191,9 +40,9 @@ impl Family {
         let mut text = Draft::of_sizes(arch, archs::ALL, self.sizes, |t| self.text_optional.contains(&t.gguf)).unwrap();
         text.add_biases(arch, archs::ALL, |t| self.text_biases.contains(&t.gguf));
         if arch.rope == Some(RopeKind::Imrope) {
-            // As in Qwen3.5, every pair belongs to the time, the height, or the width.
+            // As in Qwen3-VL, the last pair is beyond the section of its axis.
             let key = format!("{}.rope.dimension_sections", self.text);
-            text.metadata.insert(key, vec![3i32, 3, 2, 0]);
+            text.metadata.insert(key, vec![4i32, 2, 2, 0]);
             // The published delta net has this epsilon in its code.
             let key = format!("{}.attention.layer_norm_rms_epsilon", self.text);
             text.metadata.insert(key, 1e-6f32);
@@ -394,14 +243,16 @@ fn rows_do_not_change_text_of_other_sequences() {
 
 #[test]
 fn encoder_describes_image_before_it_is_computed() {
-    for (family, expected) in FAMILIES
-        .iter()
-        .zip([(16, 64), (16, 64), (35, 64), (35, 64), (35, 192), (35, 64)])
-    {
+    for (family, expected) in FAMILIES.iter().zip([16, 16, 35, 35, 35, 35, 35, 9, 70, 36]) {
+        let expected = (expected, if family.name == "qwen3vl_merger" { 192 } else { 64 });
         let encoder = family.encoder(&exact());
         let [width, height] = family.image;
-        let n_rows = encoder.sizes().n_rows(width, height).unwrap();
-        assert_eq!((n_rows, encoder.width()), expected, "{}", family.name);
+        let sizes = encoder.sizes();
+        // Gemma 4 enlarges every image.
+        if sizes.target(width, height).unwrap() == family.image {
+            let n_rows = sizes.n_rows(width, height).unwrap();
+            assert_eq!((n_rows, encoder.width()), expected, "{}", family.name);
+        }
         let rows = family.encoded(&exact());
         assert_eq!((rows.len(), rows.width()), expected);
         assert!(rows.tokens().iter().all(|&token| token >= MEDIA_TOKENS));
@@ -486,7 +337,9 @@ fn projectors_are_told_from_models() {
     draft.metadata.insert("clip.projector_type", "none-such");
     let unknown = error(&draft.seeded(1).unwrap(), archs::ENCODERS);
     assert!(
-        unknown.contains("unsupported projector type `none-such`; supported: gemma3, idefics3, qwen2.5vl_merger"),
+        unknown.contains(
+            "unsupported projector type `none-such`; supported: gemma3, idefics3, internvl, lfm2, mlp, pixtral"
+        ),
         "{unknown}"
     );
 }
@@ -604,7 +457,7 @@ fn axes_of_text_after_image_survive_changes_of_memory() {
 /// Positions that count rows instead of the axes of the image give other logits.
 #[test]
 fn sequence_positions_of_rows_do_not_match() {
-    for family in &FAMILIES[2..] {
+    for family in &FAMILIES[2..6] {
         let params = exact();
         let rows = family.encoded(&params);
         let plain = Arc::new(MediaRows::new(rows.id(), rows.width(), rows.rows().to_vec()));
@@ -620,23 +473,27 @@ fn sequence_positions_of_rows_do_not_match() {
 fn row_counts_of_random_sizes_match() {
     for family in FAMILIES {
         let mut encoder = family.encoder(&exact());
-        let rules = family.drafts()[0].plan(archs::ENCODERS).unwrap().image.unwrap();
+        if family.name == "lfm2" {
+            encoder.limit_rows(None, Some(12)).unwrap();
+        }
+        let rules = encoder.rules();
         let mut encoded = std::collections::HashMap::new();
         for i in 0..1000u64 {
             let [width, height] = [0, 1].map(|j| 1 + splitmix64(2 * i + j) as usize % 160);
-            let [to_width, to_height] = rules.target(width, height).unwrap();
-            let unit = rules.patch * rules.block;
-            let blocks = to_width / unit * (to_height / unit);
             let counted = encoder.sizes().n_rows(width, height).unwrap();
-            let computed = *encoded.entry([to_width, to_height]).or_insert_with(|| {
-                let rows = encoder
-                    .encode(to_width, to_height, &pixels([to_width, to_height]))
-                    .unwrap();
-                let of_grid = rows.grid().map(|[columns, rows]| (columns * rows) as usize);
-                assert_eq!(of_grid.is_some(), rules.axes);
-                assert!(of_grid.is_none_or(|n| n == rows.len()));
-                rows.len()
-            });
+            let (mut blocks, mut computed) = (0, 0);
+            for part in encoder.sizes().parts(width, height).unwrap() {
+                let unit = rules.patch * rules.block;
+                blocks += part.size[0] / unit * (part.size[1] / unit);
+                computed += *encoded.entry(part.size).or_insert_with(|| {
+                    let [width, height] = part.size;
+                    let rows = encoder.encode(width, height, &pixels(part.size)).unwrap();
+                    let of_grid = rows.grid().map(|[columns, rows]| (columns * rows) as usize);
+                    assert_eq!(of_grid.is_some(), rules.axes);
+                    assert!(of_grid.is_none_or(|n| n == rows.len()));
+                    rows.len()
+                });
+            }
             assert_eq!([counted, computed], [blocks; 2], "{}: {width} x {height}", family.name);
         }
     }
@@ -658,6 +515,9 @@ fn sizes_match_published_preprocessing() {
             block: 2,
             window: 0,
             axes: true,
+            class: false,
+            between_rows: "",
+            tiles: None,
         };
         let target = rules.target(width, height);
         // The published sizes exceed the maximum for close limits.
@@ -675,13 +535,102 @@ fn sizes_match_published_preprocessing() {
     assert_eq!((n, n_beyond), (600, 25));
 }
 
+/// Sizes of Gemma 4 and Pixtral, and grids of tiles of InternVL and LFM2-VL.
+#[test]
+fn targets_and_tiles_match_published_preprocessing() {
+    let text = std::fs::read_to_string(data_dir().join("encoders/targets.txt")).unwrap();
+    let mut counts = [0; 3];
+    for line in text.lines() {
+        let (rule, numbers) = line.split_once(' ').unwrap();
+        let numbers: Vec<usize> = numbers.split(' ').map(|word| word.parse().unwrap()).collect();
+        let target = |size, [width, height]: [usize; 2]| {
+            let rules = ImageRules {
+                size,
+                resize: Filter::Bicubic,
+                patch: 1,
+                block: 1,
+                window: 0,
+                axes: false,
+                class: false,
+                between_rows: "",
+                tiles: None,
+            };
+            rules.target(width, height).unwrap()
+        };
+        match (rule, &numbers[..]) {
+            ("within", &[unit, max, width, height, ref expected @ ..]) => {
+                counts[0] += 1;
+                assert_eq!(
+                    target(ImageSize::Within { unit, max }, [width, height]),
+                    *expected,
+                    "{line}"
+                );
+            }
+            ("longest", &[side, unit, width, height, ref expected @ ..]) => {
+                counts[1] += 1;
+                let max = usize::MAX;
+                assert_eq!(
+                    target(ImageSize::Longest { side, unit, max }, [width, height]),
+                    *expected,
+                    "{line}"
+                );
+            }
+            ("ratio", &[side, min, max, width, height, columns, rows]) => {
+                counts[2] += 1;
+                let tiles = TileRules {
+                    grid: TileGrid::Ratio { side, min, max },
+                    above: 0.0,
+                    tile: "",
+                    between_rows: "",
+                    overview: None,
+                    whole: "",
+                };
+                let split = tiles.split([width, height]);
+                let expected = (columns * rows > 1).then_some(Split { side, columns, rows });
+                assert_eq!(split, expected, "{line}");
+            }
+            _ => panic!("{line}"),
+        }
+    }
+    assert_eq!(counts, [198; 3]);
+}
+
+/// The texts of LFM2-VL around its tiles, and those of Pixtral between the rows of an image.
+#[test]
+fn texts_are_between_rows_and_tiles() {
+    let of = |name: &str| {
+        FAMILIES
+            .iter()
+            .find(|family| family.name == name)
+            .unwrap()
+            .encoder(&exact())
+    };
+    let lfm2 = of("lfm2");
+    assert_eq!(lfm2.sizes().texts(80, 56).unwrap(), []);
+    let texts = lfm2.sizes().texts(300, 150).unwrap();
+    let found: Vec<(usize, &str)> = texts.iter().map(|(row, text)| (*row, text.as_str())).collect();
+    let expected = [
+        (0, "<|img_row_1_col_1|>"),
+        (256, "<|img_row_1_col_2|>"),
+        (512, "<|img_thumbnail|>"),
+    ];
+    assert_eq!(found, expected);
+    let parts = lfm2.sizes().parts(300, 150).unwrap();
+    assert_eq!((parts.len(), parts[1].at, parts[1].size), (3, [128, 0], [128, 128]));
+    assert_eq!(lfm2.sizes().n_rows(300, 150).unwrap(), 512 + 22 * 11);
+    let pixtral = of("pixtral").sizes().texts(112, 80).unwrap();
+    assert!(pixtral.iter().all(|(_, text)| text == "[IMG_BREAK]"));
+    assert!(pixtral.iter().map(|(row, _)| *row).eq([7, 14, 21, 28]));
+}
+
 /// Limits of the rows apply to the count from the header and to the computed rows.
 #[test]
 fn limits_of_rows_apply_to_images_of_any_size() {
     for family in FAMILIES {
         let mut encoder = family.encoder(&exact());
-        let is_limited = encoder.limit_rows(Some(2), Some(6));
-        if matches!(encoder.rules().size, ImageSize::Fixed(_)) {
+        let has_minimum = matches!(encoder.rules().size, ImageSize::Multiple { .. });
+        let is_limited = encoder.limit_rows(has_minimum.then_some(2), Some(6));
+        if encoder.rules().is_fixed() {
             assert!(is_limited.is_err(), "{}", family.name);
             continue;
         }
@@ -692,7 +641,11 @@ fn limits_of_rows_apply_to_images_of_any_size() {
             let target = encoder.sizes().target(width, height).unwrap();
             let rows = encoder.encode(target[0], target[1], &pixels(target)).unwrap();
             assert_eq!(rows.len(), n_rows, "{}: {width} x {height}", family.name);
-            assert!((2..=6).contains(&n_rows), "{}: {n_rows} rows", family.name);
+            assert!(
+                (1 + usize::from(has_minimum)..=6).contains(&n_rows),
+                "{}: {n_rows} rows",
+                family.name
+            );
         }
     }
 }

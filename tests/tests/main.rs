@@ -35,6 +35,7 @@ mod developer_documents;
 mod devices;
 mod documents;
 mod embeddings;
+mod encoder_families;
 mod encoders;
 mod failed_decode;
 mod gpu_pack;

@@ -11,6 +11,10 @@ of the language model. Weights are functions of a seed and of the names of tenso
 
 Writes `sizes.txt`: sizes of images and the sizes that Qwen's preprocessing resizes them to.
 
+    record_media.py DIRECTORY targets
+
+Writes `targets.txt`: the same for Gemma 4 and Pixtral, and the grids of tiles of InternVL and LFM2-VL.
+
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
 """
 
@@ -73,6 +77,8 @@ def pixels(width, height):
 
 # Width and height of images for encoders that take images of any size.
 SIZE = (112, 80)
+SIZES = {"lfm2": (80, 56)}
+FIXED = ("gemma3", "idefics3", "internvl", "mlp")
 
 
 VISION = {
@@ -351,12 +357,23 @@ FAMILIES = {
 }
 
 
+def families():
+    import record_media_families
+
+    return FAMILIES | record_media_families.FAMILIES
+
+
 def combined(tensors, name, changes, suffix):
     """The parameter that several tensors of the file form, or None."""
     if "frames" in changes and suffix == "weight":
         frames = [tensors[f"{name}.weight"], tensors[f"{name}.weight.1"]]
         side = round((frames[0].shape[1] / 3) ** 0.5)
         return np.stack([frame.reshape(-1, 3, side, side) for frame in frames], axis=2), [f"{name}.weight", f"{name}.weight.1"]
+    if "pixels" in changes and suffix == "weight":
+        # The file has planes of colors.
+        planes = tensors[f"{name}.weight"]
+        side = round((planes.shape[1] / 3) ** 0.5)
+        return planes.reshape(-1, 3, side, side).transpose(0, 2, 3, 1).reshape(len(planes), -1), [f"{name}.weight"]
     if "qkv" in changes:
         parts = [f"{name.replace('attn_q', part)}.{suffix}" for part in ("attn_q", "attn_k", "attn_v")]
         return np.concatenate([tensors[part] for part in parts]), parts
@@ -369,8 +386,8 @@ def load(model, names, tensors, head_dim):
     for parameter, value in state.items():
         base, _, suffix = parameter.rpartition(".")
         base, suffix = (base, suffix) if suffix in ("weight", "bias") else (parameter, "")
-        name = names.get(base) or names.get(re.sub(r"(?<=\.)\d+(?=\.|$)", "{}", base))
-        if name is None:
+        name = names.get(base, names.get(re.sub(r"(?<=\.)\d+(?=\.|$)", "{}", base)))
+        if not name:
             print(f"{parameter}: not in the file")
             continue
         name, *changes = name.split("|")
@@ -385,7 +402,7 @@ def load(model, names, tensors, head_dim):
         name += f".{suffix}" if suffix else ""
         array = tensors[name]
         unused.discard(name)
-        for change in (change for change in changes if change != "frames"):
+        for change in (change for change in changes if change not in ("frames", "pixels")):
             array = changed(array, change, head_dim, value.shape)
         state[parameter] = torch.from_numpy(np.ascontiguousarray(array.reshape(value.shape)))
     if unused:
@@ -429,17 +446,16 @@ def record_sizes(path):
 
 def record(directory, name):
     vision, text = (Seeded(directory / f"{name}{kind}.header.gguf") for kind in ("", "-text"))
-    model, names, inputs = FAMILIES[name](vision, text)
+    model, names, inputs = families()[name](vision, text)
     model = model.double().eval()
     load(model, names, vision.tensors | text.tensors, text_config(text)["head_dim"])
-    fixed = name in ("gemma3", "idefics3")
-    image = pixels(*([vision.key("image_size")] * 2 if fixed else SIZE))
+    image = pixels(*([vision.key("image_size")] * 2 if name in FIXED else SIZES.get(name, SIZE)))
     image = torch.from_numpy(image).permute(2, 0, 1)[None].double() / 255
     mean, std = (torch.tensor(vision.key(key)).double().view(3, 1, 1) for key in ("image_mean", "image_std"))
     image = (image - mean) / std
     with torch.no_grad():
         given = inputs(image, torch.tensor([]))
-        given = {key: given[key] for key in ("pixel_values", "image_grid_thw") if key in given}
+        given = {key: value for key, value in given.items() if key not in ("token_type_ids", "mm_token_type_ids")}
         features = model.model.get_image_features(**given)
         parts = [features.pooler_output, *(getattr(features, "deepstack_features", None) or [])]
         rows = np.concatenate([first(part) for part in parts], axis=1)
@@ -461,8 +477,13 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     torch.manual_seed(0)
-    for family in sys.argv[2:] or [*FAMILIES, "sizes"]:
+    for family in sys.argv[2:] or [*families(), "sizes", "targets"]:
         if family == "sizes":
             record_sizes(Path(sys.argv[1]) / "sizes.txt")
+        elif family == "targets":
+            import record_media_families
+
+            targets = Path(sys.argv[1]) / "targets.txt"
+            record_media_families.record_targets(targets, lambda i: int(splitmix64(np.uint64(i))))
         else:
             record(Path(sys.argv[1]), family)

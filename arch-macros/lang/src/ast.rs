@@ -3,6 +3,7 @@
 pub mod audio;
 pub mod checkpoint;
 pub mod media;
+pub mod tiles;
 
 use proc_macro2::{Span, TokenStream};
 use syn::{BinOp, Expr, ExprIf, Ident, LitStr};

@@ -176,6 +176,7 @@ pub static RESERVED: &[(&str, &str)] = &[
     ("encoded", "the result of the encoder"),
     ("hidden", "the hidden state of the preceding token in `mtp`"),
     ("T", "the number of tokens in shapes"),
+    ("T_patches", "the number of patches in shapes"),
     ("T_encoded", "the number of encoded tokens in shapes"),
     ("n_banked", "the number of values in a bank in shapes"),
     ("layer", "the layer block"),

@@ -9,6 +9,7 @@ mod build;
 mod checkpoint;
 mod media;
 mod scalar;
+mod tiles;
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;

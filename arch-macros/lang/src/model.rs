@@ -7,6 +7,7 @@ mod functions;
 mod loading;
 mod media;
 mod text;
+mod tiles;
 
 use std::ops::Deref;
 
@@ -21,6 +22,7 @@ pub use functions::{ListFn, SCALAR_FNS, ScalarFn};
 pub use loading::Presence;
 pub use media::{Image, ImageSize, Media, MediaUse, Medium, TextPart};
 pub use text::HparamText;
+pub use tiles::{TileGrid, Tiles};
 
 /// A checked declaration of an architecture.
 #[derive(Debug)]

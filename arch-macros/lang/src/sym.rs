@@ -88,6 +88,11 @@ impl Dim {
         Dim::symbol("n_banked")
     }
 
+    /// Returns the number of patches of an image whose encoder also reads a learned column.
+    pub fn n_patches() -> Dim {
+        Dim::symbol("T_patches")
+    }
+
     fn atom(text: String) -> Dim {
         // The batch dimension prints last, declared hyper-parameters before it, and builtins first.
         let rank = if text == "T" { usize::MAX } else { builtins::rank(&text) };

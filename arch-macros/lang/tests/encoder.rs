@@ -100,7 +100,7 @@ fn language_models_declare_their_use_of_media() {
         let text = std::fs::read_to_string(archs.0.join(format!("{name}.rs"))).unwrap();
         compile_file(name, &text, &archs).unwrap().unwrap().media_use
     };
-    let found = ["llama", "qwen35", "gemma3", "gpt2", "qwen3"].map(used);
+    let found = ["llama", "qwen35", "gemma3", "gpt2", "olmo2"].map(used);
     let expected = [
         MediaUse::Causal,
         MediaUse::Causal,
@@ -123,7 +123,7 @@ fn mistakes_have_one_message_at_their_tokens() {
         (
             "of: image;",
             "rope: neox;",
-            "rope: expected `name`, `of`, `like`, `hparams`, `image`, `audio`, `text`, `tensors`, `graph`, `test` or `fn`, found `rope`",
+            "rope: expected `name`, `of`, `like`, `hparams`, `image`, `audio`, `tiles`, `text`, `tensors`, `graph`, `test` or `fn`, found `rope`",
         ),
         (
             "resize: bicubic;",
@@ -134,7 +134,7 @@ fn mistakes_have_one_message_at_their_tokens() {
         (
             "fixed(image_size)",
             "square(image_size)",
-            "square: expected `fixed(…)` or `multiple(…, rows = …)`, found `square`",
+            "square: expected `fixed(…)`, `padded(…)`, `longest(…)`, `within(…, rows = …)`, or `multiple(…, rows = …)`, found `square`",
         ),
         (
             "\"<start>\", image",

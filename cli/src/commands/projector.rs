@@ -99,7 +99,7 @@ pub fn image_sizes(plan: &LoadPlan) -> Option<String> {
     let largest = rules.largest().n_patches().max(1);
     let rows = |n_patches: usize| n_patches * n_rows / largest;
     Some(match rules.size {
-        ImageSize::Fixed(side) => format!(
+        ImageSize::Fixed(side) | ImageSize::Padded(side) => format!(
             "{side} x {side} pixels, {largest} patches, {}",
             format::plural(n_rows, "row")
         ),
@@ -107,6 +107,10 @@ pub fn image_sizes(plan: &LoadPlan) -> Option<String> {
             let min = rows(min * rules.block * rules.block);
             format!("multiples of {unit} pixels, {min} to {} rows", max_rows(plan))
         }
+        ImageSize::Longest { unit, .. } | ImageSize::Within { unit, .. } => format!(
+            "multiples of {unit} pixels, up to {}",
+            format::plural(max_rows(plan), "row")
+        ),
     })
 }
 

@@ -31,6 +31,8 @@ pub struct WeightLeaf {
     pub name: Name,
     /// Parts in row order if the matrix is split over several devices; empty otherwise.
     pub parts: Vec<WeightPart>,
+    /// Value of a bound, which graphs contain as a constant.
+    pub value: Option<f32>,
 }
 
 /// Consecutive rows of a matrix.
@@ -346,6 +348,7 @@ impl<'a> Builder<'a> {
 
     /// Computes `w x + bias`, with the optional scale of the weight: `[n_in, …]` to `[n_out, …]`.
     pub fn linear(&mut self, w: Linear, x: TensorId) -> TensorId {
+        let x = self.bounded(x, w.bounds.map(|[low, high, ..]| [low, high]));
         let mut y = self.product(w.weight, x);
         if let Some(scale) = w.scale {
             let scale = self.leaf(scale);
@@ -356,7 +359,17 @@ impl<'a> Builder<'a> {
             let bias = self.leaf(bias);
             y = self.add(y, bias);
         }
-        y
+        self.bounded(y, w.bounds.map(|[.., low, high]| [low, high]))
+    }
+
+    /// Clamps `x` to bounds of the file. In plans, which have no values, nothing is clamped.
+    fn bounded(&mut self, x: TensorId, bounds: Option<[WeightId; 2]>) -> TensorId {
+        let weights = self.weights;
+        let value = |id: WeightId| weights.get(id.0 as usize)?.value;
+        let Some((low, high)) = bounds.and_then(|[low, high]| Some((value(low)?, value(high)?))) else {
+            return x;
+        };
+        self.clamp(x, low, high)
     }
 
     /// Multiplies by an embedding table (tied output): `[n_in, …]` to `[n_rows, …]`.

@@ -32,6 +32,8 @@ pub struct Linear {
     pub bias: Option<WeightId>,
     /// Factor applied to the product, f32 `[1]`.
     pub scale: Option<WeightId>,
+    /// Lower and upper bound of the input, then of the result, f32 `[1]` each.
+    pub bounds: Option<[WeightId; 4]>,
 }
 
 /// Stack of expert matrices `[n_in, n_out, n_expert]` with an optional bias and scale.
@@ -56,6 +58,7 @@ impl Linear {
             weight: table.0,
             bias: None,
             scale: None,
+            bounds: None,
         }
     }
 }
@@ -89,7 +92,7 @@ placeholders! {
     Embed Embed(WeightId(0));
     Vector Vector(WeightId(0));
     Norm Norm { weight: WeightId(0), bias: None };
-    Linear Linear { weight: WeightId(0), bias: None, scale: None };
+    Linear Linear { weight: WeightId(0), bias: None, scale: None, bounds: None };
     PerHead PerHead(WeightId(0));
     TensorId TensorId(0);
     Experts Experts { weight: WeightId(0), bias: None, scale: None };

@@ -1,16 +1,17 @@
 //! Preprocessing of images, and the media rows of a ubatch.
 
+use super::image_target::{is_too_narrow, longest, multiple, within};
+use super::tiles::{TileGrid, TileRules};
+
 /// Largest side of a preprocessed image in pixels.
 const MAX_SIDE: usize = 1 << 14;
 /// Maximum number of patches of an image.
 const MAX_PATCHES: usize = 1 << 16;
 /// Largest side of a window in patches.
 const MAX_WINDOW: usize = 1 << 8;
-/// Maximum ratio of the sides of an image that is resized by [`ImageSize::Multiple`].
-const MAX_RATIO: usize = 200;
 
 /// Preprocessing of images, from the declaration of an encoder and the keys of its file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ImageRules {
     /// Size that images are resized to.
     pub size: ImageSize,
@@ -25,6 +26,12 @@ pub struct ImageRules {
     pub window: usize,
     /// Whether rows have positions along the axes of M-RoPE: the row and the column of their block.
     pub axes: bool,
+    /// Whether a learned column for the whole image precedes the patches (a class token).
+    pub class: bool,
+    /// Text between the rows of blocks in a prompt.
+    pub between_rows: &'static str,
+    /// Rules of images that are split into tiles.
+    pub tiles: Option<TileRules>,
 }
 
 /// Size that images are resized to.
@@ -32,6 +39,24 @@ pub struct ImageRules {
 pub enum ImageSize {
     /// Squares of this side in pixels.
     Fixed(usize),
+    /// Squares of this side in pixels. The image is extended to a square before resizing.
+    Padded(usize),
+    /// Multiples of `unit` pixels, scaled down to a longest side.
+    Longest {
+        /// Maximum of both sides in pixels.
+        side: usize,
+        /// Divisor of both sides in pixels.
+        unit: usize,
+        /// Maximum area in squares of a unit.
+        max: usize,
+    },
+    /// Multiples of `unit` pixels, as large as the maximum area allows.
+    Within {
+        /// Divisor of both sides in pixels.
+        unit: usize,
+        /// Maximum area in squares of a unit.
+        max: usize,
+    },
     /// Multiples of `unit` pixels close to the original sides. The area is `min` to `max` squares of a unit.
     Multiple {
         /// Divisor of both sides in pixels.
@@ -92,15 +117,13 @@ pub enum BatchMedia {
 impl ImageRules {
     /// Returns the width and height that an image is resized to; `None` if its sides differ too much.
     pub fn target(&self, width: usize, height: usize) -> Option<[usize; 2]> {
+        let sides = [width, height];
         match self.size {
-            ImageSize::Fixed(side) => Some([side; 2]),
-            ImageSize::Multiple { unit, min, max } => {
-                let (short, long) = (width.min(height), width.max(height));
-                if short == 0 || long > short.saturating_mul(MAX_RATIO) {
-                    return None;
-                }
-                Some(multiple([width, height], unit, [min, max]))
-            }
+            ImageSize::Fixed(side) | ImageSize::Padded(side) => Some([side; 2]),
+            _ if is_too_narrow(sides) => None,
+            ImageSize::Longest { side, unit, max } => Some(longest(sides, side, unit, max)),
+            ImageSize::Within { unit, max } => Some(within(sides, unit, max)),
+            ImageSize::Multiple { unit, min, max } => Some(multiple(sides, unit, [min, max])),
         }
     }
 
@@ -110,30 +133,49 @@ impl ImageRules {
     /// # Errors
     /// The reason, if all images have one size.
     pub fn with_limits(self, min: Option<usize>, max: Option<usize>) -> Result<ImageRules, String> {
-        let ImageSize::Multiple {
-            unit,
-            min: least,
-            max: most,
-        } = self.size
-        else {
-            return Err("the encoder takes images of one size".to_owned());
+        let size = match self.size {
+            ImageSize::Fixed(_) | ImageSize::Padded(_) => {
+                return Err("the encoder takes images of one size".to_owned());
+            }
+            ImageSize::Longest { .. } | ImageSize::Within { .. } if min.is_some() => {
+                return Err("the encoder has no minimum number of rows".to_owned());
+            }
+            ImageSize::Longest { side, unit, max: most } => ImageSize::Longest {
+                side,
+                unit,
+                max: max.unwrap_or(most),
+            },
+            ImageSize::Within { unit, max: most } => ImageSize::Within {
+                unit,
+                max: max.unwrap_or(most),
+            },
+            ImageSize::Multiple {
+                unit,
+                min: least,
+                max: most,
+            } => ImageSize::Multiple {
+                unit,
+                min: min.unwrap_or_else(|| least.min(max.unwrap_or(least))),
+                max: max.unwrap_or_else(|| most.max(min.unwrap_or(most))),
+            },
         };
-        let size = ImageSize::Multiple {
-            unit,
-            min: min.unwrap_or_else(|| least.min(max.unwrap_or(least))),
-            max: max.unwrap_or_else(|| most.max(min.unwrap_or(most))),
-        };
-        Ok(ImageRules { size, ..self })
+        // A maximum applies to the whole image.
+        let tiles = self.tiles.filter(|_| max.is_none());
+        Ok(ImageRules { size, tiles, ..self })
     }
 
     /// Returns the patches of an image of this size, or `None` if images are never resized to this size.
     pub fn grid_of(&self, width: usize, height: usize) -> Option<PatchGrid> {
-        let fits = match self.size {
-            ImageSize::Fixed(side) => [width, height] == [side; 2],
-            ImageSize::Multiple { unit, max, .. } => {
+        let is_tile = self.tile_side() == Some(width) && width == height;
+        let fits = match (self.size, self.unit()) {
+            (ImageSize::Fixed(side) | ImageSize::Padded(side), _) => [width, height] == [side; 2],
+            (_, Some(unit)) => {
                 let is_multiple = |side: usize| side > 0 && side <= 2 * MAX_SIDE && side.is_multiple_of(unit);
-                is_multiple(width) && is_multiple(height) && width / unit * (height / unit) <= max
+                is_multiple(width)
+                    && is_multiple(height)
+                    && (is_tile || width / unit * (height / unit) <= self.max_blocks())
             }
+            (_, None) => false,
         };
         fits.then(|| PatchGrid {
             columns: width / self.patch,
@@ -143,20 +185,75 @@ impl ImageRules {
 
     /// Returns the patches of the largest square image.
     pub fn largest(&self) -> PatchGrid {
-        let side = match self.size {
-            ImageSize::Fixed(side) => side,
-            ImageSize::Multiple { unit, max, .. } => unit * max.isqrt(),
+        let side = match (self.size, self.unit()) {
+            (ImageSize::Fixed(side) | ImageSize::Padded(side), _) => side,
+            (_, unit) => unit.unwrap_or(0).saturating_mul(self.max_blocks().isqrt()),
         };
         let n = side.checked_div(self.patch).unwrap_or(0);
         PatchGrid { columns: n, rows: n }
     }
 
-    /// Returns the maximum number of patches of an image.
+    /// Returns the maximum number of patches of an image or a tile.
     pub fn max_patches(&self) -> usize {
+        let of_tile = self
+            .tile_side()
+            .and_then(|side| side.checked_div(self.patch))
+            .unwrap_or(0);
+        let of_image = match self.size {
+            ImageSize::Fixed(_) | ImageSize::Padded(_) => self.largest().n_patches(),
+            _ => self.max_blocks().saturating_mul(self.block).saturating_mul(self.block),
+        };
+        of_image.max(of_tile.saturating_mul(of_tile))
+    }
+
+    /// Returns the number of columns of the encoder's input for a number of patches.
+    pub fn n_columns(&self, n_patches: usize) -> usize {
+        n_patches + usize::from(self.class)
+    }
+
+    /// Returns true if all images have one size.
+    pub fn is_fixed(&self) -> bool {
+        matches!(self.size, ImageSize::Fixed(_) | ImageSize::Padded(_))
+    }
+
+    /// Returns the divisor of both sides; `None` for images of one size.
+    fn unit(&self) -> Option<usize> {
         match self.size {
-            ImageSize::Fixed(_) => self.largest().n_patches(),
-            ImageSize::Multiple { max, .. } => max * self.block * self.block,
+            ImageSize::Fixed(_) | ImageSize::Padded(_) => None,
+            ImageSize::Longest { unit, .. } | ImageSize::Within { unit, .. } | ImageSize::Multiple { unit, .. } => {
+                Some(unit)
+            }
         }
+    }
+
+    /// Returns the maximum number of blocks of an image; 1 for images of one size.
+    fn max_blocks(&self) -> usize {
+        match self.size {
+            ImageSize::Fixed(_) | ImageSize::Padded(_) => 1,
+            ImageSize::Longest { side, unit, max } => {
+                let n = side.div_ceil(unit.max(1));
+                n.saturating_mul(n).min(max)
+            }
+            ImageSize::Within { max, .. } | ImageSize::Multiple { max, .. } => max,
+        }
+    }
+
+    /// Returns the side of a tile in pixels, if images are split.
+    fn tile_side(&self) -> Option<usize> {
+        self.tiles.map(|tiles| match tiles.grid {
+            TileGrid::Ratio { side, .. } | TileGrid::Longest { side, .. } => side,
+        })
+    }
+
+    /// Returns all texts that can be between the rows of an image, for one tile.
+    pub fn texts(&self) -> Vec<String> {
+        let mut texts = vec![self.between_rows.to_owned()];
+        if let Some(tiles) = self.tiles {
+            let overview = tiles.overview.map_or("", |overview| overview.text);
+            texts.push(tiles.text_of(0, 0));
+            texts.extend([tiles.between_rows, overview, tiles.whole].map(str::to_owned));
+        }
+        texts
     }
 
     /// Checks the sizes, which follow from keys of a file.
@@ -169,65 +266,56 @@ impl ImageRules {
         } = *self;
         let blocks = format!("patches of {patch} pixels in blocks of {block}");
         let pixels = patch.saturating_mul(block);
-        let n_patches = match self.size {
-            ImageSize::Fixed(side) => {
+        match (self.size, self.unit()) {
+            (ImageSize::Fixed(side) | ImageSize::Padded(side), _) => {
                 if side == 0 || side > MAX_SIDE {
                     return Err(format!("images have sides of {side} pixels; expected 1 to {MAX_SIDE}"));
                 }
                 if pixels == 0 || !side.is_multiple_of(pixels) {
                     return Err(format!("the side of images ({side}) is not a multiple of {blocks}"));
                 }
-                (side / patch).saturating_mul(side / patch)
             }
-            ImageSize::Multiple { unit, min, max } => {
+            (_, unit) => {
+                let unit = unit.unwrap_or(0);
                 if pixels == 0 || unit != pixels || unit > MAX_SIDE {
                     return Err(format!(
                         "the sides of images are multiples of {unit} pixels, not of {blocks}"
                     ));
                 }
-                if min == 0 || min > max {
-                    return Err(format!(
-                        "images have at least {min} and at most {max} blocks of patches"
-                    ));
-                }
-                max.saturating_mul(block.saturating_mul(block))
             }
+        }
+        if let ImageSize::Longest { side, .. } = self.size
+            && (side == 0 || side > MAX_SIDE)
+        {
+            return Err(format!(
+                "images have sides of up to {side} pixels; expected 1 to {MAX_SIDE}"
+            ));
+        }
+        let (min, max) = match self.size {
+            ImageSize::Multiple { min, max, .. } => (min, max),
+            _ => (1, self.max_blocks()),
         };
+        if min == 0 || min > max {
+            return Err(format!(
+                "images have at least {min} and at most {max} blocks of patches"
+            ));
+        }
+        if self.class && window > 0 {
+            return Err("windows are not supported with a class token".to_owned());
+        }
+        if let Some(tiles) = self.tiles {
+            tiles.check(|side| side <= MAX_SIDE && self.grid_of(side, side).is_some())?;
+        }
         if window.saturating_mul(block) > MAX_WINDOW {
             return Err(format!(
                 "windows have sides of {window} blocks of {block} patches; the maximum is {MAX_WINDOW} patches"
             ));
         }
-        match n_patches {
+        match self.max_patches() {
             n if n > MAX_PATCHES => Err(format!("images have {n} patches; the maximum is {MAX_PATCHES}")),
             _ => Ok(()),
         }
     }
-}
-
-/// Rounds sides to multiples of `unit`. An area outside of the limits, in squares of a unit, is scaled to the nearest
-/// limit. The arithmetic in 64-bit floats matches the published preprocessing of Qwen2-VL.
-fn multiple(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) -> [usize; 2] {
-    let (unit_f, area_of_unit) = (unit as f64, (unit * unit) as f64);
-    let rounded = sides.map(|side| (side as f64 / unit_f).round_ties_even() as usize);
-    let area = sides[0] as f64 * sides[1] as f64;
-    let blocks = if rounded[0] * rounded[1] > max {
-        let shrink = (area / (max as f64 * area_of_unit)).sqrt();
-        sides.map(|side| ((side as f64 / shrink / unit_f).floor() as usize).max(1))
-    } else if rounded[0] * rounded[1] < min {
-        let grow = (min as f64 * area_of_unit / area).sqrt();
-        sides.map(|side| (side as f64 * grow / unit_f).ceil() as usize)
-    } else {
-        rounded
-    };
-    // The published preprocessing exceeds the maximum for close limits and for narrow images. The longer side is cut.
-    let [columns, rows] = blocks;
-    let within = if columns >= rows {
-        [columns.min(max / rows), rows]
-    } else {
-        [columns, rows.min(max / columns)]
-    };
-    within.map(|n| n * unit)
 }
 
 #[cfg(test)]
@@ -241,6 +329,9 @@ mod tests {
         block: 2,
         window: 0,
         axes: false,
+        class: false,
+        between_rows: "",
+        tiles: None,
     };
 
     const MULTIPLE: ImageSize = ImageSize::Multiple {

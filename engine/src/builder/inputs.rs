@@ -2,6 +2,8 @@
 
 use crate::graph::{TensorId, Window};
 
+use super::TableFilter;
+
 /// Input tensors of a graph; `None` if the graph does not use an input.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
@@ -13,6 +15,8 @@ pub struct Inputs {
     pub max_positions: Option<usize>,
     /// Rows of the smallest table that an encoder indexes by position.
     pub max_encoded: Option<usize>,
+    /// Rows of the smallest table that is indexed by the row or the column of a patch.
+    pub max_side: Option<usize>,
     /// Token positions along all axes, i32 `[T, axes]`.
     pub axes: Option<TensorId>,
     /// Page table index of each token, i32 `[T]`.
@@ -57,6 +61,8 @@ pub struct Inputs {
 pub struct GridResize {
     /// Side of the table.
     pub side: usize,
+    /// Interpolation between the rows of the table.
+    pub filter: TableFilter,
     /// Weight of each column of the table for each column of patches, f32 `[side, columns]`.
     pub across: TensorId,
     /// Weight of each row of the table for each row of patches, f32 `[side, rows]`.
@@ -68,6 +74,8 @@ pub struct GridResize {
 pub struct GridFactors {
     /// Base frequency (theta).
     pub base: f32,
+    /// Rows and columns have every other frequency.
+    pub spread: bool,
     /// Divisors of the pairs: those rotated by the row, then those rotated by the column, f32 `[n_pairs]`.
     pub factors: TensorId,
 }
@@ -129,6 +137,7 @@ impl Inputs {
         self.positions = None;
         self.max_positions = None;
         self.max_encoded = None;
+        self.max_side = None;
         self.axes = None;
         self.table_of_token = None;
         self.out_ids = None;

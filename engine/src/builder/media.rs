@@ -8,10 +8,45 @@ use super::handles::Vector;
 use super::inputs::{GridFactors, GridResize};
 use super::{BatchMedia, Builder};
 
+/// Interpolation between the rows of a square table.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum TableFilter {
+    /// Linear interpolation; the corners of the table and of the patches coincide.
+    #[default]
+    Linear,
+    /// Linear interpolation over the area of a patch, without aliases.
+    Smooth,
+    /// Cubic interpolation with a = -0.75. Rows beyond the borders repeat those at the borders.
+    Bicubic,
+}
+
+/// Pairs of a head's values that rotate together.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum GridPairs {
+    /// `(i, i + d / 2)`
+    #[default]
+    Halves,
+    /// `(2 i, 2 i + 1)`
+    Neighbors,
+    /// `(i, i + d / 4)` in each half of a head.
+    Quarters,
+}
+
+/// Arguments of [`Builder::rope_grid`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct RopeGridArgs {
+    /// Pairs of a head's values that rotate together.
+    pub pairs: GridPairs,
+    /// The first half of the pairs rotates by the column, and the second half by the row.
+    pub columns_first: bool,
+    /// Rows and columns have every other frequency.
+    pub spread: bool,
+}
+
 impl Builder<'_> {
-    /// Returns the input of patches, f32 `[width, T]`.
+    /// Returns the input of patches, f32 `[width, n_patches]`.
     pub fn patches(&mut self, width: usize) -> TensorId {
-        let n = self.params.n_tokens;
+        let n = self.params.grid.n_patches();
         let g = &mut *self.g;
         *self
             .inputs
@@ -60,13 +95,54 @@ impl Builder<'_> {
             .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "places"))
     }
 
+    /// Prepends a weight `[d]` to the columns of `x [d, n_patches]`: `[d, T]`.
+    pub fn with_class(&mut self, x: TensorId, class: Vector) -> TensorId {
+        let class = self.leaf(class.0);
+        let d = self.g.tensor(x).ne[0];
+        let class = self.g.reshape(class, [d, 1, 1, 1]);
+        let class = self.ok(class, x);
+        self.concat(class, x, 1)
+    }
+
+    /// Returns `x [d, T]` without the columns before the patches: `[d, n_patches]`.
+    pub fn without_class(&mut self, x: TensorId) -> TensorId {
+        let x = self.dense(x);
+        let ([d, n, ..], nb) = (self.g.tensor(x).ne, self.g.tensor(x).nb);
+        let n_patches = self.params.grid.n_patches().min(n);
+        let y = self.g.view(x, [d, n_patches, 1, 1], nb, (n - n_patches) * nb[1]);
+        self.ok(y, x)
+    }
+
+    /// Returns the row of `table [d, n]` for the column of each patch: `[d, T]`.
+    pub fn at_columns(&mut self, table: TensorId) -> TensorId {
+        self.along_axis(table, 1)
+    }
+
+    /// Returns the row of `table [d, n]` for the row of each patch: `[d, T]`.
+    pub fn at_rows(&mut self, table: TensorId) -> TensorId {
+        self.along_axis(table, 0)
+    }
+
+    /// Returns the row of `table [d, n]` for the position of each patch along an axis: `[d, T]`.
+    fn along_axis(&mut self, table: TensorId, axis: usize) -> TensorId {
+        let n_rows = self.g.tensor(table).ne[1];
+        let max = &mut self.inputs.max_side;
+        *max = Some(max.map_or(n_rows, |n| n.min(n_rows)));
+        let axes = self.axes();
+        let (n, nb) = (self.params.n_tokens, self.g.tensor(axes).nb);
+        let places = self.g.view(axes, [n, 1, 1, 1], nb, axis * nb[1]);
+        let places = self.ok(places, axes);
+        let y = self.g.get_rows(table, places);
+        self.ok(y, table)
+    }
+
     /// Resizes the square `table [d, side * side]` to the patches of the image: `[d, T]` in the order of patches. The
-    /// interpolation is linear, and the corners of both grids coincide.
-    pub fn resized(&mut self, table: Vector) -> TensorId {
+    /// default is linear interpolation.
+    pub fn resized(&mut self, table: Vector, filter: Option<TableFilter>) -> TensorId {
         let table = self.leaf(table.0);
         let [d, n, ..] = self.g.tensor(table).ne;
         let side = n.isqrt();
-        let GridResize { across, down, .. } = self.grid_resize(side);
+        let GridResize { across, down, .. } = self.grid_resize(side, filter.unwrap_or_default());
         let grid = self.params.grid;
         // [d, x, y] -> [x, d, y] -> [columns, d, y] -> [y, d, columns] -> [rows, d, columns] -> [d, columns, rows]
         let y = self.rearranged(table, [d, side, side], [1, 0, 2]);
@@ -80,13 +156,15 @@ impl Builder<'_> {
         self.ok(y, rows)
     }
 
-    fn grid_resize(&mut self, side: usize) -> GridResize {
-        if let Some(known) = self.inputs.resize.iter().find(|resize| resize.side == side) {
+    fn grid_resize(&mut self, side: usize, filter: TableFilter) -> GridResize {
+        let is_known = |resize: &&GridResize| resize.side == side && resize.filter == filter;
+        if let Some(known) = self.inputs.resize.iter().find(is_known) {
             return *known;
         }
         let grid = self.params.grid;
         let resize = GridResize {
             side,
+            filter,
             across: self.g.input(GgmlType::F32, [side, grid.columns, 1, 1], "resize_across"),
             down: self.g.input(GgmlType::F32, [side, grid.rows, 1, 1], "resize_down"),
         };
@@ -110,23 +188,37 @@ impl Builder<'_> {
         self.matmul(weights, columns)
     }
 
-    /// Rotates `x [d, n, T]` by the place of each patch: the pairs `(i, i + d / 2)` with `i < d / 4` by the row, and
-    /// the other pairs by the column, with equal frequencies.
-    pub fn rope_grid(&mut self, x: TensorId, base: f32) -> TensorId {
-        let d = self.g.tensor(x).ne[0];
+    /// Rotates `x [d, n, T]` by the place of each patch: half of the pairs by the row, and the other half by the
+    /// column. The values of a head are reordered to pairs `(i, i + d / 2)`.
+    pub fn rope_grid(&mut self, x: TensorId, base: f32, args: RopeGridArgs) -> TensorId {
+        let [d, n_heads, n, _] = self.g.tensor(x).ne;
         let quarter = d / 4;
-        let known = |known: &&GridFactors| known.base.to_bits() == base.to_bits();
+        let heads = [d, n_heads, n, 1];
+        let x = match args.pairs {
+            GridPairs::Halves => x,
+            // [2, pair] -> [pair, 2]
+            GridPairs::Neighbors => self.reordered(x, [2, d / 2, n_heads * n, 1], [1, 0, 2, 3], heads),
+            // [place, half of a pair, axis] -> [place, axis, half of a pair]
+            GridPairs::Quarters => self.reordered(x, [quarter, 2, 2, n_heads * n], [0, 2, 1, 3], heads),
+        };
+        let known = |known: &&GridFactors| known.base.to_bits() == base.to_bits() && known.spread == args.spread;
         let factors = match self.inputs.grid_factors.iter().find(known) {
             Some(known) => known.factors,
             None => {
                 let factors = self.g.input(GgmlType::F32, [d / 2, 1, 1, 1], "grid_factors");
-                self.inputs.grid_factors.push(GridFactors { base, factors });
+                let spread = args.spread;
+                self.inputs.grid_factors.push(GridFactors { base, spread, factors });
                 factors
             }
         };
         let rope = Rope {
             kind: RopeKind::Mrope,
-            sections: [quarter, quarter, 0, 0],
+            // The axes of a patch are its row, its column, and again its row.
+            sections: if args.columns_first {
+                [0, quarter, quarter, 0]
+            } else {
+                [quarter, quarter, 0, 0]
+            },
             n_dims: d,
             // The factors contain the frequencies.
             freq_base: 1.0,
@@ -142,6 +234,18 @@ impl Builder<'_> {
         let axes = self.axes();
         let y = self.g.rope(x, axes, Some(factors), rope);
         self.ok(y, x)
+    }
+
+    /// Returns `x` of shape `ne`, its dimensions in another order, as heads.
+    fn reordered(&mut self, x: TensorId, ne: [usize; 4], to: [usize; 4], heads: [usize; 4]) -> TensorId {
+        let x = self.dense(x);
+        let y = self.g.reshape(x, ne);
+        let y = self.ok(y, x);
+        let y = self.g.permute(y, to);
+        let y = self.ok(y, x);
+        let y = self.dense(y);
+        let z = self.g.reshape(y, heads);
+        self.ok(z, y)
     }
 
     /// Returns `x` and appends `y [n, rows]` to the rows of the result.

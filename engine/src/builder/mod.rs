@@ -20,6 +20,7 @@ mod error;
 mod graph_builder;
 mod handles;
 mod image_rules;
+mod image_target;
 mod inputs;
 mod linear_attention;
 mod media;
@@ -33,6 +34,7 @@ mod prune;
 mod recur;
 mod select;
 mod streams;
+mod tiles;
 
 pub use adaptation::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{AttentionArgs, RopeArgs, chunked, sliding, symmetric};
@@ -46,6 +48,7 @@ pub use handles::{Embed, Experts, Linear, Norm, PerHead, Placeholder, Vector, We
 pub use image_rules::{BatchMedia, Filter, ImageRules, ImageSize, PatchGrid, Visibility};
 pub use inputs::{EncodedInputs, GridFactors, GridResize, Inputs, JoinedInputs, PoolInputs, TableInputs};
 pub use linear_attention::LinearAttentionArgs;
+pub use media::{GridPairs, RopeGridArgs, TableFilter};
 pub use memory_size::{CELL_STEP, MemoryParams};
 pub use moe::{Gating, MoeArgs};
 pub use ngram::NgramArgs;
@@ -54,3 +57,4 @@ pub use pool::Built;
 pub use position::KeyPosition;
 pub use prune::{Pruning, keep_output_rows};
 pub use recur::Mamba2Args;
+pub use tiles::{Overview, Split, TileGrid, TileRules};

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::builder::{ImageRules, ImageSize, PatchGrid};
+use crate::builder::{ImageRules, PatchGrid};
 use crate::gguf::{Array, Value};
 use crate::model::Model;
 
 use super::batch::BatchToken;
 use super::encoder_graph::EncoderGraph;
+use super::image_parts::Pixels;
 use super::image_sizes::ImageSizes;
 use super::inputs::ImageInput;
 use super::media::MediaRows;
@@ -40,10 +41,10 @@ impl MediaEncoder {
             return Err(MediaError::NotAnEncoder { model });
         };
         let colors = colors(&model)?;
-        let n = rules.max_patches();
+        let n = rules.n_columns(rules.max_patches());
         let mut graph = EncoderGraph::new(model, n, params)?;
         // Images of other sizes reserve memory when they are encoded, since most are far below the maximum.
-        if matches!(rules.size, ImageSize::Fixed(_)) {
+        if rules.is_fixed() {
             graph.reserve(n)?;
         }
         Ok(MediaEncoder {
@@ -99,25 +100,61 @@ impl MediaEncoder {
         self.graph.id_of(&[width as u64, height as u64], rgb)
     }
 
-    /// Computes the rows of an image: 8-bit red, green, and blue values by pixel, in reading order. The image has the
-    /// size that [`ImageSizes::target`] returns.
+    /// Returns a digest of the parts of an image and of the encoder.
+    pub fn id_of_parts(&self, parts: &[Pixels<'_>]) -> u128 {
+        let sizes: Vec<u64> = parts
+            .iter()
+            .flat_map(|part| [part.width as u64, part.height as u64])
+            .collect();
+        match parts {
+            [part] => self.graph.id_of(&sizes, part.rgb),
+            _ => {
+                let colors: Vec<&[u8]> = parts.iter().map(|part| part.rgb).collect();
+                self.graph.id_of(&sizes, &colors.concat())
+            }
+        }
+    }
+
+    /// Returns the mean color, which borders have.
+    pub fn mean_color(&self) -> [u8; 3] {
+        self.colors.map(|scale| (scale.mean * 255.0) as u8)
+    }
+
+    /// Computes the rows of an image that is a single part: 8-bit red, green, and blue values by pixel, in reading
+    /// order. The image has the size that [`ImageSizes::target`] returns.
     ///
     /// # Errors
     /// [`MediaError`] if the size is wrong or a device fails.
     pub fn encode(&mut self, width: usize, height: usize, rgb: &[u8]) -> Result<Arc<MediaRows>, MediaError> {
-        let grid = self.sizes.grid(width, height)?;
-        let n_values = 3 * width * height;
-        if rgb.len() != n_values {
-            return Err(MediaError::Pixels {
-                width,
-                height,
-                expected: n_values,
-                found: rgb.len(),
-            });
+        self.encode_parts(&[Pixels { width, height, rgb }], Vec::new())
+    }
+
+    /// Computes the rows of the parts of an image; see [`ImageSizes::parts`] and [`ImageSizes::texts`].
+    ///
+    /// # Errors
+    /// [`MediaError`] if a size is wrong or a device fails.
+    pub fn encode_parts(
+        &mut self,
+        parts: &[Pixels<'_>],
+        texts: Vec<(usize, String)>,
+    ) -> Result<Arc<MediaRows>, MediaError> {
+        let mut all = Vec::new();
+        let mut grid = PatchGrid::default();
+        for &Pixels { width, height, rgb } in parts {
+            grid = self.sizes.grid(width, height)?;
+            let n_values = 3 * width * height;
+            if rgb.len() != n_values {
+                return Err(MediaError::Pixels {
+                    width,
+                    height,
+                    expected: n_values,
+                    found: rgb.len(),
+                });
+            }
+            let rows = self.compute(grid, rgb)?;
+            all.extend(in_reading_order(&self.rules(), grid, self.width(), rows));
         }
-        let rows = self.compute(grid, rgb)?;
-        let rows = in_reading_order(&self.rules(), grid, self.width(), rows);
-        let rows = MediaRows::new(self.id_of(width, height, rgb), self.width(), rows);
+        let rows = MediaRows::new(self.id_of_parts(parts), self.width(), all).with_texts(texts);
         if !self.rules().axes {
             return Ok(Arc::new(rows));
         }
@@ -128,9 +165,18 @@ impl MediaEncoder {
     fn compute(&mut self, grid: PatchGrid, rgb: &[u8]) -> Result<Vec<f32>, DecodeError> {
         let patches = patches(&self.rules(), grid);
         let colors = patch_columns(self.rules().patch, grid, &patches, &self.colors, rgb);
-        let tokens: Vec<BatchToken> = patches.iter().map(token).collect();
-        let place = |patch: &Patch| (patch.row * grid.columns + patch.column) as i32;
-        let places: Vec<i32> = patches.iter().map(place).collect();
+        // The place, the row, and the column of a class token are 0, and those of patches start behind it.
+        let class = self.rules().class.then(Patch::default);
+        let first = usize::from(class.is_some());
+        let behind = |patch: &Patch| Patch {
+            column: patch.column + first,
+            row: patch.row + first,
+            pos: patch.pos + first,
+        };
+        let columns = class.into_iter().chain(patches.iter().map(behind));
+        let tokens: Vec<BatchToken> = columns.map(|patch| token(&patch)).collect();
+        let place = |patch: &Patch| (first + patch.row * grid.columns + patch.column) as i32;
+        let places: Vec<i32> = class.map(|_| 0).into_iter().chain(patches.iter().map(place)).collect();
         let image = ImageInput {
             patches: &colors,
             places: &places,
@@ -152,7 +198,8 @@ fn token(patch: &Patch) -> BatchToken {
         n_best: 0,
         media: None,
         axes: AxisPosition {
-            at: [patch.row as i32, patch.column as i32, 0],
+            // Rotations by the column before the row read the row from the last axis.
+            at: [patch.row as i32, patch.column as i32, patch.row as i32],
             lag: 0,
         },
     }

@@ -13,6 +13,8 @@ pub struct ImageSizes {
     largest: [usize; 2],
     /// Number of learned positions.
     max_positions: Option<usize>,
+    /// Number of learned positions along a side.
+    max_side: Option<usize>,
 }
 
 impl ImageSizes {
@@ -21,6 +23,7 @@ impl ImageSizes {
             rules,
             largest: [model.result_shape()[1], rules.largest().n_patches().max(1)],
             max_positions: model.max_positions(),
+            max_side: model.max_side(),
         }
     }
 
@@ -49,7 +52,11 @@ impl ImageSizes {
 
     /// Returns the maximum number of rows of an image.
     pub fn max_rows(&self) -> usize {
-        self.rows_of(self.rules.max_patches())
+        let n_parts = self
+            .rules
+            .tiles
+            .map_or(1, |tiles| tiles.max_tiles() + usize::from(tiles.overview.is_some()));
+        n_parts * self.rows_of(self.rules.max_patches())
     }
 
     /// Returns the number of rows of an image that is given in this size, before resizing.
@@ -57,8 +64,11 @@ impl ImageSizes {
     /// # Errors
     /// [`MediaError::Ratio`] if the sides differ too much, [`MediaError::Positions`] if the image has too many patches.
     pub fn n_rows(&self, width: usize, height: usize) -> Result<usize, MediaError> {
-        let target = self.target(width, height)?;
-        Ok(self.rows_of(self.grid(target[0], target[1])?.n_patches()))
+        let mut n = 0;
+        for part in self.parts(width, height)? {
+            n += self.rows_of(self.grid(part.size[0], part.size[1])?.n_patches());
+        }
+        Ok(n)
     }
 
     /// Returns the width and height that an image must be resized to.
@@ -84,15 +94,19 @@ impl ImageSizes {
                 expected: self.target(width, height)?,
             });
         };
-        let n_patches = grid.n_patches();
-        match self.max_positions {
-            Some(max) if n_patches > max => Err(MediaError::Positions {
+        let n_columns = self.rules.n_columns(grid.n_patches());
+        let beyond = |n: usize, max: Option<usize>| max.filter(|&max| n > max);
+        match beyond(n_columns, self.max_positions) {
+            Some(max) => Err(MediaError::Positions {
                 width,
                 height,
-                n_patches,
+                n_patches: n_columns,
                 max,
             }),
-            _ => Ok(grid),
+            None => match beyond(grid.columns.max(grid.rows), self.max_side) {
+                Some(max) => Err(MediaError::Side { width, height, max }),
+                None => Ok(grid),
+            },
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::sched::{SchedError, Scheduler};
 use super::adapt::Adapters;
 use super::batch::BatchToken;
 use super::encoded::Encoded;
+use super::grid_inputs::{grid_factors, table_weights};
 use super::hybrid::Memory;
 use super::media::MediaRows;
 use super::outputs::Outputs;
@@ -148,12 +149,15 @@ impl InputWriter<'_> {
         self.set(inputs.places, image.places)?;
         for resize in &inputs.resize {
             for (id, n) in [(resize.across, image.grid.columns), (resize.down, image.grid.rows)] {
-                self.set(Some(id), &linear_weights(resize.side, n))?;
+                self.set(Some(id), &table_weights(resize.filter, resize.side, n))?;
             }
         }
         for of_base in &inputs.grid_factors {
             let n_pairs = self.graph.tensor(of_base.factors).ne[0];
-            self.set(Some(of_base.factors), &grid_factors(of_base.base, n_pairs))?;
+            self.set(
+                Some(of_base.factors),
+                &grid_factors(of_base.base, of_base.spread, n_pairs),
+            )?;
         }
         Ok(())
     }
@@ -313,60 +317,4 @@ impl InputWriter<'_> {
 pub(super) fn along_axes(positions: impl Iterator<Item = i32> + Clone) -> impl Iterator<Item = i32> {
     let last = ROPE_AXES - 1;
     (0..ROPE_AXES).flat_map(move |axis| positions.clone().map(move |p| if axis == last { 0 } else { p }))
-}
-
-/// Returns the weights of a linear interpolation from `side` to `n` rows with aligned corners: `[side, n]`.
-fn linear_weights(side: usize, n: usize) -> Vec<f32> {
-    let mut weights = vec![0.0; side * n];
-    // The places are computed in f32, as in the published model.
-    let step = side.saturating_sub(1) as f32 / n.saturating_sub(1).max(1) as f32;
-    for (i, weights) in weights.chunks_exact_mut(side.max(1)).enumerate() {
-        let place = i as f32 * step;
-        let low = (place as usize).min(side.saturating_sub(1));
-        let high = (low + 1).min(side - 1);
-        let share = place - low as f32;
-        weights[low] += 1.0 - share;
-        weights[high] += share;
-    }
-    weights
-}
-
-/// Returns the frequency divisors of rotations by row, then by column.
-fn grid_factors(base: f32, n_pairs: usize) -> Vec<f32> {
-    let n = n_pairs / 2;
-    let of_axis = (0..n).map(|i| f64::from(base).powf(i as f64 / n as f64) as f32);
-    of_axis
-        .clone()
-        .chain(of_axis)
-        .chain(std::iter::repeat_n(1.0, n_pairs - 2 * n))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn linear_weights_align_corners() {
-        assert_eq!(
-            linear_weights(3, 5),
-            [
-                1.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 1.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 1.0
-            ]
-        );
-        assert_eq!(linear_weights(2, 1), [1.0, 0.0]);
-        assert_eq!(linear_weights(1, 2), [1.0, 1.0]);
-        for (side, n) in [(48, 7), (16, 29), (5, 5)] {
-            for weights in linear_weights(side, n).chunks(side) {
-                assert!((weights.iter().sum::<f32>() - 1.0).abs() < 1e-6);
-            }
-        }
-    }
-
-    #[test]
-    fn grid_factors_repeat_for_each_axis() {
-        let found = grid_factors(10000.0, 4);
-        assert_eq!(found, [1.0, 100.0, 1.0, 100.0]);
-        assert_eq!(grid_factors(10000.0, 1), [1.0]);
-    }
 }

@@ -16,6 +16,8 @@ pub struct MediaRows {
     rows: Vec<f32>,
     tokens: Vec<Token>,
     grid: Option<[u32; 2]>,
+    /// Texts between the rows, each with the number of rows before it.
+    texts: Vec<(usize, String)>,
 }
 
 impl MediaRows {
@@ -31,7 +33,18 @@ impl MediaRows {
             rows,
             tokens,
             grid: None,
+            texts: Vec::new(),
         }
+    }
+
+    /// Adds texts between the rows, each with the number of rows before it, in ascending order.
+    pub fn with_texts(self, texts: Vec<(usize, String)>) -> MediaRows {
+        MediaRows { texts, ..self }
+    }
+
+    /// Returns the texts between the rows, each with the number of rows before it.
+    pub fn texts(&self) -> &[(usize, String)] {
+        &self.texts
     }
 
     /// Gives each row a position along the axes of M-RoPE: its place in a grid of this many columns and rows, in

@@ -40,6 +40,11 @@ pub enum MediaError {
         n_patches: usize,
         max: usize,
     },
+    /// The image has more rows or columns of patches than the encoder has learned positions for.
+    #[error(
+        "an image of {width} x {height} pixels is too long: the encoder has positions for {max} patches along a side"
+    )]
+    Side { width: usize, height: usize, max: usize },
     /// The number of color values does not match the size.
     #[error("expected {expected} color values for {width} x {height} pixels, found {found}")]
     Pixels {

@@ -17,7 +17,7 @@ impl ChannelScale {
 }
 
 /// Patch of an image.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Patch {
     pub column: usize,
     pub row: usize,
@@ -113,6 +113,9 @@ mod tests {
         block: 2,
         window: 0,
         axes: false,
+        class: false,
+        between_rows: "",
+        tiles: None,
     };
 
     fn places(rules: &ImageRules, grid: PatchGrid) -> Vec<usize> {

@@ -1,6 +1,6 @@
 //! Evaluated arguments of an operation, and their conversion to the types of the builder's methods.
 
-use crate::builder::{Embed, Experts, Gating, Linear, Norm, Placeholder, Vector, Visibility};
+use crate::builder::{Embed, Experts, Gating, GridPairs, Linear, Norm, Placeholder, TableFilter, Vector, Visibility};
 use crate::graph::{TensorId, Unary, Window};
 
 use super::state::Handle;
@@ -115,6 +115,16 @@ from_argument! {
         Argument::Int(code) => Gating::from_code(code)
     } or Gating::Softmax;
     Visibility { Argument::Word("Whole") => Visibility::Whole } or Visibility::Whole;
+    TableFilter {
+        Argument::Word("Linear") => TableFilter::Linear,
+        Argument::Word("Smooth") => TableFilter::Smooth,
+        Argument::Word("Bicubic") => TableFilter::Bicubic
+    } or TableFilter::Linear;
+    GridPairs {
+        Argument::Word("Halves") => GridPairs::Halves,
+        Argument::Word("Neighbors") => GridPairs::Neighbors,
+        Argument::Word("Quarters") => GridPairs::Quarters
+    } or GridPairs::Halves;
 }
 
 /// Returns true if a parameter of the engine type `ty` accepts the variant. Programs are checked with it when they are
@@ -124,6 +134,8 @@ pub fn is_word(ty: &str, variant: &'static str) -> bool {
     match ty {
         "Gating" => Gating::of(word).is_some(),
         "Visibility" => Visibility::of(word).is_some(),
+        "TableFilter" => TableFilter::of(word).is_some(),
+        "GridPairs" => GridPairs::of(word).is_some(),
         _ => false,
     }
 }

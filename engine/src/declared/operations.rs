@@ -1,7 +1,7 @@
 //! Operations of the language and the builder methods that add them to a graph.
 
 use crate::builder::{
-    AttentionArgs, Builder, LinearAttentionArgs, Mamba2Args, MoeArgs, NgramArgs, RopeArgs, Vector, chunked, sliding,
+    AttentionArgs, Builder, LinearAttentionArgs, Mamba2Args, MoeArgs, NgramArgs, RopeArgs, RopeGridArgs, Vector, chunked, sliding,
     symmetric,
 };
 use crate::graph::{TensorId, Unary, Window};
@@ -181,8 +181,12 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(with_media(x) with_media),
     operation!(deepstack(x) deepstack),
     operation!(beside(x, y) beside),
-    operation!(resized(w) resized),
-    operation!(rope_grid(x, base) rope_grid),
+    operation!(resized(w, by) resized),
+    operation!(rope_grid(x, base) rope_grid RopeGridArgs { pairs, columns_first, spread }),
+    operation!(with_class(x, w) with_class),
+    operation!(without_class(x) without_class),
+    operation!(at_columns(w) at_columns),
+    operation!(at_rows(w) at_rows),
     operation!(group_rows(x, n) group_rows),
     operation!(transposed(w) transposed),
     operation!(interleave(x, n) interleave),

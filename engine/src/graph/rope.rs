@@ -77,10 +77,12 @@ impl Rope {
                 .iter()
                 .filter(|&&end| sector >= end)
                 .count(),
-            // Pairs beyond the section of an axis use the fourth axis.
+            // Pairs beyond the section of their axis use the first axis, as in the published Qwen3-VL. ggml uses the
+            // fourth axis, whose positions are 0.
             RopeKind::Imrope => match sector % 3 {
                 axis if sector < 3 * self.sections[axis] => axis,
-                _ => 3,
+                _ if sector >= time + height + width => 3,
+                _ => 0,
             },
         }
     }

@@ -140,8 +140,8 @@ impl Architecture {
         let n_tokens = match self.media {
             None => 1,
             Some(_) => {
-                let n_patches = graph.image().map(|_| grid.n_patches());
-                n_patches.or(graph.audio().map(|rules| rules.chunk)).unwrap_or(1)
+                let n_columns = graph.image().map(|rules| rules.n_columns(grid.n_patches()));
+                n_columns.or(graph.audio().map(|rules| rules.chunk)).unwrap_or(1)
             }
         };
         BuildParams {

@@ -48,6 +48,7 @@ pub(super) fn leaf(row: &TableRow, pieces: &[Piece]) -> WeightLeaf {
             [_] => Vec::new(),
             pieces => pieces.iter().map(part).collect(),
         },
+        value: None,
     }
 }
 

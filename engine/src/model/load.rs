@@ -13,6 +13,7 @@ use crate::gguf::{FileKind, Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, BufferSlice, Graph, Layout, Name, Op, TensorId, dense_bytes};
 use crate::vocab::{Token, Vocab, VocabSource};
 
+use super::bounds;
 use super::fit::ModelOutline;
 use super::leaf::stored_parts;
 use super::lock::LockedMemory;
@@ -39,6 +40,7 @@ pub struct Model {
     placement: Placement,
     memory: MemorySpecs,
     max_positions: Option<usize>,
+    max_side: Option<usize>,
     result_shape: [usize; 2],
     n_features: usize,
     max_encoded: Option<usize>,
@@ -142,7 +144,8 @@ impl Model {
             warnings.push(NO_ROOM.to_owned());
         }
         let fingerprint = Fingerprint::of(&set, arch, &prefix, &rows).map_err(|e| e.in_file(&path))?;
-        let (leafs, buffers) = upload(&set, &rows, &placement, params)?;
+        let (mut leafs, buffers) = upload(&set, &rows, &placement, params)?;
+        bounds::read(&set, &rows, &mut leafs, params)?;
         let locked = if params.mlock {
             Some(LockedMemory::all(&path, &leafs, &buffers, &mut warnings))
         } else {
@@ -163,6 +166,7 @@ impl Model {
             placement,
             memory: needs.memory,
             max_positions: needs.max_positions,
+            max_side: needs.max_side,
             result_shape: needs.result,
             n_features: needs.n_features,
             max_encoded: needs.max_encoded,
@@ -188,6 +192,11 @@ impl Model {
             seconds = time.as_secs_f64(),
             "loaded a model"
         );
+    }
+
+    /// Returns the number of rows of the smallest table that is indexed by the row or the column of a patch.
+    pub(crate) fn max_side(&self) -> Option<usize> {
+        self.max_side
     }
 
     /// Returns the path of the first file.
@@ -685,6 +694,7 @@ fn probe(
             layer: r.layer,
         },
         parts: Vec::new(),
+        value: None,
     };
     let leafs: Vec<_> = rows.iter().map(leaf).collect();
     let params = BuildParams {
@@ -763,6 +773,7 @@ fn needs(
     Ok(PlacementNeeds {
         memory,
         max_positions: inputs.max_positions,
+        max_side: inputs.max_side,
         max_encoded: inputs.max_encoded,
         frame_width: inputs.frames.map(|frames| g.tensor(frames).ne[0]),
         // A probe creates separate leaves for weights in plain matmuls.

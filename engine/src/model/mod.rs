@@ -2,6 +2,7 @@
 
 mod arch;
 mod base;
+mod bounds;
 mod checkpoint;
 mod error;
 mod fingerprint;

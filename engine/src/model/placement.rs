@@ -192,6 +192,8 @@ pub struct PlacementNeeds {
     pub memory: MemorySpecs,
     /// Rows of the smallest table that is indexed by position.
     pub max_positions: Option<usize>,
+    /// Rows of the smallest table that is indexed by the row or the column of a patch.
+    pub max_side: Option<usize>,
     /// Like `max_positions`, for the encoder.
     pub max_encoded: Option<usize>,
     /// Width of the rows given to the encoder.
@@ -211,6 +213,7 @@ impl PlacementNeeds {
     /// Adds the requirements of another graph that uses the same weights but has its own KV cache.
     pub(super) fn use_also(&mut self, other: &PlacementNeeds) {
         self.max_positions = self.max_positions.into_iter().chain(other.max_positions).min();
+        self.max_side = self.max_side.into_iter().chain(other.max_side).min();
         self.max_encoded = self.max_encoded.or(other.max_encoded);
         self.frame_width = self.frame_width.or(other.frame_width);
         self.n_features = self.n_features.max(other.n_features);

@@ -11,6 +11,8 @@ use crate::graph::{Layout, dense_bytes};
 
 use crate::builder::{Embed, Experts, Linear, Norm, PerHead, Vector, WeightId};
 
+use super::bounds;
+
 /// Op that reads a tensor, which determines its possible placements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Consumer {
@@ -434,7 +436,21 @@ impl<'a> TensorTable<'a> {
             weight,
             bias: self.companion(name, "bias", &[n_out]),
             scale: self.companion(name, "scale", &[1]),
+            bounds: self.bounds(name),
         }
+    }
+
+    /// Declares the bounds of a matrix's inputs and results if the file has all of them.
+    fn bounds(&mut self, name: &'static str) -> Option<[WeightId; 4]> {
+        let is_value = |(_, t): (usize, &TensorInfo)| t.ne == [1; 4] && t.ty == GgmlType::F32;
+        if !bounds::SUFFIXES
+            .iter()
+            .all(|suffix| self.find(name, suffix).is_some_and(is_value))
+        {
+            return None;
+        }
+        let [a, b, c, d] = bounds::SUFFIXES.map(|suffix| self.companion(name, suffix, &[1]));
+        Some([a?, b?, c?, d?])
     }
 
     fn with_expert_companions(&mut self, name: &'static str, n_out: usize, n: usize, weight: WeightId) -> Experts {
@@ -525,6 +541,7 @@ impl<'a> TensorTable<'a> {
             weight,
             bias,
             scale: None,
+            bounds: None,
         })
     }
 

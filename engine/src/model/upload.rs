@@ -62,7 +62,7 @@ pub(super) fn upload(
 }
 
 /// Returns bytes of a file, in place if the file is mapped, else read or computed into `scratch`.
-fn file_bytes<'a>(
+pub(super) fn file_bytes<'a>(
     set: &'a GgufSet,
     params: &LoadParams,
     shard: usize,

@@ -59,6 +59,8 @@ pub struct MediaFile {
     /// Rows of the medium; `None` until the file is encoded.
     pub rows: Option<Arc<MediaRows>>,
     n_rows: usize,
+    /// Texts between the rows, each with the number of rows before it.
+    texts: Vec<(usize, String)>,
     field: String,
     /// Medium and 1-based index of the file in the request.
     title: String,
@@ -71,7 +73,9 @@ impl MediaFile {
             .layout
             .n_rows(&bytes, &format.limits)
             .map_err(|e| e.to_string())?;
+        let texts = format.layout.texts(&bytes, &format.limits).map_err(|e| e.to_string())?;
         Ok(MediaFile {
+            texts,
             digest: Sha256::digest(&bytes).into(),
             bytes: bytes.into(),
             rows: None,
@@ -89,7 +93,10 @@ impl MediaFile {
     /// Sets rows of zeros, for prompts that are not decoded.
     pub fn measure(&mut self) {
         let (half, _) = self.digest.as_chunks::<16>();
-        let rows = || Arc::new(MediaRows::new(u128::from_le_bytes(half[0]), 1, vec![0.0; self.n_rows]));
+        let rows = || {
+            let rows = MediaRows::new(u128::from_le_bytes(half[0]), 1, vec![0.0; self.n_rows]);
+            Arc::new(rows.with_texts(self.texts.clone()))
+        };
         self.rows.get_or_insert_with(rows);
     }
 

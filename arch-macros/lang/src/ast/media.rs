@@ -3,6 +3,8 @@
 use proc_macro2::Span;
 use syn::{Expr, Ident, LitStr};
 
+use super::tiles::TilesSyntax;
+
 /// The medium, its preprocessing, and the text around it.
 #[derive(Default)]
 pub struct MediaSyntax {
@@ -10,12 +12,14 @@ pub struct MediaSyntax {
     pub of: Option<Ident>,
     /// `image { … }`
     pub image: Option<ImageSyntax>,
+    /// `tiles { … }`
+    pub tiles: Option<TilesSyntax>,
     /// `text { "<start>", image, "<end>" }`
     pub text: Option<TextSyntax>,
 }
 
-/// `image { size: fixed(image_size); resize: bilinear; patches: patch_size in blocks(merge) of windows(side); positions:
-/// axes; }`
+/// `image { size: fixed(image_size); resize: bilinear; patches: patch_size in blocks(merge) of windows(side); class:
+/// first; positions: axes; between_rows: "<break>"; }`
 pub struct ImageSyntax {
     /// Span of the keyword `image`.
     pub span: Span,
@@ -24,6 +28,10 @@ pub struct ImageSyntax {
     /// Filter of the resizing.
     pub resize: Option<Ident>,
     pub patches: Option<PatchesSyntax>,
+    /// Place of a learned column for the whole image: `first`.
+    pub class: Option<Ident>,
+    /// Text between the rows of blocks.
+    pub between_rows: Option<LitStr>,
     /// Positions of the rows in the language model: `sequence` or `axes`.
     pub positions: Option<Ident>,
 }
@@ -33,6 +41,22 @@ pub struct ImageSyntax {
 pub enum SizeSyntax {
     /// `fixed(side)`: squares.
     Fixed(Expr),
+    /// `padded(side)`: squares of this side. Borders are added before resizing.
+    Padded(Expr),
+    /// `longest(side, unit)`
+    Longest {
+        /// Maximum of both sides in pixels.
+        side: Expr,
+        /// Divisor of both sides in pixels.
+        unit: Expr,
+    },
+    /// `within(unit, rows = max)`
+    Within {
+        /// Divisor of both sides in pixels.
+        unit: Expr,
+        /// Limit of the area in squares of a unit.
+        max: Expr,
+    },
     /// `multiple(unit, rows = min..max)`
     Multiple {
         /// Divisor of both sides in pixels.
@@ -77,6 +101,7 @@ impl MediaSyntax {
         Some(MediaSyntax {
             of: child.of.or(parent.of),
             image: child.image.or(parent.image),
+            tiles: child.tiles.or(parent.tiles),
             text: child.text.or(parent.text),
         })
     }

@@ -1,10 +1,11 @@
 //! Checks the parts of an `encoder!`: the medium, its preprocessing, and the text around it.
 
 use proc_macro2::{Ident, Span};
-use syn::Expr;
+use syn::{Expr, LitStr};
 
 use super::{Checker, Place};
 use crate::ast::media::{ImageSyntax, MediaSyntax, PatchesSyntax, SizeSyntax, TextPiece, TextSyntax};
+use crate::ast::tiles::TilesSyntax;
 use crate::builtins::Ty;
 use crate::model::{Arg, Image, ImageSize, Media, MediaUse, Medium, TextPart, Value, ValueKind};
 use crate::ops::OpSpec;
@@ -19,6 +20,20 @@ const FILTERS: [(&str, &str); 3] = [("bilinear", "Bilinear"), ("bicubic", "Bicub
 /// Values of `positions:`: whether rows have positions along the axes of M-RoPE.
 const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
 
+/// Values of `class:`.
+const CLASSES: [(&str, bool); 1] = [("first", true)];
+
+/// Operations that only encoders have.
+const OF_ENCODERS: [&str; 7] = [
+    "rope_grid",
+    "resized",
+    "beside",
+    "with_class",
+    "without_class",
+    "at_columns",
+    "at_rows",
+];
+
 /// Values of `of:`.
 const MEDIA: [(&str, Medium); 2] = [("image", Medium::Image), ("audio", Medium::Audio)];
 
@@ -32,6 +47,8 @@ pub(super) struct MediaScope {
     pub is_encoder: bool,
     /// Side of a patch, as written.
     patch: Option<Expr>,
+    /// A learned column precedes the patches.
+    has_class: bool,
     /// Treatment of media rows by the graph.
     pub used: MediaUse,
 }
@@ -52,7 +69,7 @@ impl Checker<'_> {
         };
         prefix.clone_into(&mut self.groups[0].prefix);
         let image = match &media.image {
-            Some(image) => self.image(image).map(Some),
+            Some(image) => self.image(image, media.tiles.as_ref()).map(Some),
             None if medium == Some(Medium::Audio) => Some(None),
             None => self.missing_part("image", "`image { size: …; resize: …; patches: …; }`"),
         };
@@ -83,7 +100,7 @@ impl Checker<'_> {
         None
     }
 
-    fn image(&mut self, image: &ImageSyntax) -> Option<Image> {
+    fn image(&mut self, image: &ImageSyntax, tiles: Option<&TilesSyntax>) -> Option<Image> {
         let size = match &image.size {
             Some(size) => self.image_size(size),
             None => self.lacks(image, "size: fixed(image_size);"),
@@ -95,6 +112,15 @@ impl Checker<'_> {
         let axes = match &image.positions {
             Some(word) => self.choice(word, &POSITIONS),
             None => Some(false),
+        };
+        let class = match &image.class {
+            Some(word) => self.choice(word, &CLASSES)?,
+            None => false,
+        };
+        self.media.has_class = class;
+        let tiles = match tiles {
+            Some(tiles) => Some(self.tiles(tiles)?),
+            None => None,
         };
         let Some(PatchesSyntax {
             side: patch,
@@ -117,7 +143,7 @@ impl Checker<'_> {
         if let Some(block) = &block {
             // The loader rejects sizes that are not a multiple of a block.
             let n_patches = block.dim.mul(&block.dim);
-            self.multiples.extend(Multiple::new(&Dim::n_tokens(), &n_patches));
+            self.multiples.extend(Multiple::new(&self.n_patches(), &n_patches));
         }
         Some(Image {
             size: size?,
@@ -126,12 +152,27 @@ impl Checker<'_> {
             block,
             window,
             axes: axes?,
+            class,
+            between_rows: image.between_rows.as_ref().map(LitStr::value).unwrap_or_default(),
+            tiles,
         })
     }
 
     fn image_size(&mut self, size: &SizeSyntax) -> Option<ImageSize> {
         Some(match size {
             SizeSyntax::Fixed(side) => ImageSize::Fixed(self.scalar_of(side, Ty::Int)?),
+            SizeSyntax::Padded(side) => ImageSize::Padded(self.scalar_of(side, Ty::Int)?),
+            SizeSyntax::Longest { side, unit } => {
+                let [side, unit] = [side, unit].map(|number| self.scalar_of(number, Ty::Int));
+                ImageSize::Longest {
+                    side: side?,
+                    unit: unit?,
+                }
+            }
+            SizeSyntax::Within { unit, max } => {
+                let [unit, max] = [unit, max].map(|number| self.scalar_of(number, Ty::Int));
+                ImageSize::Within { unit: unit?, max: max? }
+            }
             SizeSyntax::Multiple { unit, min, max } => {
                 let numbers = [unit, min, max].map(|number| self.scalar_of(number, Ty::Int));
                 let [unit, min, max] = numbers;
@@ -142,6 +183,15 @@ impl Checker<'_> {
                 }
             }
         })
+    }
+
+    /// Returns the number of patches.
+    fn n_patches(&self) -> Dim {
+        if self.media.has_class {
+            Dim::n_patches()
+        } else {
+            Dim::n_tokens()
+        }
     }
 
     fn lacks<T>(&mut self, image: &ImageSyntax, line: &str) -> Option<T> {
@@ -186,7 +236,7 @@ impl Checker<'_> {
         let width = syn::parse_quote!(3 * (#side) * (#side));
         let width = self.scalar_of(&width, Ty::Int)?;
         Some(Value {
-            shape: Shape(vec![width.dim.clone(), Dim::n_tokens()]),
+            shape: Shape(vec![width.dim.clone(), self.n_patches()]),
             kind: ValueKind::Patches(name.span(), width),
         })
     }
@@ -215,7 +265,13 @@ impl Checker<'_> {
         let used = match op.name {
             "with_media" | "deepstack" => MediaUse::Causal,
             _ if is_whole => MediaUse::Whole,
-            "rope_grid" | "resized" | "beside" if !self.media.is_encoder => {
+            "with_class" | "without_class" if self.media.is_encoder && !self.media.has_class => {
+                return self.error(name, format!("`{}` needs `class: first;` in `image`", op.name));
+            }
+            "resized" if self.media.has_class => {
+                return self.error(name, "`resized` is not available with `class: first;` in `image`");
+            }
+            used if OF_ENCODERS.contains(&used) && !self.media.is_encoder => {
                 return self.error(name, format!("`{}` is only available in `encoder!`", op.name));
             }
             _ => return Some(()),

@@ -15,6 +15,7 @@ mod models;
 mod needs;
 mod parameters;
 mod rust;
+mod tiles;
 
 use proc_macro2::{Ident, Span};
 use quote::ToTokens;

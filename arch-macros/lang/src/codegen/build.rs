@@ -8,7 +8,7 @@ use super::{own, shared};
 use crate::model::{
     Arch, Arg, Block, Callee, Head, Kind, Named, Operand, Operation, RowsBy, Scalar, Stmt, Value, ValueKind, VarId,
 };
-use crate::ops::{Emit, Given, OPS, OpSpec, Param, ParamKind};
+use crate::ops::{self, Emit, Given, OpSpec, Param, ParamKind};
 use crate::paths::{runtime, runtime_at};
 use crate::spans;
 
@@ -525,9 +525,7 @@ impl Emitter<'_> {
 /// its fields.
 fn n_fields(emit: Emit) -> usize {
     let Emit::Struct(_, ty) = emit else { return 0 };
-    let of_struct = OPS
-        .iter()
-        .filter(|o| matches!(o.emit, Emit::Struct(_, other) if other == ty));
+    let of_struct = ops::all().filter(|o| matches!(o.emit, Emit::Struct(_, other) if other == ty));
     let keywords = |o: &OpSpec| {
         o.params
             .iter()

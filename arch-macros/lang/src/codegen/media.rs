@@ -36,6 +36,18 @@ fn size(size: &ImageSize) -> TokenStream {
             let side = emit(side, Scope::Build);
             quote!(#ty::Fixed(#side))
         }
+        ImageSize::Padded(side) => {
+            let side = emit(side, Scope::Build);
+            quote!(#ty::Padded(#side))
+        }
+        ImageSize::Longest { side, unit } => {
+            let [side, unit] = [side, unit].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#ty::Longest { side: #side, unit: #unit, max: usize::MAX })
+        }
+        ImageSize::Within { unit, max } => {
+            let [unit, max] = [unit, max].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#ty::Within { unit: #unit, max: #max })
+        }
         ImageSize::Multiple { unit, min, max } => {
             let [unit, min, max] = [unit, min, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#ty::Multiple { unit: #unit, min: #min, max: #max })
@@ -52,6 +64,8 @@ pub fn rules(media: &Media) -> Option<TokenStream> {
     let block = image.block.as_ref().map_or_else(|| quote!(1), number);
     let window = image.window.as_ref().map_or_else(|| quote!(0), number);
     let resize = shared(image.resize);
+    let (class, between_rows) = (image.class, &image.between_rows);
+    let tiles = super::tiles::rules(image.tiles.as_ref());
     Some(quote! {
         fn image(&self) -> ::core::option::Option<#rules> {
             let #m = self;
@@ -62,6 +76,9 @@ pub fn rules(media: &Media) -> Option<TokenStream> {
                 block: #block,
                 window: #window,
                 axes: #axes,
+                class: #class,
+                between_rows: #between_rows,
+                tiles: #tiles,
             })
         }
     })

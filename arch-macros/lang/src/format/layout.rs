@@ -10,7 +10,7 @@ use super::tokens::{Gap, TokenKind, Tree};
 const INDENT: usize = 4;
 
 /// Keywords of items that end with a block.
-const BLOCKS: [&str; 17] = [
+const BLOCKS: [&str; 18] = [
     "if",
     "test",
     "models",
@@ -27,6 +27,7 @@ const BLOCKS: [&str; 17] = [
     "fn",
     "image",
     "audio",
+    "tiles",
     "text",
 ];
 

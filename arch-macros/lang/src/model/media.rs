@@ -1,6 +1,6 @@
 //! Checked parts of an `encoder!`.
 
-use super::Scalar;
+use super::{Scalar, Tiles};
 
 /// Medium that an encoder reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +33,12 @@ pub struct Image {
     pub window: Option<Scalar>,
     /// Rows have positions along the axes of M-RoPE.
     pub axes: bool,
+    /// A learned column precedes the patches.
+    pub class: bool,
+    /// Text between the rows of blocks.
+    pub between_rows: String,
+    /// Rules of images that are split.
+    pub tiles: Option<Tiles>,
 }
 
 /// Size that images are resized to.
@@ -41,6 +47,12 @@ pub struct Image {
 pub enum ImageSize {
     /// Squares of this side in pixels.
     Fixed(Scalar),
+    /// Squares of this side in pixels. Borders are added before resizing.
+    Padded(Scalar),
+    /// Multiples of a unit in pixels, with a longest side.
+    Longest { side: Scalar, unit: Scalar },
+    /// Multiples of a unit in pixels, as large as a maximum area in squares of the unit allows.
+    Within { unit: Scalar, max: Scalar },
     /// Multiples of a unit in pixels.
     Multiple {
         unit: Scalar,

@@ -1,8 +1,19 @@
 //! Operations on media, documented in docs/encoders.md.
 
+use super::param::{keyword, maybe};
 use super::shapes::same_as_x;
 use super::{Call, Emit, OpSpec, ParamKind, X, op, positional, tensor};
 use crate::sym::{Dim, Shape};
+
+/// Filters of resized tables.
+const FILTERS: &[(&str, &str)] = &[("linear", "Linear"), ("smooth", "Smooth"), ("bicubic", "Bicubic")];
+
+/// Pairs of a head's values that rotate.
+const PAIRS: &[(&str, &str)] = &[
+    ("halves", "Halves"),
+    ("neighbors", "Neighbors"),
+    ("quarters", "Quarters"),
+];
 
 /// All operations on media.
 pub static OPS: &[OpSpec] = &[
@@ -29,22 +40,63 @@ pub static OPS: &[OpSpec] = &[
     ),
     op(
         "resized",
-        &[positional("w", ParamKind::Vector)],
+        &[
+            positional("w", ParamKind::Vector),
+            maybe("by", ParamKind::Word("TableFilter", FILTERS)),
+        ],
         resized,
         Emit::Method("resized"),
-        "rows of a square table [d, n] resized to the grid of patches, linearly and with equal corners -> [d, T]",
+        "rows of a square table [d, n] resized to the grid of patches -> [d, T]: by `linear` interpolation with equal \
+         corners (the default), by `smooth` interpolation over the area of a patch, or by `bicubic` interpolation",
     ),
     OpSpec {
         rotates: true,
         ..op(
             "rope_grid",
-            &[tensor("x"), positional("base", ParamKind::Float)],
+            &[
+                tensor("x"),
+                positional("base", ParamKind::Float),
+                keyword("pairs", ParamKind::Word("GridPairs", PAIRS)),
+                keyword("columns_first", ParamKind::Bool),
+                keyword("spread", ParamKind::Bool),
+            ],
             rope_grid,
-            Emit::Method("rope_grid"),
-            "rotates [d, n, T] by the place of each patch: pairs (i, i + d / 2) by the row if i < d / 4, and by the \
-             column otherwise",
+            Emit::Struct("rope_grid", "RopeGridArgs"),
+            "rotates [d, n, T] by the place of each patch: the first half of the pairs by the row, and the second half \
+             by the column, or the other way around with `columns_first`. Pairs are (i, i + d / 2) (`halves`, the \
+             default), (2 i, 2 i + 1) (`neighbors`), or (i, i + d / 4) in each half of a head (`quarters`). Rows and \
+             columns have equal frequencies, or alternate ones with `spread`. The values of a head are reordered, in \
+             the same way for queries and keys",
         )
     },
+    op(
+        "with_class",
+        &[tensor("x"), positional("w", ParamKind::Vector)],
+        with_class,
+        Emit::Method("with_class"),
+        "x [d, T_patches] after the vector `w` [d] as its first column -> [d, T]",
+    ),
+    op(
+        "without_class",
+        X,
+        without_class,
+        Emit::Method("without_class"),
+        "x [d, T] without the column of `with_class` -> [d, T_patches]",
+    ),
+    op(
+        "at_columns",
+        &[tensor("w")],
+        at_patches,
+        Emit::Method("at_columns"),
+        "row of a table [d, n] for the column of each patch -> [d, T]",
+    ),
+    op(
+        "at_rows",
+        &[tensor("w")],
+        at_patches,
+        Emit::Method("at_rows"),
+        "row of a table [d, n] for the row of each patch -> [d, T]",
+    ),
     op(
         "group_rows",
         &[tensor("x"), positional("n", ParamKind::Int)],
@@ -95,6 +147,33 @@ fn resized(c: &mut Call<'_>) -> Option<Shape> {
 fn rope_grid(c: &mut Call<'_>) -> Option<Shape> {
     let x = c.shape("x")?;
     c.rank("x", 3, "[d, n, T]", "; see `heads`").then_some(x)
+}
+
+fn with_class(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, w) = (c.shape("x")?, c.shape("w")?);
+    if x.rank() == 2 && x.dim(1) == Dim::n_patches() && w.rank() == 1 && w.dim(0) == x.dim(0) {
+        return Some(Shape(vec![x.dim(0), Dim::n_tokens()]));
+    }
+    c.fail(
+        "w",
+        format!("`with_class` expects x [d, T_patches] and w [d], found {x} and {w}"),
+    );
+    None
+}
+
+fn without_class(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    if x.rank() == 2 && x.dim(1) == Dim::n_tokens() {
+        return Some(Shape(vec![x.dim(0), Dim::n_patches()]));
+    }
+    c.fail("x", format!("`without_class` expects x [d, T], found {x}"));
+    None
+}
+
+fn at_patches(c: &mut Call<'_>) -> Option<Shape> {
+    let w = c.shape("w")?;
+    c.rank("w", 2, "[d, n]", "")
+        .then(|| Shape(vec![w.dim(0), Dim::n_tokens()]))
 }
 
 fn transposed(c: &mut Call<'_>) -> Option<Shape> {

@@ -4,14 +4,27 @@
 //! encoder   = { part | section } ;                                     (* without the sections about tokens *)
 //! part      = "of" ":" medium ";"
 //!           | "image" "{" { fact } "}"
+//!           | "tiles" "{" { split } "}"                                (* images that are split *)
 //!           | "text" "{" piece { "," piece } "}" ;                      (* the prompt around a medium *)
 //! fact      = "size" ":" sizing ";"
 //!           | "resize" ":" filter ";"
 //!           | "patches" ":" EXPR [ "in" "blocks" "(" EXPR ")" [ "of" "windows" "(" EXPR ")" ] ] ";"
 //!                                                  (* sides of a patch, of a block in patches, of a window in blocks *)
+//!           | "class" ":" "first" ";"                                  (* a learned column before the patches *)
+//!           | "between_rows" ":" STRING ";"                            (* text between the rows of blocks *)
 //!           | "positions" ":" ( "sequence" | "axes" ) ";" ;            (* of the rows; default: sequence *)
 //! sizing    = "fixed" "(" EXPR ")"                                     (* squares of this side *)
+//!           | "padded" "(" EXPR ")"                                    (* squares, with borders *)
+//!           | "longest" "(" EXPR "," EXPR ")"                          (* longest side; divisor of the sides *)
+//!           | "within" "(" EXPR "," "rows" "=" EXPR ")"                (* divisor of the sides; number of rows *)
 //!           | "multiple" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")" ;   (* divisor of the sides; number of rows *)
+//! split     = "grid" ":" "ratio" "(" EXPR "," "tiles" "=" EXPR ".." EXPR ")" ";"   (* side of a tile; tiles *)
+//!           | "grid" ":" "longest" "(" EXPR "," EXPR ")" ";"           (* side of a tile; longest side *)
+//!           | "above" ":" EXPR ";"                                     (* of the largest image *)
+//!           | "tile" ":" STRING ";"                                    (* text before a tile *)
+//!           | "between_rows" ":" STRING ";"                            (* text between rows of tiles *)
+//!           | "overview" ":" ( "first" | "last" ) STRING ";"           (* the whole image, and the text before it *)
+//!           | "whole" ":" STRING ";" ;                                 (* text before an image without tiles *)
 //! filter    = "bilinear" | "bicubic" | "lanczos" ;
 //! piece     = STRING | medium ;
 //! medium    = "image" | "audio" ;
@@ -26,15 +39,16 @@ use crate::ast::Decl;
 use crate::ast::media::{ImageSyntax, MediaSyntax, PatchesSyntax, SizeSyntax, TextPiece, TextSyntax};
 use crate::diag::{Errors, did_you_mean};
 
+use super::tiles::tiles;
 use super::{end_of, items, line, section};
 
 /// Sections of an `encoder!`, in addition to `fn`.
-const PARTS: [&str; 10] = [
-    "name", "of", "like", "hparams", "image", "audio", "text", "tensors", "graph", "test",
+const PARTS: [&str; 11] = [
+    "name", "of", "like", "hparams", "image", "audio", "tiles", "text", "tensors", "graph", "test",
 ];
 
 /// Facts of the section `image`.
-const FACTS: [&str; 4] = ["size", "resize", "patches", "positions"];
+const FACTS: [&str; 6] = ["size", "resize", "patches", "class", "between_rows", "positions"];
 
 /// Parses the contents of one `encoder!`. Errors are added to `errors`.
 pub fn encoder(input: TokenStream, errors: &mut Errors) -> Decl {
@@ -72,6 +86,7 @@ fn part(input: ParseStream<'_>, decl: &mut Decl, media: &mut MediaSyntax, errors
     let is_there = match text.as_str() {
         "of" => media.of.is_some(),
         "image" => media.image.is_some(),
+        "tiles" => media.tiles.is_some(),
         "text" => media.text.is_some(),
         other if PARTS.contains(&other) => return section(input, decl, errors),
         _ => {
@@ -87,6 +102,7 @@ fn part(input: ParseStream<'_>, decl: &mut Decl, media: &mut MediaSyntax, errors
     match text.as_str() {
         "of" => media.of = Some(line(input, |input| input.parse())?),
         "image" => media.image = Some(image(span, input, errors)?),
+        "tiles" => media.tiles = Some(tiles(span, input, errors)?),
         _ => media.text = Some(prompt(span, input)?),
     }
     Ok(())
@@ -100,6 +116,8 @@ fn image(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result
         size: None,
         resize: None,
         patches: None,
+        class: None,
+        between_rows: None,
         positions: None,
     };
     items(&content, errors, |input, _| fact(input, &mut image));
@@ -113,6 +131,8 @@ fn fact(input: ParseStream<'_>, image: &mut ImageSyntax) -> syn::Result<()> {
         "size" => image.size.is_some(),
         "resize" => image.resize.is_some(),
         "patches" => image.patches.is_some(),
+        "class" => image.class.is_some(),
+        "between_rows" => image.between_rows.is_some(),
         "positions" => image.positions.is_some(),
         _ => {
             let hint = did_you_mean(&text, FACTS);
@@ -127,6 +147,8 @@ fn fact(input: ParseStream<'_>, image: &mut ImageSyntax) -> syn::Result<()> {
         "size" => image.size = Some(line(input, size)?),
         "resize" => image.resize = Some(line(input, |input| input.parse())?),
         "positions" => image.positions = Some(line(input, |input| input.parse())?),
+        "class" => image.class = Some(line(input, |input| input.parse())?),
+        "between_rows" => image.between_rows = Some(line(input, |input| input.parse())?),
         _ => image.patches = Some(line(input, patches)?),
     }
     Ok(())
@@ -134,41 +156,58 @@ fn fact(input: ParseStream<'_>, image: &mut ImageSyntax) -> syn::Result<()> {
 
 fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     let word: Ident = input.fork().parse()?;
-    if word == "fixed" {
-        return argument_of(input, "fixed").map(SizeSyntax::Fixed);
-    }
-    if word != "multiple" {
-        let message = format!("expected `fixed(…)` or `multiple(…, rows = …)`, found `{word}`");
-        return Err(syn::Error::new(word.span(), message));
+    match word.to_string().as_str() {
+        "fixed" => return argument_of(input, "fixed").map(SizeSyntax::Fixed),
+        "padded" => return argument_of(input, "padded").map(SizeSyntax::Padded),
+        "longest" | "within" | "multiple" => {}
+        _ => {
+            let message = format!(
+                "expected `fixed(…)`, `padded(…)`, `longest(…)`, `within(…, rows = …)`, or `multiple(…, rows = …)`, \
+                 found `{word}`"
+            );
+            return Err(syn::Error::new(word.span(), message));
+        }
     }
     input.parse::<Ident>()?;
     let content;
     parenthesized!(content in input);
-    let unit = content.parse()?;
+    let first = content.parse()?;
     content.parse::<Token![,]>()?;
-    let rows: Ident = content.parse()?;
-    if rows != "rows" {
-        return Err(syn::Error::new(
-            rows.span(),
-            format!("expected `rows = …`, found `{rows}`"),
-        ));
+    if word == "longest" {
+        let unit = content.parse()?;
+        end_of(&content, ")")?;
+        return Ok(SizeSyntax::Longest { side: first, unit });
     }
-    content.parse::<Token![=]>()?;
-    let range: Expr = content.parse()?;
+    let rows = named(&content, "rows")?;
     end_of(&content, ")")?;
-    let Expr::Range(ExprRange {
-        start: Some(min),
-        end: Some(max),
-        ..
-    }) = range
-    else {
-        return Err(syn::Error::new_spanned(range, "expected a range, such as `4..1024`"));
-    };
-    Ok(SizeSyntax::Multiple {
-        unit,
-        min: *min,
-        max: *max,
-    })
+    if word == "within" {
+        return Ok(SizeSyntax::Within { unit: first, max: rows });
+    }
+    let (min, max) = limits(rows)?;
+    Ok(SizeSyntax::Multiple { unit: first, min, max })
+}
+
+/// Parses `name = expression`.
+pub(super) fn named(input: ParseStream<'_>, name: &str) -> syn::Result<Expr> {
+    let word: Ident = input.parse()?;
+    if word != name {
+        let message = format!("expected `{name} = …`, found `{word}`");
+        return Err(syn::Error::new(word.span(), message));
+    }
+    input.parse::<Token![=]>()?;
+    input.parse()
+}
+
+/// Returns both limits of a range.
+pub(super) fn limits(range: Expr) -> syn::Result<(Expr, Expr)> {
+    match range {
+        Expr::Range(ExprRange {
+            start: Some(min),
+            end: Some(max),
+            ..
+        }) => Ok((*min, *max)),
+        other => Err(syn::Error::new_spanned(other, "expected a range, such as `4..1024`")),
+    }
 }
 
 fn patches(input: ParseStream<'_>) -> syn::Result<PatchesSyntax> {

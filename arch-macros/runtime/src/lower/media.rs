@@ -2,10 +2,11 @@
 
 use arch_lang::model::{
     Audio, Image, ImageSize as LangImageSize, Media, MediaUse as LangMediaUse, Medium as LangMedium, Scalar,
-    TextPart as LangTextPart,
+    TextPart as LangTextPart, TileGrid as LangTileGrid, Tiles,
 };
 use engine::arch::{
-    AudioRules, Filter, ImageRules, ImageSize, MediaDecl, MediaUse, Medium, Silence, Spectrogram, TextPart,
+    AudioRules, Filter, ImageRules, ImageSize, MediaDecl, MediaUse, Medium, Overview, Silence, Spectrogram, TextPart,
+    TileGrid, TileRules,
 };
 use engine::declared::{Expr, MediaRules, Numbers};
 
@@ -45,7 +46,12 @@ impl Lowering<'_, '_> {
         let patch = self.expr(&image.patch)?;
         let block = self.optional(image.block.as_ref())?;
         let window = self.optional(image.window.as_ref())?;
-        let axes = image.axes;
+        let (axes, class) = (image.axes, image.class);
+        let between_rows = text(&image.between_rows);
+        let tiles = match &image.tiles {
+            Some(tiles) => Some(self.tiles(tiles)?),
+            None => None,
+        };
         Some(MediaRules::new(move |v| ImageRules {
             size: size(v),
             resize,
@@ -53,12 +59,25 @@ impl Lowering<'_, '_> {
             block: block.as_ref().map_or(1, |n| v.int(n)),
             window: window.as_ref().map_or(0, |n| v.int(n)),
             axes,
+            class,
+            between_rows,
+            tiles: tiles.as_ref().map(|tiles| tiles(v)),
         }))
     }
 
     fn image_size(&mut self, size: &LangImageSize) -> Option<impl Fn(&dyn Numbers) -> ImageSize + Send + Sync + use<>> {
         let (numbers, form): (Vec<&Scalar>, fn(&[usize]) -> ImageSize) = match size {
             LangImageSize::Fixed(side) => (vec![side], |n| ImageSize::Fixed(n[0])),
+            LangImageSize::Padded(side) => (vec![side], |n| ImageSize::Padded(n[0])),
+            LangImageSize::Longest { side, unit } => (vec![side, unit], |n| ImageSize::Longest {
+                side: n[0],
+                unit: n[1],
+                max: usize::MAX,
+            }),
+            LangImageSize::Within { unit, max } => (vec![unit, max], |n| ImageSize::Within {
+                unit: n[0],
+                max: n[1],
+            }),
             LangImageSize::Multiple { unit, min, max } => (vec![unit, min, max], |n| ImageSize::Multiple {
                 unit: n[0],
                 min: n[1],
@@ -67,6 +86,39 @@ impl Lowering<'_, '_> {
         };
         let numbers: Vec<Expr> = numbers.iter().map(|s| self.expr(s)).collect::<Option<_>>()?;
         Some(move |v: &dyn Numbers| form(&numbers.iter().map(|n| v.int(n)).collect::<Vec<_>>()))
+    }
+
+    /// Converts the rules of images that are split into tiles.
+    fn tiles(
+        &mut self,
+        tiles: &Tiles,
+    ) -> Option<impl Fn(&dyn Numbers) -> TileRules + Send + Sync + use<>> {
+        let (numbers, form): (Vec<&Scalar>, fn(&[usize]) -> TileGrid) = match &tiles.grid {
+            LangTileGrid::Ratio { side, min, max } => (vec![side, min, max], |n| TileGrid::Ratio {
+                side: n[0],
+                min: n[1],
+                max: n[2],
+            }),
+            LangTileGrid::Longest { side, longest } => (vec![side, longest], |n| TileGrid::Longest {
+                side: n[0],
+                longest: n[1],
+            }),
+        };
+        let numbers: Vec<Expr> = numbers.iter().map(|s| self.expr(s)).collect::<Option<_>>()?;
+        let above = self.optional(tiles.above.as_ref())?;
+        let (tile, between_rows, whole) = (text(&tiles.tile), text(&tiles.between_rows), text(&tiles.whole));
+        let overview = tiles.overview.as_ref().map(|(first, before)| Overview {
+            first: *first,
+            text: text(before),
+        });
+        Some(move |v: &dyn Numbers| TileRules {
+            grid: form(&numbers.iter().map(|n| v.int(n)).collect::<Vec<_>>()),
+            above: above.as_ref().map_or(0.0, |n| v.float(n)),
+            tile,
+            between_rows,
+            overview,
+            whole,
+        })
     }
 
     /// Converts the preprocessing of audio.

@@ -229,6 +229,7 @@ fn rope_axes_rotate_sections_or_interleave() {
     assert_eq!(axes_of(RopeKind::Mrope, [2, 3, 3, 0]), [0, 0, 1, 1, 1, 2, 2, 2]);
     assert_eq!(axes_of(RopeKind::Mrope, [1, 1, 1, 2]), [0, 1, 2, 3, 3, 0, 1, 2]);
     assert_eq!(axes_of(RopeKind::Imrope, [3, 2, 2, 1]), [0, 1, 2, 0, 1, 2, 0, 3]);
+    assert_eq!(axes_of(RopeKind::Imrope, [4, 2, 2, 0]), [0, 1, 2, 0, 1, 2, 0, 0]);
 }
 
 /// With 8 dimensions, base 10000, and 4096 positions, pairs rotate 652, 65, 6.5, and 0.65 times over the

@@ -1,0 +1,46 @@
+//! Generates the rules of images that are split into tiles.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+use super::scalar::{Scope, emit};
+use crate::model::{TileGrid, Tiles};
+use crate::paths::runtime;
+
+/// Generates an `Option` of the rules.
+pub fn rules(tiles: Option<&Tiles>) -> TokenStream {
+    let Some(tiles) = tiles else {
+        return quote!(::core::option::Option::None);
+    };
+    let (ty, grids) = (runtime("TileRules"), runtime("TileGrid"));
+    let grid = match &tiles.grid {
+        TileGrid::Ratio { side, min, max } => {
+            let [side, min, max] = [side, min, max].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#grids::Ratio { side: #side, min: #min, max: #max })
+        }
+        TileGrid::Longest { side, longest } => {
+            let [side, longest] = [side, longest].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#grids::Longest { side: #side, longest: #longest })
+        }
+    };
+    let above = tiles
+        .above
+        .as_ref()
+        .map_or(quote!(0.0), |above| emit(above, Scope::Build));
+    let overview = match &tiles.overview {
+        None => quote!(::core::option::Option::None),
+        Some((first, text)) => {
+            let ty = runtime("Overview");
+            quote!(::core::option::Option::Some(#ty { first: #first, text: #text }))
+        }
+    };
+    let (tile, between_rows, whole) = (&tiles.tile, &tiles.between_rows, &tiles.whole);
+    quote!(::core::option::Option::Some(#ty {
+        grid: #grid,
+        above: #above,
+        tile: #tile,
+        between_rows: #between_rows,
+        overview: #overview,
+        whole: #whole,
+    }))
+}

@@ -1,0 +1,39 @@
+//! Checked rules of images that are split into tiles.
+
+use super::Scalar;
+
+/// Rules of images that are split into tiles.
+#[derive(Debug)]
+pub struct Tiles {
+    pub grid: TileGrid,
+    /// Images above this multiple of the largest image are split; `None` for all images.
+    pub above: Option<Scalar>,
+    /// Text before a tile, with `{row}` and `{column}`.
+    pub tile: String,
+    /// Text between rows of tiles.
+    pub between_rows: String,
+    /// Text before the overview, and whether it precedes the tiles; `None` without an overview.
+    pub overview: Option<(bool, String)>,
+    /// Text before an image that is not split.
+    pub whole: String,
+}
+
+/// Choice of the grid of tiles.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a declaration has one grid")]
+pub enum TileGrid {
+    /// The ratio of the grid's sides is close to that of the image.
+    Ratio {
+        /// Side of a tile in pixels.
+        side: Scalar,
+        /// Limits of the number of tiles.
+        min: Scalar,
+        max: Scalar,
+    },
+    /// The image is resized to a longest side, and both sides are rounded up to whole tiles.
+    Longest {
+        /// Side of a tile in pixels.
+        side: Scalar,
+        longest: Scalar,
+    },
+}

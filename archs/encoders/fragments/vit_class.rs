@@ -1,0 +1,21 @@
+//! Input of a vision transformer (ViT) with a class token: a learned column and the patches of an image, projected to
+//! the width of the encoder, plus a learned embedding for each of the `side * side + 1` places.
+
+fragment! {
+    hparams {
+        n_out: usize = "projection_dim";
+        image_size: usize = "image_size";
+        patch_size: usize = "patch_size";
+        let side = image_size / patch_size;
+    }
+
+    tensors {
+        patch_embd:    linear "v.patch_embd"    [3 * patch_size * patch_size -> n_embd];
+        class_embd:    raw    "v.class_embd"    [n_embd];
+        position_embd: embed  "v.position_embd" [n_embd, side * side + 1];
+    }
+
+    fn embedded_patches() {
+        with_class(patch_embd(patches), class_embd) + position_embd[positions]
+    }
+}

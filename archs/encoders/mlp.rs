@@ -1,0 +1,40 @@
+//! LLaVA 1.5: CLIP over squares of one size, which borders extend the image to. The file has no layers after the one
+//! whose states are projected. A large image is not split.
+
+arch_macros::encoder! {
+    name: "mlp";
+    of: image;
+
+    image {
+        size: padded(image_size);
+        resize: bicubic;
+        patches: patch_size;
+        class: first;
+    }
+
+    text { image }
+
+    tensors {
+        use vit_class;
+        pre_ln: norm   "v.pre_ln" [n_embd];
+        fc1:    linear "mm.0"     [n_embd -> n_out];
+        fc2:    linear "mm.2"     [n_out -> n_out];
+        ignore "v.post_ln", "v.image_newline", "model.image_newline";
+
+        layer {
+            use vit_block(activation = gelu_quick);
+        }
+    }
+
+    graph {
+        let x = embedded_patches();
+        let x = layer_norm(x, pre_ln);
+        for layer {
+            x += attend(layer_norm(x, ln1));
+            x += ffn(layer_norm(x, ln2));
+        }
+        fc2(gelu_erf(fc1(without_class(x))))
+    }
+
+    test { n_embd: 64, n_head: 4, n_layer: 3, n_ff: 96, image_size: 48, patch_size: 8, n_out: 64 }
+}

@@ -1,0 +1,76 @@
+//! Sizes that images are resized to.
+
+/// Maximum ratio of the sides of an image that is resized to multiples of a unit.
+const MAX_RATIO: usize = 200;
+
+/// Returns true if the sides differ too much, or one of them is 0.
+pub(super) fn is_too_narrow([width, height]: [usize; 2]) -> bool {
+    let (short, long) = (width.min(height), width.max(height));
+    short == 0 || long > short.saturating_mul(MAX_RATIO)
+}
+
+/// Rounds sides to multiples of `unit`. An area outside of the limits, in squares of a unit, is scaled to the nearest
+/// limit. The arithmetic in 64-bit floats matches the published preprocessing of Qwen2-VL.
+pub(super) fn multiple(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) -> [usize; 2] {
+    let (unit_f, area_of_unit) = (unit as f64, (unit * unit) as f64);
+    let rounded = sides.map(|side| (side as f64 / unit_f).round_ties_even() as usize);
+    let area = sides[0] as f64 * sides[1] as f64;
+    let blocks = if rounded[0] * rounded[1] > max {
+        shrunk(sides, unit, max)
+    } else if rounded[0] * rounded[1] < min {
+        let grow = (min as f64 * area_of_unit / area).sqrt();
+        sides.map(|side| (side as f64 * grow / unit_f).ceil() as usize)
+    } else {
+        rounded
+    };
+    cut(blocks, max).map(|n| n * unit)
+}
+
+/// Returns the numbers of units in sides that are scaled down to an area of `max` squares of a unit.
+fn shrunk(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] {
+    let (area, unit) = (sides[0] as f64 * sides[1] as f64, unit as f64);
+    let shrink = (area / (max as f64 * unit * unit)).sqrt();
+    sides.map(|side| ((side as f64 / shrink / unit).floor() as usize).max(1))
+}
+
+/// Cuts the longer side to an area of `max`. The published preprocessing of Qwen2-VL exceeds the maximum for close
+/// limits and for narrow images.
+fn cut([columns, rows]: [usize; 2], max: usize) -> [usize; 2] {
+    if columns >= rows {
+        [columns.min(max / rows.max(1)), rows]
+    } else {
+        [columns, rows.min(max / columns.max(1))]
+    }
+}
+
+/// Scales sides down to at most `side` pixels, and rounds them up to multiples of `unit`, as the published
+/// preprocessing of Pixtral does. An area above `max` squares of a unit is scaled down to it.
+pub(super) fn longest(sides: [usize; 2], side: usize, unit: usize, max: usize) -> [usize; 2] {
+    let ratio = sides.map(|n| n as f64 / side as f64);
+    let ratio = ratio[0].max(ratio[1]);
+    let scaled = |n: usize| match ratio > 1.0 {
+        true => (n as f64 / ratio).floor() as usize,
+        false => n,
+    };
+    let blocks = sides.map(|n| scaled(n).div_ceil(unit).max(1));
+    let blocks = match blocks[0].saturating_mul(blocks[1]) > max {
+        true => cut(shrunk(sides, unit, max), max),
+        false => blocks,
+    };
+    blocks.map(|n| n * unit)
+}
+
+/// Scales sides to an area of up to `max` squares of a unit, and rounds them down to multiples of `unit`, as the
+/// published preprocessing of Gemma 4 does. A side has at least one unit.
+pub(super) fn within(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] {
+    let [width, height] = sides;
+    let area = (max * unit * unit) as f64;
+    let factor = (area / (width as f64 * height as f64)).sqrt();
+    let [columns, rows] = sides.map(|side| (factor * side as f64 / unit as f64).floor() as usize);
+    let blocks = match (columns, rows) {
+        (_, 0) => [(width / height).clamp(1, max), 1],
+        (0, _) => [1, (height / width).clamp(1, max)],
+        (columns, rows) => [columns, rows],
+    };
+    cut(blocks, max).map(|n| n * unit)
+}

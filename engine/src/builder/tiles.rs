@@ -1,0 +1,157 @@
+//! Images that are split into tiles: the grid of an image, and the texts between its pieces.
+
+/// Maximum number of tiles of an image.
+const MAX_TILES: usize = 256;
+
+/// Rules of images that are split into tiles.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct TileRules {
+    /// Choice of the grid.
+    pub grid: TileGrid,
+    /// Images above this multiple of the largest image are split; 0 for all images.
+    pub above: f32,
+    /// Text before a tile, with `{row}` and `{column}`.
+    pub tile: &'static str,
+    /// Text between rows of tiles.
+    pub between_rows: &'static str,
+    /// The whole image beside its tiles.
+    pub overview: Option<Overview>,
+    /// Text before an image that is not split.
+    pub whole: &'static str,
+}
+
+/// The whole image beside its tiles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Overview {
+    /// The overview precedes the tiles.
+    pub first: bool,
+    /// Text before the overview.
+    pub text: &'static str,
+}
+
+/// Choice of the grid of tiles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TileGrid {
+    /// The grid of `min` to `max` tiles whose ratio of sides is the closest to that of the image.
+    Ratio {
+        /// Side of a tile in pixels.
+        side: usize,
+        /// Minimum number of tiles.
+        min: usize,
+        /// Maximum number of tiles.
+        max: usize,
+    },
+    /// The image is resized to a longest side, and both sides are rounded up to whole tiles.
+    Longest {
+        /// Side of a tile in pixels.
+        side: usize,
+        /// Longest side of the resized image in pixels.
+        longest: usize,
+    },
+}
+
+/// Size of an image that is split: the image is resized and cut into a grid of tiles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Split {
+    /// Side of a tile in pixels.
+    pub side: usize,
+    /// Number of columns of tiles.
+    pub columns: usize,
+    /// Number of rows of tiles.
+    pub rows: usize,
+}
+
+impl TileRules {
+    /// Returns the grid of an image; `None` if the image is not split.
+    pub fn split(&self, sides: [usize; 2]) -> Option<Split> {
+        let (side, [columns, rows]) = match self.grid {
+            TileGrid::Ratio { side, min, max } => (side, closest(sides, side, min, max)),
+            TileGrid::Longest { side, longest } => (side, rounded_up(sides, side, longest)),
+        };
+        (columns * rows > 1).then_some(Split { side, columns, rows })
+    }
+
+    /// Returns the maximum number of tiles.
+    pub fn max_tiles(&self) -> usize {
+        match self.grid {
+            TileGrid::Ratio { max, .. } => max,
+            TileGrid::Longest { side, longest } => longest.div_ceil(side.max(1)).saturating_pow(2),
+        }
+    }
+
+    /// Returns the text before a tile, with its number from 1 on.
+    pub fn text_of(&self, row: usize, column: usize) -> String {
+        let text = self.tile.replace("{row}", &(row + 1).to_string());
+        text.replace("{column}", &(column + 1).to_string())
+    }
+
+    /// Checks the sizes, which follow from keys of a file.
+    ///
+    /// # Errors
+    /// A description of the first invalid size.
+    pub fn check(&self, tile_fits: impl Fn(usize) -> bool) -> Result<(), String> {
+        let (side, least) = match self.grid {
+            TileGrid::Ratio { side, min, .. } => (side, min),
+            TileGrid::Longest { side, .. } => (side, 1),
+        };
+        if !tile_fits(side) {
+            return Err(format!(
+                "images are split into tiles of {side} pixels, which are no image"
+            ));
+        }
+        let n = self.max_tiles();
+        if least == 0 || least > n || n > MAX_TILES {
+            return Err(format!(
+                "images are split into {least} to {n} tiles; expected a range within 1 to {MAX_TILES}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the columns and rows of the grid with the closest ratio of sides. Of grids with the same ratio, the image
+/// takes a larger one if it fills more than half of it. The published preprocessing of InternVL and LFM2-VL compares
+/// in 64-bit floats, in the order of the number of tiles.
+fn closest([width, height]: [usize; 2], side: usize, min: usize, max: usize) -> [usize; 2] {
+    let grids = (1..=max).flat_map(|columns| (1..=max).map(move |rows| [columns, rows]));
+    let mut grids: Vec<[usize; 2]> = grids
+        .filter(|[columns, rows]| (min..=max).contains(&(columns * rows)))
+        .collect();
+    grids.sort_by_key(|[columns, rows]| columns * rows);
+    let (ratio, area) = (width as f64 / height as f64, width as f64 * height as f64);
+    let (mut best, mut least) = ([1, 1], f64::INFINITY);
+    for [columns, rows] in grids {
+        let difference = (ratio - columns as f64 / rows as f64).abs();
+        let is_filled = area > 0.5 * (side * side * columns * rows) as f64;
+        if difference < least || (difference == least && is_filled) {
+            (best, least) = ([columns, rows], difference);
+        }
+    }
+    best
+}
+
+/// Returns the columns and rows of an image whose longest side is resized to `longest` pixels. Both sides are rounded
+/// up to whole tiles, as in the published preprocessing of Idefics 3.
+fn rounded_up([width, height]: [usize; 2], side: usize, longest: usize) -> [usize; 2] {
+    let ratio = width as f64 / height as f64;
+    let tiles = |pixels: f64| (pixels / side as f64).ceil().max(1.0);
+    // The shorter side is rounded up to an even number first, then follows from the longer side in whole tiles.
+    let even = |pixels: f64| {
+        let whole = pixels as usize;
+        (whole + whole % 2).max(1) as f64
+    };
+    let [width, height] = if width >= height {
+        [longest as f64, even(longest as f64 / ratio)]
+    } else {
+        [even(longest as f64 * ratio), longest as f64]
+    };
+    let ratio = width / height;
+    let [columns, rows] = if width >= height {
+        let columns = tiles(width);
+        [columns, tiles((columns * side as f64 / ratio).trunc())]
+    } else {
+        let rows = tiles(height);
+        [tiles((rows * side as f64 * ratio).trunc()), rows]
+    };
+    [columns as usize, rows as usize]
+}

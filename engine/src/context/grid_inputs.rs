@@ -1,0 +1,139 @@
+//! Values of the inputs that describe the grid of an image's patches.
+
+use crate::builder::TableFilter;
+
+/// Returns the weights of the `side` rows of a table for each of `n` patches: `[side, n]`.
+pub(super) fn table_weights(filter: TableFilter, side: usize, n: usize) -> Vec<f32> {
+    let mut weights = vec![0.0; side * n];
+    for (i, weights) in weights.chunks_exact_mut(side.max(1)).enumerate() {
+        match filter {
+            TableFilter::Linear => linear(weights, i, n),
+            TableFilter::Smooth => smooth(weights, i, n),
+            TableFilter::Bicubic => bicubic(weights, i, n),
+        }
+    }
+    weights
+}
+
+/// Linear interpolation with aligned corners.
+fn linear(weights: &mut [f32], i: usize, n: usize) {
+    let last = weights.len() - 1;
+    // The places are computed in f32, as in the published model.
+    let step = last as f32 / n.saturating_sub(1).max(1) as f32;
+    let place = i as f32 * step;
+    let low = (place as usize).min(last);
+    let high = (low + 1).min(last);
+    let share = place - low as f32;
+    weights[low] += 1.0 - share;
+    weights[high] += share;
+}
+
+/// Linear interpolation over the area of a patch.
+fn smooth(weights: &mut [f32], i: usize, n: usize) {
+    let scale = weights.len() as f64 / n as f64;
+    let (center, support) = ((i as f64 + 0.5) * scale - 0.5, scale.max(1.0));
+    let weight = |j: usize| (1.0 - (j as f64 - center).abs() / support).max(0.0);
+    let sum: f64 = (0..weights.len()).map(weight).sum();
+    for (j, to) in weights.iter_mut().enumerate() {
+        *to = (weight(j) / sum) as f32;
+    }
+}
+
+/// Cubic interpolation between four rows; those beyond the borders are the rows at the borders.
+fn bicubic(weights: &mut [f32], i: usize, n: usize) {
+    const A: f64 = -0.75;
+    let near = |x: f64| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;
+    let far = |x: f64| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;
+    let place = (i as f64 + 0.5) * weights.len() as f64 / n as f64 - 0.5;
+    let (low, share) = (place.floor(), place - place.floor());
+    let taps = [far(share + 1.0), near(share), near(1.0 - share), far(2.0 - share)];
+    for (tap, at) in taps.into_iter().zip(-1i64..) {
+        let row = (low as i64 + at).clamp(0, weights.len() as i64 - 1);
+        weights[row as usize] += tap as f32;
+    }
+}
+
+/// Returns the frequency divisors of the pairs that rotate by the first axis, then by the second one. With `spread`,
+/// the axes alternate along the frequencies.
+pub(super) fn grid_factors(base: f32, spread: bool, n_pairs: usize) -> Vec<f32> {
+    let n = n_pairs / 2;
+    let of_axis = |first: usize| {
+        (0..n).map(move |i| {
+            let place = if spread {
+                i as f64 + first as f64 / 2.0
+            } else {
+                i as f64
+            };
+            f64::from(base).powf(place / n as f64) as f32
+        })
+    };
+    of_axis(0)
+        .chain(of_axis(1))
+        .chain(std::iter::repeat_n(1.0, n_pairs - 2 * n))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linear_weights_align_corners() {
+        let linear = |side, n| table_weights(TableFilter::Linear, side, n);
+        assert_eq!(
+            linear(3, 5),
+            [
+                1.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 1.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 1.0
+            ]
+        );
+        assert_eq!(linear(2, 1), [1.0, 0.0]);
+        assert_eq!(linear(1, 2), [1.0, 1.0]);
+    }
+
+    /// The expected weights are those of `torch.nn.functional.interpolate` for unit vectors.
+    #[test]
+    fn weights_of_areas_match_published_ones() {
+        let bicubic = table_weights(TableFilter::Bicubic, 4, 3);
+        let expected = [
+            0.856_481_5,
+            0.160_879_63,
+            -0.017_361_11,
+            0.0,
+            -0.093_75,
+            0.593_75,
+            0.593_75,
+            -0.093_75,
+            0.0,
+            -0.017_361_11,
+            0.160_879_63,
+            0.856_481_5,
+        ];
+        assert_eq!(bicubic.len(), expected.len());
+        for (found, expected) in bicubic.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-6, "{bicubic:?}");
+        }
+        let smooth = table_weights(TableFilter::Smooth, 5, 2);
+        let half = [0.318_181_82, 0.409_090_9, 0.227_272_73, 0.045_454_547, 0.0];
+        for (found, expected) in smooth.iter().zip(half.iter().chain(half.iter().rev())) {
+            assert!((found - expected).abs() < 1e-6, "{smooth:?}");
+        }
+    }
+
+    #[test]
+    fn weights_of_a_patch_sum_to_one() {
+        for filter in [TableFilter::Linear, TableFilter::Smooth, TableFilter::Bicubic] {
+            for (side, n) in [(48, 7), (16, 29), (5, 5), (1, 3)] {
+                for weights in table_weights(filter, side, n).chunks(side) {
+                    assert!((weights.iter().sum::<f32>() - 1.0).abs() < 1e-6, "{filter:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn frequencies_repeat_or_alternate() {
+        assert_eq!(grid_factors(10000.0, false, 4), [1.0, 100.0, 1.0, 100.0]);
+        assert_eq!(grid_factors(10000.0, true, 4), [1.0, 100.0, 10.0, 1000.0]);
+        assert_eq!(grid_factors(10000.0, false, 1), [1.0]);
+    }
+}

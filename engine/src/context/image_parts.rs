@@ -1,0 +1,113 @@
+//! Parts of an image that are encoded on their own: the whole image, or its tiles and an overview.
+
+use crate::builder::{ImageRules, ImageSize, Split};
+
+use super::image_sizes::ImageSizes;
+use super::media_error::MediaError;
+
+/// Part of an image that is encoded on its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ImagePart {
+    /// Width and height that the whole image is resized to.
+    pub resized: [usize; 2],
+    /// Left and top edge of the part in the resized image.
+    pub at: [usize; 2],
+    /// Width and height of the part.
+    pub size: [usize; 2],
+    /// Text before the rows of the part.
+    pub text: String,
+}
+
+/// Colors of a part: 8-bit red, green, and blue values by pixel, in reading order.
+#[derive(Clone, Copy, Debug)]
+pub struct Pixels<'a> {
+    /// Width in pixels.
+    pub width: usize,
+    /// Height in pixels.
+    pub height: usize,
+    /// `[3, width * height]`
+    pub rgb: &'a [u8],
+}
+
+impl ImageSizes {
+    /// Returns the parts of an image that is given in this size, in the order of their rows.
+    ///
+    /// # Errors
+    /// [`MediaError::Ratio`] if the sides differ too much.
+    pub fn parts(&self, width: usize, height: usize) -> Result<Vec<ImagePart>, MediaError> {
+        let rules = self.rules();
+        let resized = self.target(width, height)?;
+        let whole = |text: &str| ImagePart {
+            resized,
+            at: [0; 2],
+            size: resized,
+            text: text.to_owned(),
+        };
+        let Some(tiles) = rules.tiles else {
+            return Ok(vec![whole("")]);
+        };
+        let is_large = is_above(&rules, [width, height], tiles.above);
+        let Some(split) = tiles.split([width, height]).filter(|_| is_large) else {
+            return Ok(vec![whole(tiles.whole)]);
+        };
+        let overview = tiles.overview.map(|overview| (overview.first, whole(overview.text)));
+        let (first, last) = match overview {
+            Some((true, part)) => (Some(part), None),
+            Some((false, part)) => (None, Some(part)),
+            None => (None, None),
+        };
+        let of_grid = (0..split.rows).flat_map(|row| (0..split.columns).map(move |column| (row, column)));
+        let of_grid = of_grid.map(|(row, column)| {
+            let between = if row > 0 && column == 0 { tiles.between_rows } else { "" };
+            tile(split, [column, row], between.to_owned() + &tiles.text_of(row, column))
+        });
+        Ok(first.into_iter().chain(of_grid).chain(last).collect())
+    }
+
+    /// Returns the texts between the rows of an image that is given in this size, each with the number of rows before
+    /// it.
+    ///
+    /// # Errors
+    /// [`MediaError::Ratio`] if the sides differ too much, [`MediaError::Positions`] if the image has too many patches.
+    pub fn texts(&self, width: usize, height: usize) -> Result<Vec<(usize, String)>, MediaError> {
+        let rules = self.rules();
+        let (mut texts, mut n) = (Vec::new(), 0);
+        for part in self.parts(width, height)? {
+            let grid = self.grid(part.size[0], part.size[1])?;
+            let n_rows = self.rows_of(grid.n_patches());
+            texts.push((n, part.text));
+            let n_lines = grid.rows / rules.block.max(1);
+            let of_line = n_rows.checked_div(n_lines).unwrap_or(0);
+            texts.extend((1..n_lines).map(|line| (n + line * of_line, rules.between_rows.to_owned())));
+            n += n_rows;
+        }
+        texts.retain(|(_, text)| !text.is_empty());
+        Ok(texts)
+    }
+}
+
+/// Returns a tile of a resized image.
+fn tile(split: Split, [column, row]: [usize; 2], text: String) -> ImagePart {
+    let side = split.side;
+    ImagePart {
+        resized: [side * split.columns, side * split.rows],
+        at: [side * column, side * row],
+        size: [side; 2],
+        text,
+    }
+}
+
+/// Returns true if the area of an image, rounded to whole blocks, is above a multiple of the largest image.
+fn is_above(rules: &ImageRules, sides: [usize; 2], above: f32) -> bool {
+    let (unit, max) = match rules.size {
+        ImageSize::Fixed(side) | ImageSize::Padded(side) => (side, 1),
+        ImageSize::Longest { unit, max, .. }
+        | ImageSize::Within { unit, max }
+        | ImageSize::Multiple { unit, max, .. } => (unit, max),
+    };
+    let rounded = sides.map(|side| {
+        let blocks = (side as f64 / unit as f64).round_ties_even();
+        (blocks * unit as f64).max(rules.patch as f64)
+    });
+    above == 0.0 || rounded[0] * rounded[1] > max as f64 * (unit as f64).powi(2) * f64::from(above)
+}
