@@ -76,7 +76,7 @@ pub(crate) fn form_with(kernels: &'static Kernels, ty: GgmlType, n: usize, preci
     let is_fast = precision == Precision::Fast && n >= FAST_COLUMNS;
     match (precision, kernels.int.find(ty)) {
         (_, Some(_)) if is_fast && kernels.tile_unit.is_some() => ActivationForm::Bf16Row,
-        (_, None) if is_fast && kernels.float_tiles.is_some() && rounds_floats(ty) => ActivationForm::Bf16Row,
+        (_, None) if is_fast && rounds_to_bf16(kernels, ty) => ActivationForm::Bf16Row,
         (Precision::Exact, _) | (_, None) => ActivationForm::F32,
         (Precision::Fast, Some(type_kernels))
             if n >= FAST_COLUMNS && (kernels.int.prefers_u8 || type_kernels.integers.i16_sums_per_run() > 0) =>
@@ -85,6 +85,13 @@ pub(crate) fn form_with(kernels: &'static Kernels, ty: GgmlType, n: usize, preci
         }
         _ => ActivationForm::I16Row,
     }
+}
+
+/// Returns true if matmuls of weights without integers round to bf16. F16 weights have more precision than bf16: only
+/// tile units are fast enough to justify that error.
+fn rounds_to_bf16(kernels: &Kernels, ty: GgmlType) -> bool {
+    let is_justified = ty == GgmlType::BF16 || kernels.tile_unit.is_some();
+    is_justified && kernels.float_tiles.is_some() && rounds_floats(ty)
 }
 
 /// Returns the size in bytes of a row of `k` activations: a multiple of 64, except for

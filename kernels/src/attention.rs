@@ -15,8 +15,8 @@ use crate::generic::decode_attention::{Heads, QueryTile, SCORES, SUMS, VALUE_ROW
 pub use crate::limits::KEYS;
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 
-/// Maximum queries per head for which F32, F16, BF16, and Q8_0 rows are read without conversion, all heads in
-/// memory order. For more queries, rows of other types than F32 are converted to memory first.
+/// Maximum queries per head that read F32, F16, BF16, and Q8_0 rows without conversion, all heads in memory order.
+/// With more queries, rows of other types than F32 are converted to memory first.
 pub const FEW_QUERIES: usize = 16;
 
 /// F32 rows read together for many queries. One column of them stays in the L1 cache even if rows are a large

@@ -155,7 +155,7 @@ impl MediaLayout {
     /// Returns the texts between the rows of a file in memory, each with the number of rows before it.
     ///
     /// # Errors
-    /// As for [`MediaLayout::n_rows`].
+    /// [`SoundError`] if the file exceeds a limit, its header is invalid, or the encoder takes no images of its size.
     pub fn texts(&self, file: &[u8], limits: &Limits) -> Result<Vec<(usize, String)>, SoundError> {
         match self {
             MediaLayout::Image(layout) => Ok(layout.texts(file, limits)?),
@@ -179,6 +179,7 @@ impl MediaLayout {
 }
 
 /// Encoder of images or of audio for a language model.
+#[expect(clippy::large_enum_variant, reason = "a process has few projectors")]
 pub enum MediaProjector {
     /// Encoder of images.
     Image(Projector),

@@ -35,6 +35,7 @@ fn session(tiny: &TinyModel, n_batch: usize, media_rows: usize) -> Session {
 }
 
 /// Returns the text after a prompt, and the number of its tokens that were cached.
+#[expect(clippy::result_large_err, reason = "the error of the library")]
 fn answer(session: &mut Session, prompt: &[u32], images: &[Arc<MediaRows>]) -> Result<(String, usize), Error> {
     let sampler = SamplerParams {
         temp: 0.0,

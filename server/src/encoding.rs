@@ -88,7 +88,6 @@ fn check_length(app: &App, input: &impl MediaInput) -> ApiResult<()> {
 }
 
 /// A request that has started, or that waits for its media.
-#[expect(clippy::large_enum_variant, reason = "short-lived")]
 enum Begun<I, R, S, T> {
     Started(T),
     Read(I, R, S),

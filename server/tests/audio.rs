@@ -163,7 +163,7 @@ fn bad_audio_is_refused_with_position_and_limit() {
         );
         assert_eq!(error["param"], "messages[0].content");
     }
-    let error = Server::new().refused(CHAT, &chat(&[good.clone()], "what"), 400);
+    let error = Server::new().refused(CHAT, &chat(std::slice::from_ref(&good), "what"), 400);
     assert!(error["message"].as_str().unwrap().contains("--mmproj"), "{error}");
     let vision = Server::with(Options::with_images());
     let error = vision.refused(CHAT, &chat(&[good], "what"), 400);

@@ -93,10 +93,7 @@ fn device_search_matches_a_sort() {
             let found = search.run(&rows, k).expect("the search is supported");
             for (row, words) in rows.iter().zip(found.chunks(BestLogits::n_words(k))) {
                 let best = BestLogits::from_words(words, n).expect("the row is complete");
-                let found: Vec<(u32, u32)> = best
-                    .iter()
-                    .map(|(token, logit)| (token as u32, logit.to_bits()))
-                    .collect();
+                let found: Vec<(u32, u32)> = best.iter().map(|(token, logit)| (token, logit.to_bits())).collect();
                 assert_eq!(found, sorted(row, k), "{k} of {n}");
                 assert_eq!(best.check(), Ok(()));
             }
@@ -152,7 +149,7 @@ fn limited_outputs_select_the_same_tokens() {
         let model = fixture(name)
             .model(archs::ALL, &params(&card(), usize::MAX))
             .expect("the fixture's model loads");
-        let ids: Vec<u32> = tokens(name).iter().map(|&t| t as u32).collect();
+        let ids: Vec<u32> = tokens(name);
         let mut ctx = context(&model, |p| p.n_seq_max = 4);
         let n_vocab = model.base().n_vocab();
         let k = (n_vocab / 16).max(1);
@@ -168,10 +165,7 @@ fn limited_outputs_select_the_same_tokens() {
                 panic!("the device searches the best logits");
             };
             // Rows of a batch have the largest limit.
-            let found: Vec<(u32, u32)> = best
-                .iter()
-                .map(|(token, logit)| (token as u32, logit.to_bits()))
-                .collect();
+            let found: Vec<(u32, u32)> = best.iter().map(|(token, logit)| (token, logit.to_bits())).collect();
             assert_eq!(found, sorted(&all[i], k));
             let params = SamplerParams {
                 top_k: k as i32,

@@ -270,7 +270,8 @@ fn built(arch: &Architecture, base: &Base, graph: &dyn BuildGraph, rows: &[Table
     };
     let is_graph = matches!(part, Part::Graph | Part::Mtp);
     let params = BuildParams {
-        n_tokens,
+        // The tokens of an image are its patches, and a learned column in some encoders.
+        n_tokens: graph.image().map_or(n_tokens, |rules| rules.n_columns(n_tokens)),
         n_seq_max: 1,
         n_outputs: 1,
         part: match part {

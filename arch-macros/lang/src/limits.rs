@@ -14,6 +14,9 @@ pub const MAX_DEPTH: usize = 400;
 /// Maximum number of tokens of all function bodies and fragments after the substitution of options.
 pub const MAX_TOKENS: usize = 60_000;
 
+/// Maximum number of named groups of layers.
+pub const MAX_GROUPS: usize = 64;
+
 /// Maximum number of tokens of an argument for an option.
 const MAX_ARGUMENT: usize = 400;
 

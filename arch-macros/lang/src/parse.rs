@@ -61,6 +61,7 @@ mod checkpoint;
 mod encoder;
 mod fragment;
 mod graph;
+mod ranges;
 mod tiles;
 
 use proc_macro2::{Span, TokenStream};

@@ -217,3 +217,13 @@ fn deep_text_does_not_overflow_stack() {
     let branches = "if n_ff > 1 {\n x = x;\n} else ".repeat(20_000);
     compiled(&with_graph("", &format!("{branches} {{ x = x; }}")), &BuiltIn);
 }
+
+#[test]
+fn declarations_with_many_groups_of_layers_are_refused_in_time() {
+    let groups: String = (0..3000)
+        .map(|i| format!("layer g{i} \"g{i}\" n_layer {{ t{i}: vector [n_embd]; }}\n"))
+        .collect();
+    let text = with_graph("", "").replace("graph {", &format!("tensors {{\n{groups}}}\ngraph {{"));
+    let error = compiled(&text, &BuiltIn).expect("an error");
+    assert!(error.contains("at most 64 groups of layers"), "{error:.2000}");
+}

@@ -2,8 +2,6 @@
 
 use crate::graph::{TensorId, Window};
 
-use super::TableFilter;
-
 /// Input tensors of a graph; `None` if the graph does not use an input.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
@@ -54,6 +52,18 @@ pub struct Inputs {
     pub joined: Vec<JoinedInputs>,
     /// Keys and values stored by earlier attention calls; part of the inputs to reuse its capacity.
     pub(super) stored: Vec<StoredKeys>,
+}
+
+/// Interpolation between the rows of a square table.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum TableFilter {
+    /// Linear interpolation; the corners of the table and of the patches coincide.
+    #[default]
+    Linear,
+    /// Linear interpolation over the area of a patch, without aliases.
+    Smooth,
+    /// Cubic interpolation with a = -0.75. Rows beyond the borders repeat those at the borders.
+    Bicubic,
 }
 
 /// Weights that resize the rows of a square table to the patches of an image.

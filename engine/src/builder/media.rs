@@ -5,20 +5,8 @@ use kernels::GgmlType;
 use crate::graph::{Rope, RopeKind, TensorId};
 
 use super::handles::Vector;
-use super::inputs::{GridFactors, GridResize};
+use super::inputs::{GridFactors, GridResize, TableFilter};
 use super::{BatchMedia, Builder};
-
-/// Interpolation between the rows of a square table.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum TableFilter {
-    /// Linear interpolation; the corners of the table and of the patches coincide.
-    #[default]
-    Linear,
-    /// Linear interpolation over the area of a patch, without aliases.
-    Smooth,
-    /// Cubic interpolation with a = -0.75. Rows beyond the borders repeat those at the borders.
-    Bicubic,
-}
 
 /// Pairs of a head's values that rotate together.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -113,7 +113,7 @@ mod tests {
             assert!((found - expected).abs() < 1e-6, "{bicubic:?}");
         }
         let smooth = table_weights(TableFilter::Smooth, 5, 2);
-        let half = [0.318_181_82, 0.409_090_9, 0.227_272_73, 0.045_454_547, 0.0];
+        let half = [0.318_181_8, 0.409_090_9, 0.227_272_73, 0.045_454_547, 0.0];
         for (found, expected) in smooth.iter().zip(half.iter().chain(half.iter().rev())) {
             assert!((found - expected).abs() < 1e-6, "{smooth:?}");
         }

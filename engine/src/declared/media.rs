@@ -13,8 +13,11 @@ pub trait Numbers {
     fn float(&self, expr: &Expr) -> f32;
 }
 
+/// Function from the values of expressions to rules.
+type RulesOf<T> = dyn Fn(&dyn Numbers) -> T + Send + Sync;
+
 /// Rules of the preprocessing of a medium. Their numbers are expressions over hyperparameters.
-pub struct MediaRules<T>(Box<dyn Fn(&dyn Numbers) -> T + Send + Sync>);
+pub struct MediaRules<T>(Box<RulesOf<T>>);
 
 impl<T> MediaRules<T> {
     /// Creates rules from a function of the values of expressions.

@@ -1,8 +1,8 @@
 //! Operations of the language and the builder methods that add them to a graph.
 
 use crate::builder::{
-    AttentionArgs, Builder, LinearAttentionArgs, Mamba2Args, MoeArgs, NgramArgs, RopeArgs, RopeGridArgs, Vector, chunked, sliding,
-    symmetric,
+    AttentionArgs, Builder, LinearAttentionArgs, Mamba2Args, MoeArgs, NgramArgs, RopeArgs, RopeGridArgs, Vector,
+    chunked, sliding, symmetric,
 };
 use crate::graph::{TensorId, Unary, Window};
 

@@ -14,17 +14,14 @@ use crate::graph::{BufferId, BufferSlice, Graph, Layout, Name, Op, TensorId, den
 use crate::vocab::{Token, Vocab, VocabSource};
 
 use super::bounds;
+use super::find::load_arch;
 use super::fit::ModelOutline;
 use super::leaf::stored_parts;
 use super::lock::LockedMemory;
-use super::nearest::nearest_names;
-use super::params::{FindArch, LoadParams, WantedArch};
+use super::params::LoadParams;
 use super::placement::{Placement, PlacementNeeds, PlacementSummary, RowPart};
 use super::upload::{check_types, check_values, upload};
-use super::{
-    Architecture, Base, ENCODER_ARCH, Fingerprint, HparamReader, MediaUse, ModelError, Registered, TableRow,
-    TensorTable, projector_type,
-};
+use super::{Architecture, Base, Fingerprint, HparamReader, MediaUse, ModelError, Registered, TableRow, TensorTable};
 
 /// Loaded model, shareable by any number of [contexts](crate::context::Context).
 pub struct Model {
@@ -583,72 +580,6 @@ fn check_kind(metadata: &Metadata, n_tensors: usize, path: &Path, archs: &[Regis
         kind if is_for_encoders => Err(ModelError::NotAnEncoder { path: path(), kind }),
         FileKind::Model => Ok(()),
         kind => Err(ModelError::NotAModel { path: path(), kind }),
-    }
-}
-
-/// Returns the architecture to load and the key prefix of the file.
-fn load_arch(
-    metadata: &Metadata,
-    path: &Path,
-    archs: &[Registered],
-    params: &LoadParams,
-) -> Result<(&'static Architecture, String), ModelError> {
-    let file_arch: String = metadata.require("general.architecture").map_err(|e| e.in_file(path))?;
-    let encoder = projector_type(metadata).filter(|_| file_arch == ENCODER_ARCH);
-    let name = params.arch.as_deref().or(encoder).unwrap_or(&file_arch);
-    let is_encoder = encoder.is_some();
-    // An encoder may have the name of an architecture.
-    let of_kind = |r: &&Registered| r.arch.media.is_some() == is_encoder;
-    let all = || params.archs.iter().chain(archs).filter(of_kind);
-    let names = || all().map(|r| r.arch.name);
-    let wanted = WantedArch {
-        name,
-        is_encoder,
-        path,
-        metadata,
-    };
-    let find = |find: &FindArch| {
-        find(&wanted).map_err(|reason| ModelError::Declaration {
-            path: path.to_owned(),
-            arch: name.to_owned(),
-            reason,
-        })
-    };
-    let mut found = match &params.read_arch {
-        Some(read) => find(read)?,
-        None => all().find(|r| r.arch.name == name).copied(),
-    };
-    if let (None, Some(other)) = (found, &params.find_arch) {
-        found = find(other)?;
-    }
-    if let Some(found) = found.filter(|found| !of_kind(&found)) {
-        return Err(ModelError::OtherKind {
-            path: path.to_owned(),
-            arch: found.arch.name,
-            is_encoder,
-        });
-    }
-    if found.is_none()
-        && let Some(other) = params.archs.iter().find(|r| r.arch.name == name)
-    {
-        return Err(ModelError::OtherKind {
-            path: path.to_owned(),
-            arch: other.arch.name,
-            is_encoder,
-        });
-    }
-    match found {
-        Some(r) => Ok((r.arch, r.arch.key_prefix(&file_arch).to_owned())),
-        None if is_encoder => Err(ModelError::UnknownEncoder {
-            path: path.to_owned(),
-            found: name.to_owned(),
-            known: names().collect::<Vec<_>>().join(", "),
-        }),
-        None => Err(ModelError::UnknownArchitecture {
-            path: path.to_owned(),
-            found: name.to_owned(),
-            nearest: nearest_names(name, names()),
-        }),
     }
 }
 

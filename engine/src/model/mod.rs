@@ -5,6 +5,7 @@ mod base;
 mod bounds;
 mod checkpoint;
 mod error;
+mod find;
 mod fingerprint;
 mod fit;
 mod leaf;

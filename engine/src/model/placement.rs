@@ -723,7 +723,10 @@ mod tests {
         };
         let is_copied = |row: &TableRow, devices: &[&str]| {
             let params = PlacementParams {
-                devices: devices.iter().map(|name| crate::backend::device(name).unwrap()).collect(),
+                devices: devices
+                    .iter()
+                    .map(|name| crate::backend::device(name).unwrap())
+                    .collect(),
                 ..PlacementParams::default()
             };
             let placement = Placement::new(&params, 0, std::slice::from_ref(row), 1, &needs).unwrap();

@@ -4,13 +4,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kernels::Feedback;
-
+use super::calibration::{Calibration, Decoding};
 use super::error::QuantizeError;
-use super::moments::{Moments, SharedMoments};
+use super::moments::{MatrixFactors, Moments, SharedMoments};
 use super::plan::{PlannedTensor, QuantizePlan};
 use super::role::{self, Role};
-use super::sensitivity::{Calibration, Decoding};
 use crate::context::DecodeError;
 use crate::gguf::GgufSet;
 use crate::importance::InputObserver;
@@ -19,9 +17,6 @@ use crate::model::{Model, TableRow};
 
 /// Maximum size of the moments in memory, unless those of a single matrix are larger.
 const MAX_BYTES: usize = 1 << 30;
-
-/// MatrixFactors for the rounding errors of each matrix of a tensor; `None` for matrices without inputs.
-pub(super) type MatrixFactors = Vec<Option<Arc<Feedback>>>;
 
 /// Rounding with error feedback. The moments of as many tensors as fit in memory are collected in one pass over the
 /// text, when the first of these tensors is encoded.
@@ -34,7 +29,7 @@ pub struct CalibratedRounding<'a> {
     pass: RefCell<Pass>,
 }
 
-/// MatrixFactors of one pass.
+/// Factors of one pass.
 #[derive(Default)]
 struct Pass {
     /// Tensors of the pass.

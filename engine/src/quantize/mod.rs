@@ -6,6 +6,7 @@
 //! compensates the rounding errors of each column in the following columns.
 
 mod calibrated;
+mod calibration;
 mod costs;
 mod error;
 mod facts;
@@ -22,13 +23,14 @@ mod sensitivity;
 mod write;
 
 pub use calibrated::CalibratedRounding;
+pub use calibration::Calibration;
 pub use costs::{MatrixCosts, TypeCost, candidate_types, measure_errors};
 pub use error::QuantizeError;
 pub use mixture::Mixture;
 pub use plan::{Options, PlannedTensor, QuantizePlan};
 pub use prune::PrunedLayers;
 pub use recipe::{Recipe, RecipeOrigin};
-pub use sensitivity::{Calibration, measure_sensitivities};
+pub use sensitivity::measure_sensitivities;
 pub use write::QuantizedFile;
 
 #[cfg(test)]

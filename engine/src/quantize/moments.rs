@@ -16,6 +16,9 @@ const DAMPING: f64 = 0.01;
 /// Rows of a moment that a thread takes at a time.
 const ROWS: usize = 16;
 
+/// Factors for the rounding errors of each matrix of a tensor; `None` for matrices without inputs.
+pub(super) type MatrixFactors = Vec<Option<Arc<Feedback>>>;
+
 /// Sum of the outer products of a matrix's inputs; empty before the first input.
 #[derive(Default)]
 struct Moment {
@@ -25,7 +28,7 @@ struct Moment {
 /// Moments of the matrices of a tensor, or of several tensors with the same inputs.
 struct TensorMoments {
     n_in: usize,
-    /// One moment per matrix, or one for all matrices.
+    /// Moments of each matrix, or a moment shared by all matrices.
     matrices: Vec<Moment>,
 }
 
@@ -69,7 +72,7 @@ impl Moments {
     }
 
     /// Returns the factors of all moments by leader, and the leader of each tensor.
-    pub fn into_factors(self) -> (BTreeMap<String, Vec<Option<Arc<Feedback>>>>, BTreeMap<String, String>) {
+    pub fn into_factors(self) -> (BTreeMap<String, MatrixFactors>, BTreeMap<String, String>) {
         let factors = self.collected.into_iter().map(|(name, moments)| {
             let n_in = moments.n_in;
             let matrices = moments.matrices.into_iter();

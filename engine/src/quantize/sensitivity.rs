@@ -10,43 +10,22 @@ use std::sync::Arc;
 use kernels::GgmlType::{self, *};
 use rayon::prelude::*;
 
+use super::calibration::{Calibration, Decoding};
 use super::costs::{MatrixCosts, TypeCost};
 use super::error::QuantizeError;
 use super::plan::{PlannedTensor, QuantizePlan};
 use super::role;
 use super::write::encode;
-use crate::context::{Context, ContextParams};
 use crate::gguf::{GgufFile, GgufSet, GgufWriter};
 use crate::measure::{
     BaseFormat, BaseReader, BaseWriter, Corpus, LogProbs, MeasureError, ModelComparison, check_model, decode_step,
     logits_at,
 };
-use crate::model::{LoadParams, Model, Registered};
+use crate::model::Model;
 use crate::vocab::Token;
 
 /// Types to measure matrices in. The first type that fits a matrix is used.
 const PROBES: [GgmlType; 4] = [Q3_K, Q4_0, Q4_K, Q8_0];
-
-/// Text and parameters of the measurement.
-#[derive(Clone)]
-pub struct Calibration<'a> {
-    /// Supported architectures.
-    pub archs: &'a [Registered],
-    /// Placement of the model.
-    pub load: LoadParams,
-    /// Text to measure with.
-    pub text: &'a str,
-    /// Tokens per chunk; the second half of each chunk is scored.
-    pub n_ctx: usize,
-    /// Maximum number of chunks.
-    pub n_chunks: usize,
-    /// Tokens that are decoded at once.
-    pub n_batch: usize,
-    /// Number of threads that decode.
-    pub n_threads: usize,
-    /// Maximum number of measured layers for each kind of matrix. Other layers are interpolated.
-    pub n_layers: usize,
-}
 
 /// Measures the sensitivity of all matrices, and sets the divergence of their types. `progress` is called with the
 /// numbers of completed and of all measurements; it returns false to stop. Returns the number of scored tokens.
@@ -266,35 +245,6 @@ impl Calibration<'_> {
     pub(super) fn load(&self, set: &GgufSet) -> Result<Arc<Model>, QuantizeError> {
         let model = Model::from_set(set.clone(), self.archs, &self.load);
         Ok(Arc::new(model.map_err(Box::new)?))
-    }
-}
-
-/// Parameters of contexts that decode a text.
-pub(super) struct Decoding(ContextParams);
-
-impl Decoding {
-    /// Returns the parameters for a text.
-    pub fn new(corpus: &Corpus, calibration: &Calibration<'_>) -> Decoding {
-        let n_batch = calibration.n_batch;
-        let n_seq_max = corpus.n_parallel(n_batch);
-        Decoding(ContextParams {
-            n_ctx: corpus.n_ctx() * n_seq_max,
-            n_seq_max,
-            n_batch,
-            n_ubatch: n_batch,
-            n_outputs_max: n_batch,
-            n_threads: calibration.n_threads,
-            n_threads_batch: calibration.n_threads,
-            precision: kernels::Precision::Exact,
-            type_k: F32,
-            type_v: F32,
-            ..ContextParams::default()
-        })
-    }
-
-    /// Creates a context.
-    pub fn context(&self, model: &Arc<Model>) -> Result<Context, QuantizeError> {
-        Ok(Context::new(model.clone(), &self.0)?)
     }
 }
 

@@ -6,8 +6,9 @@ use std::io::{self, Write};
 use kernels::GgmlType;
 use rayon::prelude::*;
 
-use super::calibrated::{CalibratedRounding, MatrixFactors};
+use super::calibrated::CalibratedRounding;
 use super::error::QuantizeError;
+use super::moments::MatrixFactors;
 use super::plan::{PlannedTensor, QuantizePlan};
 use crate::finite;
 use crate::gguf::{GgufError, GgufSet, GgufWriter, Metadata, Value};

@@ -335,6 +335,10 @@ fn activation_form_bf16_needs_many_columns() {
         assert_eq!(form(FAST_COLUMNS, Precision::Fast), ActivationForm::Bf16Row);
         assert_eq!(form(FAST_COLUMNS, Precision::High), ActivationForm::F32);
     }
+    if Isa::Avx512Bf16.is_available() {
+        let form = |ty| form_with(kernels_of(Isa::Avx512Bf16), ty, FAST_COLUMNS, Precision::Fast);
+        assert_eq!([form(GgmlType::F16), form(GgmlType::BF16)], [ActivationForm::F32, FORM]);
+    }
     let of_floats = form_with(&TILE_MODEL, GgmlType::F32, FAST_COLUMNS, Precision::Fast);
     assert_eq!(of_floats, ActivationForm::F32);
 }

@@ -10,6 +10,7 @@ use super::{Checker, HparamSym, ModelSym, Place, TensorSym, facts};
 use crate::ast::{Decl, GroupDecl, HparamItem, Instead, RankHead, TensorDecl, TensorItem, Test};
 use crate::builtins::{self, BUILTINS, Ty};
 use crate::diag::{did_you_mean, one_of};
+use crate::limits::MAX_GROUPS;
 use crate::model::{Arch, Block, Group, Hparam, Kind, Named, Read, RopeKind, Scalar, Tensor, TestSize};
 use crate::ops;
 use crate::sym::{Dim, Shape};
@@ -401,6 +402,13 @@ impl Checker<'_> {
 
     /// Declares a named group of layers.
     fn layer_group(&mut self, decl: &GroupDecl) -> usize {
+        if self.groups.len() > MAX_GROUPS {
+            return MAX_GROUPS;
+        }
+        if self.groups.len() == MAX_GROUPS {
+            let message = format!("a declaration has at most {MAX_GROUPS} groups of layers");
+            self.errors.at(&decl.name, message);
+        }
         self.can_name(&decl.name);
         let count = self.scalar_of(&decl.count, Ty::Int);
         self.groups.push(Group {

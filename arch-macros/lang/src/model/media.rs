@@ -43,7 +43,6 @@ pub struct Image {
 
 /// Size that images are resized to.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a declaration has one size")]
 pub enum ImageSize {
     /// Squares of this side in pixels.
     Fixed(Scalar),

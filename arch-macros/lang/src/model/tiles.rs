@@ -20,7 +20,6 @@ pub struct Tiles {
 
 /// Choice of the grid of tiles.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a declaration has one grid")]
 pub enum TileGrid {
     /// The ratio of the grid's sides is close to that of the image.
     Ratio {

@@ -33,12 +33,13 @@
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, ExprRange, Ident, LitStr, Token, braced, parenthesized};
+use syn::{Expr, Ident, LitStr, Token, braced, parenthesized};
 
 use crate::ast::Decl;
 use crate::ast::media::{ImageSyntax, MediaSyntax, PatchesSyntax, SizeSyntax, TextPiece, TextSyntax};
 use crate::diag::{Errors, did_you_mean};
 
+use super::ranges::{limits, named};
 use super::tiles::tiles;
 use super::{end_of, items, line, section};
 
@@ -185,29 +186,6 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     }
     let (min, max) = limits(rows)?;
     Ok(SizeSyntax::Multiple { unit: first, min, max })
-}
-
-/// Parses `name = expression`.
-pub(super) fn named(input: ParseStream<'_>, name: &str) -> syn::Result<Expr> {
-    let word: Ident = input.parse()?;
-    if word != name {
-        let message = format!("expected `{name} = …`, found `{word}`");
-        return Err(syn::Error::new(word.span(), message));
-    }
-    input.parse::<Token![=]>()?;
-    input.parse()
-}
-
-/// Returns both limits of a range.
-pub(super) fn limits(range: Expr) -> syn::Result<(Expr, Expr)> {
-    match range {
-        Expr::Range(ExprRange {
-            start: Some(min),
-            end: Some(max),
-            ..
-        }) => Ok((*min, *max)),
-        other => Err(syn::Error::new_spanned(other, "expected a range, such as `4..1024`")),
-    }
 }
 
 fn patches(input: ParseStream<'_>) -> syn::Result<PatchesSyntax> {

@@ -8,7 +8,7 @@ use syn::{Ident, Token, braced, parenthesized};
 use crate::ast::tiles::{GridSyntax, TilesSyntax};
 use crate::diag::{Errors, did_you_mean};
 
-use super::encoder::{limits, named};
+use super::ranges::{limits, named};
 use super::{end_of, items, line};
 
 /// Facts of the section `tiles`.

@@ -36,6 +36,9 @@ pub fn media_use(used: LangMediaUse) -> MediaUse {
     }
 }
 
+/// Function from the values of a rule's expressions to the rule.
+type Form<T> = fn(&[usize]) -> T;
+
 impl Lowering<'_, '_> {
     /// Converts the preprocessing of images.
     pub fn image(&mut self, image: &Image) -> Option<MediaRules<ImageRules>> {
@@ -66,7 +69,7 @@ impl Lowering<'_, '_> {
     }
 
     fn image_size(&mut self, size: &LangImageSize) -> Option<impl Fn(&dyn Numbers) -> ImageSize + Send + Sync + use<>> {
-        let (numbers, form): (Vec<&Scalar>, fn(&[usize]) -> ImageSize) = match size {
+        let (numbers, form): (Vec<&Scalar>, Form<ImageSize>) = match size {
             LangImageSize::Fixed(side) => (vec![side], |n| ImageSize::Fixed(n[0])),
             LangImageSize::Padded(side) => (vec![side], |n| ImageSize::Padded(n[0])),
             LangImageSize::Longest { side, unit } => (vec![side, unit], |n| ImageSize::Longest {
@@ -74,10 +77,7 @@ impl Lowering<'_, '_> {
                 unit: n[1],
                 max: usize::MAX,
             }),
-            LangImageSize::Within { unit, max } => (vec![unit, max], |n| ImageSize::Within {
-                unit: n[0],
-                max: n[1],
-            }),
+            LangImageSize::Within { unit, max } => (vec![unit, max], |n| ImageSize::Within { unit: n[0], max: n[1] }),
             LangImageSize::Multiple { unit, min, max } => (vec![unit, min, max], |n| ImageSize::Multiple {
                 unit: n[0],
                 min: n[1],
@@ -89,11 +89,8 @@ impl Lowering<'_, '_> {
     }
 
     /// Converts the rules of images that are split into tiles.
-    fn tiles(
-        &mut self,
-        tiles: &Tiles,
-    ) -> Option<impl Fn(&dyn Numbers) -> TileRules + Send + Sync + use<>> {
-        let (numbers, form): (Vec<&Scalar>, fn(&[usize]) -> TileGrid) = match &tiles.grid {
+    fn tiles(&mut self, tiles: &Tiles) -> Option<impl Fn(&dyn Numbers) -> TileRules + Send + Sync + use<>> {
+        let (numbers, form): (Vec<&Scalar>, Form<TileGrid>) = match &tiles.grid {
             LangTileGrid::Ratio { side, min, max } => (vec![side, min, max], |n| TileGrid::Ratio {
                 side: n[0],
                 min: n[1],

@@ -59,7 +59,7 @@ pub(super) fn angles(task: &mut Task<'_>, p: &Rope) -> Result<RopeArg, Unplanned
     };
     let n = p.n_dims / 2 * task.node.ne[2];
     let n_bytes = 2 * size_of::<f32>() * n;
-    if n_bytes > MAX_TABLE {
+    if n == 0 || n_bytes > MAX_TABLE {
         return Ok(arg);
     }
     let (table, is_new) = task.target.angles(&arg, n_bytes)?;

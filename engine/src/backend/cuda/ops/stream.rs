@@ -241,7 +241,7 @@ mod tests {
         let parts = |n_tiles, n_steps| n_parts(Gpu::H100, n_tiles, n_steps);
         assert_eq!(
             [parts(32, 16), parts(112, 16), parts(32, 56), parts(264, 56)],
-            [4, 2, 8, 1]
+            [4, 1, 4, 1]
         );
         assert_eq!([parts(2, 3), parts(COUNTERS + 1, 400), parts(0, 8)], [1, 1, 2]);
     }

@@ -1,0 +1,75 @@
+//! Search for the architecture of a file.
+
+use std::path::Path;
+
+use crate::gguf::Metadata;
+
+use super::nearest::nearest_names;
+use super::params::{FindArch, LoadParams, WantedArch};
+use super::{Architecture, ENCODER_ARCH, ModelError, Registered, projector_type};
+
+/// Returns the architecture to load and the key prefix of the file.
+pub(super) fn load_arch(
+    metadata: &Metadata,
+    path: &Path,
+    archs: &[Registered],
+    params: &LoadParams,
+) -> Result<(&'static Architecture, String), ModelError> {
+    let file_arch: String = metadata.require("general.architecture").map_err(|e| e.in_file(path))?;
+    let encoder = projector_type(metadata).filter(|_| file_arch == ENCODER_ARCH);
+    let name = params.arch.as_deref().or(encoder).unwrap_or(&file_arch);
+    let is_encoder = encoder.is_some();
+    // An encoder may have the name of an architecture.
+    let of_kind = |r: &&Registered| r.arch.media.is_some() == is_encoder;
+    let all = || params.archs.iter().chain(archs).filter(of_kind);
+    let names = || all().map(|r| r.arch.name);
+    let wanted = WantedArch {
+        name,
+        is_encoder,
+        path,
+        metadata,
+    };
+    let find = |find: &FindArch| {
+        find(&wanted).map_err(|reason| ModelError::Declaration {
+            path: path.to_owned(),
+            arch: name.to_owned(),
+            reason,
+        })
+    };
+    let mut found = match &params.read_arch {
+        Some(read) => find(read)?,
+        None => all().find(|r| r.arch.name == name).copied(),
+    };
+    if let (None, Some(other)) = (found, &params.find_arch) {
+        found = find(other)?;
+    }
+    if let Some(found) = found.filter(|found| !of_kind(&found)) {
+        return Err(ModelError::OtherKind {
+            path: path.to_owned(),
+            arch: found.arch.name,
+            is_encoder,
+        });
+    }
+    if found.is_none()
+        && let Some(other) = params.archs.iter().find(|r| r.arch.name == name)
+    {
+        return Err(ModelError::OtherKind {
+            path: path.to_owned(),
+            arch: other.arch.name,
+            is_encoder,
+        });
+    }
+    match found {
+        Some(r) => Ok((r.arch, r.arch.key_prefix(&file_arch).to_owned())),
+        None if is_encoder => Err(ModelError::UnknownEncoder {
+            path: path.to_owned(),
+            found: name.to_owned(),
+            known: names().collect::<Vec<_>>().join(", "),
+        }),
+        None => Err(ModelError::UnknownArchitecture {
+            path: path.to_owned(),
+            found: name.to_owned(),
+            nearest: nearest_names(name, names()),
+        }),
+    }
+}
