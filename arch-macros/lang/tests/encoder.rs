@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use arch_lang::model::{ImageSize, MediaUse, Medium, TextPart};
+use arch_lang::model::{ImageSize, MediaUse, Medium, TextPart, TileGrid};
 use arch_lang::{EncoderDirectory, compile_file};
 
 fn library() -> EncoderDirectory {
@@ -211,6 +211,90 @@ fn mistakes_in_images_and_their_operations_have_messages() {
     ]);
 }
 
+#[test]
+fn mistakes_in_tiles_have_messages() {
+    let tiles = |facts: &str| format!("tiles {{ {facts} }}\n    text {{ \"<start>\"");
+    let cases = [
+        ("above: 2;", "tiles: `tiles` needs `grid: ratio(side, tiles = 1..12);`"),
+        (
+            "grid: square(448);",
+            "square: expected `ratio(…, tiles = …)` or `longest(…)`, found `square`",
+        ),
+        (
+            "grid: ratio(448, rows = 1..12);",
+            "rows: expected `tiles = …`, found `rows`",
+        ),
+        (
+            "grid: ratio(448, tiles = 12);",
+            "12: expected a range, such as `4..1024`",
+        ),
+        (
+            "grid: longest(448, 896); grid: longest(448, 896);",
+            "grid: `grid` is given twice",
+        ),
+        (
+            "grid: longest(448, 896); rows: \"\";",
+            "rows: expected `grid`, `above`, `tile`, `between_rows`, `overview`, `whole`, found `rows`",
+        ),
+        (
+            "grid: longest(448, 896); tile: \"<{row}_{col}>\";",
+            "\"<{row}_{col}>\": expected `{row}` or `{column}`, found `{col}`",
+        ),
+        (
+            "grid: longest(448, 896); tile: \"<{row\";",
+            "\"<{row\": `{row` has no `}`; expected `{row}` or `{column}`",
+        ),
+        (
+            "grid: longest(448, 896); overview: middle \"\";",
+            "middle: expected `first` or `last`, found `middle`",
+        ),
+    ];
+    for (facts, expected) in cases {
+        let found = messages("text { \"<start>\"", &tiles(facts));
+        assert_eq!(found, [expected], "{facts}");
+    }
+}
+
+#[test]
+fn declaration_describes_tiles_and_each_size() {
+    let tiles = |grid: &str| {
+        let facts = format!("grid: {grid}; above: 2; tile: \"<{{row}}_{{column}}>\"; between_rows: \"|\";");
+        let text = format!("tiles {{ {facts} overview: last \"<all>\"; whole: \"<one>\"; }}\n    text {{ \"<start>\"");
+        let text = BASE.replacen("text { \"<start>\"", &text, 1);
+        let arch = compile_file("my.rs", &text, &library()).unwrap().unwrap();
+        arch.media.unwrap().image.unwrap().tiles.unwrap()
+    };
+    let ratio = tiles("ratio(image_size, tiles = 2..merge * 5)");
+    let TileGrid::Ratio { side, min, max } = ratio.grid else {
+        panic!("{:?}", ratio.grid);
+    };
+    assert_eq!([side, min, max].map(|s| s.text), ["image_size", "2", "merge * 5"]);
+    let longest = tiles("longest(image_size, 896)");
+    let TileGrid::Longest { side, longest: limit } = longest.grid else {
+        panic!("{:?}", longest.grid);
+    };
+    assert_eq!([side, limit].map(|s| s.text), ["image_size", "896"]);
+    assert_eq!(longest.above.unwrap().text, "2");
+    assert_eq!(longest.overview, Some((false, "<all>".to_owned())));
+    let texts = [longest.tile, longest.between_rows, longest.whole];
+    assert_eq!(texts, ["<{row}_{column}>", "|", "<one>"]);
+
+    let size = |size: &str| {
+        let text = BASE.replacen("fixed(image_size)", size, 1);
+        let arch = compile_file("my.rs", &text, &library()).unwrap().unwrap();
+        arch.media.unwrap().image.unwrap().size
+    };
+    assert!(matches!(size("padded(image_size)"), ImageSize::Padded(side) if side.text == "image_size"));
+    let ImageSize::Longest { side, unit } = size("longest(image_size, 14 * merge)") else {
+        panic!("expected `Longest`");
+    };
+    assert_eq!([side, unit].map(|s| s.text), ["image_size", "14 * merge"]);
+    let ImageSize::Within { unit, max } = size("within(14 * merge, rows = image_size)") else {
+        panic!("expected `Within`");
+    };
+    assert_eq!([unit, max].map(|s| s.text), ["14 * merge", "image_size"]);
+}
+
 /// Checks the message of each case: a part of [`BASE`], its replacement, and the start of the message.
 fn check_messages(cases: &[(&str, &str, &str)]) {
     for (part, instead, expected) in cases {
@@ -356,6 +440,16 @@ fn mistakes_in_audio_have_one_message_at_their_tokens() {
             "audio { rate: 16000; mel: whisper(n_mel); frames: 5 every 2; chunk: masked(n_pos); }",
             "",
             "the encoder has no `audio`; add `audio { rate: …; mel: …; frames: …; chunk: …; }`",
+        ),
+        (
+            "text { audio,",
+            "tiles { grid: longest(448, 896); } text { audio,",
+            "tiles: `tiles` is for encoders of images, not of audio",
+        ),
+        (
+            "text { audio,",
+            "image { size: fixed(8); resize: bilinear; patches: 4; } text { audio,",
+            "image: `image` is for encoders of images, not of audio",
         ),
         (
             "interleave(frames[n_mel..n_mel * 4], 3)",

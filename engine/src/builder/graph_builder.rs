@@ -581,7 +581,8 @@ impl<'a> Builder<'a> {
         self.ok(y, a)
     }
 
-    /// Pads the logits `x [n, T]` of the last `n` of `n_rows` tokens in front with negative infinity: `[n_rows, T]`.
+    /// Prepends negative infinity to `x [n, T]`, the logits of the last `n` of `n_rows` vocabulary entries:
+    /// `[n_rows, T]`.
     pub fn pad_logits(&mut self, x: TensorId, n_rows: usize) -> TensorId {
         let [n, n_tokens, ..] = self.g.tensor(x).ne;
         if n == n_rows {

@@ -205,7 +205,7 @@ impl Checker<'_> {
 
     /// Checks `let name = if condition { value };`, a tensor that exists only if the condition holds.
     fn bind_if(&mut self, name: &Ident, branch: &ExprIf) -> Option<Stmt> {
-        let checked = self.conditional(branch);
+        let checked = self.nested(branch, |c| c.conditional(branch));
         let nameable = self.can_name(name);
         let bound = match &checked {
             Some((value, _)) if nameable && !matches!(value.kind, ValueKind::Absent) => {

@@ -73,6 +73,14 @@ impl Checker<'_> {
             None if medium == Some(Medium::Audio) => Some(None),
             None => self.missing_part("image", "`image { size: …; resize: …; patches: …; }`"),
         };
+        if medium == Some(Medium::Audio) {
+            let image = media.image.as_ref().map(|image| ("image", image.span));
+            let tiles = media.tiles.as_ref().map(|tiles| ("tiles", tiles.span));
+            for (part, span) in image.into_iter().chain(tiles) {
+                self.errors
+                    .at_span(span, format!("`{part}` is for encoders of images, not of audio"));
+            }
+        }
         if medium == Some(Medium::Audio) && !has_audio {
             self.missing_part::<()>("audio", "`audio { rate: …; mel: …; frames: …; chunk: …; }`");
         }

@@ -61,11 +61,14 @@ impl Checker<'_> {
         })
     }
 
-    /// Reports unknown names in braces.
+    /// Reports unknown names in braces, and braces that are not closed.
     fn numbered(&mut self, text: &LitStr) -> Option<()> {
         let value = text.value();
         for piece in value.split('{').skip(1) {
-            let name = piece.split('}').next().unwrap_or_default();
+            let Some((name, _)) = piece.split_once('}') else {
+                let message = format!("`{{{piece}` has no `}}`; expected `{{row}}` or `{{column}}`");
+                return self.error(text, message);
+            };
             if !NUMBERS.contains(&name) {
                 return self.error(text, format!("expected `{{row}}` or `{{column}}`, found `{{{name}}}`"));
             }

@@ -66,7 +66,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", ParamKind::Int)],
         pad_logits,
         Emit::Method("pad_logits"),
-        "pads x [m, T] in front with -infinity: logits of the last m of n tokens -> [n, T]",
+        "prepends -infinity to x [m, T], the logits of the last m of n vocabulary entries -> [n, T]",
     ),
 ];
 

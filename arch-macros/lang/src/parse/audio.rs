@@ -14,9 +14,10 @@ use syn::parse::ParseStream;
 use syn::{Expr, Ident, braced, parenthesized};
 
 use crate::ast::audio::AudioSyntax;
-use crate::diag::{Errors, did_you_mean};
+use crate::diag::Errors;
 
-use super::{end_of, items, line};
+use super::ranges::{set, unknown};
+use super::{end_of, items};
 
 /// Facts of the section.
 const FACTS: [&str; 4] = ["rate", "mel", "frames", "chunk"];
@@ -38,28 +39,13 @@ pub fn audio(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Re
 
 fn fact(input: ParseStream<'_>, audio: &mut AudioSyntax) -> syn::Result<()> {
     let word = input.call(Ident::parse_any)?;
-    let text = word.to_string();
-    let is_there = match text.as_str() {
-        "rate" => audio.rate.is_some(),
-        "mel" => audio.mel.is_some(),
-        "frames" => audio.frames.is_some(),
-        "chunk" => audio.chunk.is_some(),
-        _ => {
-            let hint = did_you_mean(&text, FACTS);
-            let message = format!("expected `{}`, found `{text}`{hint}", FACTS.join("`, `"));
-            return Err(syn::Error::new(word.span(), message));
-        }
-    };
-    if is_there {
-        return Err(syn::Error::new(word.span(), format!("`{text}` is given twice")));
+    match word.to_string().as_str() {
+        "rate" => set(&mut audio.rate, &word, input, |input| input.parse()),
+        "mel" => set(&mut audio.mel, &word, input, word_of),
+        "frames" => set(&mut audio.frames, &word, input, frames),
+        "chunk" => set(&mut audio.chunk, &word, input, word_of),
+        _ => unknown(&word, &FACTS),
     }
-    match text.as_str() {
-        "rate" => audio.rate = Some(line(input, |input| input.parse())?),
-        "mel" => audio.mel = Some(line(input, word_of)?),
-        "frames" => audio.frames = Some(line(input, frames)?),
-        _ => audio.chunk = Some(line(input, word_of)?),
-    }
-    Ok(())
 }
 
 /// Parses `size every step`.

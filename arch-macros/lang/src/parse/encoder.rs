@@ -39,7 +39,7 @@ use crate::ast::Decl;
 use crate::ast::media::{ImageSyntax, MediaSyntax, PatchesSyntax, SizeSyntax, TextPiece, TextSyntax};
 use crate::diag::{Errors, did_you_mean};
 
-use super::ranges::{limits, named};
+use super::ranges::{limits, named, set, unknown};
 use super::tiles::tiles;
 use super::{end_of, items, line, section};
 
@@ -127,32 +127,15 @@ fn image(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result
 
 fn fact(input: ParseStream<'_>, image: &mut ImageSyntax) -> syn::Result<()> {
     let word = input.call(Ident::parse_any)?;
-    let text = word.to_string();
-    let is_there = match text.as_str() {
-        "size" => image.size.is_some(),
-        "resize" => image.resize.is_some(),
-        "patches" => image.patches.is_some(),
-        "class" => image.class.is_some(),
-        "between_rows" => image.between_rows.is_some(),
-        "positions" => image.positions.is_some(),
-        _ => {
-            let hint = did_you_mean(&text, FACTS);
-            let message = format!("expected `{}`, found `{text}`{hint}", FACTS.join("`, `"));
-            return Err(syn::Error::new(word.span(), message));
-        }
-    };
-    if is_there {
-        return Err(syn::Error::new(word.span(), format!("`{text}` is given twice")));
+    match word.to_string().as_str() {
+        "size" => set(&mut image.size, &word, input, size),
+        "resize" => set(&mut image.resize, &word, input, |input| input.parse()),
+        "patches" => set(&mut image.patches, &word, input, patches),
+        "class" => set(&mut image.class, &word, input, |input| input.parse()),
+        "between_rows" => set(&mut image.between_rows, &word, input, |input| input.parse()),
+        "positions" => set(&mut image.positions, &word, input, |input| input.parse()),
+        _ => unknown(&word, &FACTS),
     }
-    match text.as_str() {
-        "size" => image.size = Some(line(input, size)?),
-        "resize" => image.resize = Some(line(input, |input| input.parse())?),
-        "positions" => image.positions = Some(line(input, |input| input.parse())?),
-        "class" => image.class = Some(line(input, |input| input.parse())?),
-        "between_rows" => image.between_rows = Some(line(input, |input| input.parse())?),
-        _ => image.patches = Some(line(input, patches)?),
-    }
-    Ok(())
 }
 
 fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {

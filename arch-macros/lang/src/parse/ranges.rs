@@ -1,7 +1,31 @@
-//! Named expressions and ranges of the facts of encoders.
+//! Facts of encoders: lines that are given once, named expressions, and ranges.
 
 use syn::parse::ParseStream;
 use syn::{Expr, ExprRange, Ident, RangeLimits, Token};
+
+use super::line;
+use crate::diag::did_you_mean;
+
+/// Parses `: content ;` after the name of a fact into an empty slot.
+pub(super) fn set<T>(
+    slot: &mut Option<T>,
+    name: &Ident,
+    input: ParseStream<'_>,
+    content: impl FnOnce(ParseStream<'_>) -> syn::Result<T>,
+) -> syn::Result<()> {
+    if slot.is_some() {
+        return Err(syn::Error::new(name.span(), format!("`{name}` is given twice")));
+    }
+    *slot = Some(line(input, content)?);
+    Ok(())
+}
+
+/// Returns the error for an unknown fact.
+pub(super) fn unknown<T>(name: &Ident, facts: &[&str]) -> syn::Result<T> {
+    let hint = did_you_mean(&name.to_string(), facts.iter().copied());
+    let message = format!("expected `{}`, found `{name}`{hint}", facts.join("`, `"));
+    Err(syn::Error::new(name.span(), message))
+}
 
 /// Parses `name = expression`.
 pub(super) fn named(input: ParseStream<'_>, name: &str) -> syn::Result<Expr> {

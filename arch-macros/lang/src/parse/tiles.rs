@@ -6,10 +6,10 @@ use syn::parse::ParseStream;
 use syn::{Ident, Token, braced, parenthesized};
 
 use crate::ast::tiles::{GridSyntax, TilesSyntax};
-use crate::diag::{Errors, did_you_mean};
+use crate::diag::Errors;
 
-use super::ranges::{limits, named};
-use super::{end_of, items, line};
+use super::ranges::{limits, named, set, unknown};
+use super::{end_of, items};
 
 /// Facts of the section `tiles`.
 const FACTS: [&str; 6] = ["grid", "above", "tile", "between_rows", "overview", "whole"];
@@ -32,32 +32,16 @@ pub(super) fn tiles(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> 
 
 fn fact(input: ParseStream<'_>, tiles: &mut TilesSyntax) -> syn::Result<()> {
     let word = input.call(Ident::parse_any)?;
-    let text = word.to_string();
-    let is_there = match text.as_str() {
-        "grid" => tiles.grid.is_some(),
-        "above" => tiles.above.is_some(),
-        "tile" => tiles.tile.is_some(),
-        "between_rows" => tiles.between_rows.is_some(),
-        "overview" => tiles.overview.is_some(),
-        "whole" => tiles.whole.is_some(),
-        _ => {
-            let hint = did_you_mean(&text, FACTS);
-            let message = format!("expected `{}`, found `{text}`{hint}", FACTS.join("`, `"));
-            return Err(syn::Error::new(word.span(), message));
-        }
-    };
-    if is_there {
-        return Err(syn::Error::new(word.span(), format!("`{text}` is given twice")));
+    let pair = |input: ParseStream<'_>| Ok((input.parse()?, input.parse()?));
+    match word.to_string().as_str() {
+        "grid" => set(&mut tiles.grid, &word, input, grid),
+        "above" => set(&mut tiles.above, &word, input, |input| input.parse()),
+        "tile" => set(&mut tiles.tile, &word, input, |input| input.parse()),
+        "between_rows" => set(&mut tiles.between_rows, &word, input, |input| input.parse()),
+        "overview" => set(&mut tiles.overview, &word, input, pair),
+        "whole" => set(&mut tiles.whole, &word, input, |input| input.parse()),
+        _ => unknown(&word, &FACTS),
     }
-    match text.as_str() {
-        "grid" => tiles.grid = Some(line(input, grid)?),
-        "above" => tiles.above = Some(line(input, |input| input.parse())?),
-        "tile" => tiles.tile = Some(line(input, |input| input.parse())?),
-        "between_rows" => tiles.between_rows = Some(line(input, |input| input.parse())?),
-        "overview" => tiles.overview = Some(line(input, |input| Ok((input.parse()?, input.parse()?)))?),
-        _ => tiles.whole = Some(line(input, |input| input.parse())?),
-    }
-    Ok(())
 }
 
 fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
