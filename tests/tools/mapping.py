@@ -66,15 +66,18 @@ class Mapping:
         """Keys of the file that the configuration contradicts, as sentences."""
         for setting in self.section["settings"]:
             expected, found = self.first(setting["values"]), key_of(setting["key"])
-            if expected is None or found is None:
-                continue
-            expected = [expected] if not isinstance(expected, list) else expected
-            found = [found] if not isinstance(found, list) else found
-            n = max(len(expected), len(found))
-            pairs = zip(expected * (n // len(expected)), found * (n // len(found)))
-            is_close = lambda a, b: a == b if isinstance(a, str) or isinstance(b, str) else abs(a - b) <= 1e-6 * abs(b)
-            if not all(is_close(a, b) for a, b in pairs):
+            if expected is not None and found is not None and not agree(expected, found):
                 yield f"{setting['key']}: the file has {found}, and the configuration gives {expected}"
+
+    def absent(self, key_of):
+        """Keys that only the file or only the configuration has, so that the defaults of both must agree, as sentences."""
+        for setting in self.section["settings"]:
+            expected, found = self.first(setting["values"]), key_of(setting["key"])
+            names = " or ".join(f"`{name}`" for name in paths(setting["values"])) or "such setting"
+            if expected is None and found is not None:
+                yield f"{setting['key']}: the file has {found}, and the configuration has no {names}"
+            if expected is not None and found is None:
+                yield f"{setting['key']}: the file has no such key, and the configuration gives {expected}"
 
     def term(self, term, layer=None):
         """The value of an expression over the configuration; None if a part is missing."""
@@ -184,6 +187,22 @@ class Mapping:
             if not used:
                 unused.append(tensor)
         return {name: value.reshape(shapes[name]) for name, value in values.items()}, unused
+
+
+def agree(expected, found):
+    """True if two settings are equal. A number stands for a list of equal numbers."""
+    is_close = lambda a, b: a == b if isinstance(a, str) or isinstance(b, str) else abs(a - b) <= 1e-6 * abs(b)
+    lists = [value if isinstance(value, list) else [value] for value in (expected, found)]
+    n = max(map(len, lists))
+    a, b = (values * n if len(values) == 1 else values for values in lists)
+    return len(a) == len(b) and all(map(is_close, a, b))
+
+
+def paths(terms):
+    """The names of the settings in expressions."""
+    for term in terms:
+        if isinstance(term, dict):
+            yield from [term["path"]] if "path" in term else paths(term.get("args", []))
 
 
 def scatter(links, data, values):

@@ -139,7 +139,8 @@ class Gguf:
         return values.reshape(shape[::-1])
 
     def key(self, key):
-        return self.keys.get(f"{self.keys['general.architecture']}.{key}")
+        """The value of a key. The prefix of the architecture is left out, except after `/`."""
+        return self.keys.get(key[1:] if key.startswith("/") else f"{self.keys['general.architecture']}.{key}")
 
 
 def configuration(gguf, args, mapping):
@@ -176,6 +177,8 @@ def mapped(gguf, model, mapping, args):
     mapping.config = model.config.to_dict()
     if faults := list(mapping.contradictions(gguf.key)):
         sys.exit("\n".join(["--set must set more of the configuration:", *faults]))
+    for note in mapping.absent(gguf.key):
+        print(f"note: {note}")
     shapes = {name: tuple(p.shape) for name, p in model.state_dict().items()}
     parameters, unused = mapping.parameters(gguf.tensors, shapes)
     unused = [name for name in unused if not any(re.fullmatch(i.replace("{}", r"\d+"), name) for i in args.ignore)]
