@@ -199,8 +199,7 @@ impl TensorData<'_> {
             let n = (piece.view.n_elements() - start).min(out.len() / unit);
             let (now, rest) = out.split_at_mut(n * unit);
             let fault = if let Some(blocks) = &piece.blocks {
-                blocks.fill(&piece.view, piece.bytes, start, now);
-                None
+                blocks.fill(&piece.view, piece.bytes, start, now)
             } else if piece.is_stored_as(self.ty) {
                 piece.copy(start, now);
                 not_finite(piece.ty, now)
@@ -208,7 +207,8 @@ impl TensorData<'_> {
                 self.convert(piece, start, now, values)
             };
             if let Some((i, value)) = fault {
-                result = result.and_then(|()| Err(self.bad_element(piece, at + i, value)));
+                let element = (at + i) * self.ty.block_size();
+                result = result.and_then(|()| Err(self.bad_element(piece, element, value)));
             }
             (at, out) = (at + n, rest);
         }

@@ -166,6 +166,22 @@ impl PackedData<'_> {
         number(self.matrix.scales.1, self.scale_bytes(row, column)) as f32
     }
 
+    /// Returns the first scale of block `i` that the exact type does not have: NaN, infinity, and, for NVFP4, negative
+    /// numbers.
+    pub fn bad_scale(&self, i: usize) -> Option<f64> {
+        let ty = self.matrix.exact?;
+        let per_row = self.n_columns() / ty.block_size();
+        let (row, first) = (i / per_row, i % per_row * ty.block_size());
+        let columns = match self.matrix.form {
+            Form::Nvfp4 { .. } => (first..first + ty.block_size()).step_by(NVFP4_GROUP),
+            _ => (first..first + 1).step_by(1),
+        };
+        let is_unsigned = ty == GgmlType::NVFP4;
+        columns
+            .map(|column| number(self.matrix.scales.1, self.scale_bytes(row, column)))
+            .find(|scale| !scale.is_finite() || (is_unsigned && scale.is_sign_negative()))
+    }
+
     /// Writes block `i` of the matrix in its exact type.
     pub fn block(&self, i: usize, out: &mut [u8]) {
         let Some(ty) = self.matrix.exact else { return };

@@ -3,6 +3,9 @@
 use super::packed::PackedData;
 use super::view::View;
 
+/// Exponent of MXFP4 blocks without a number.
+const E8M0_NAN: u8 = 255;
+
 /// Elements of a block of MXFP4.
 pub const MXFP4_BLOCK: usize = 32;
 
@@ -15,26 +18,35 @@ pub enum Repacked<'a> {
 }
 
 impl Repacked<'_> {
-    /// Writes consecutive blocks of a view of `bytes`.
-    pub fn fill(&self, view: &View, bytes: &[u8], start: usize, out: &mut [u8]) {
+    /// Writes consecutive blocks of a view of `bytes`. Returns the first scale that a block cannot hold, with the index
+    /// of the block in `out`.
+    pub fn fill(&self, view: &View, bytes: &[u8], start: usize, out: &mut [u8]) -> Option<(usize, f64)> {
+        let (mut at, mut fault) = (0, None);
+        let mut note = |scale: Option<f64>| {
+            fault = fault.or(scale.map(|scale| (at, scale)));
+            at += 1;
+        };
         match self {
             Repacked::Mxfp4 { exponents } => {
                 let mut blocks = out.as_chunks_mut::<17>().0.iter_mut();
                 view.each(start..start + blocks.len(), |run| {
                     for (i, block) in run.indices().zip(&mut blocks) {
                         mxfp4(&bytes[i * 16..(i + 1) * 16], exponents[i], block);
+                        note((exponents[i] == E8M0_NAN).then_some(f64::NAN));
                     }
                 });
             }
             Repacked::Packed(data, n_bytes) => {
                 let mut blocks = out.chunks_exact_mut(*n_bytes);
                 view.each(start..start + blocks.len(), |run| {
-                    run.indices()
-                        .zip(&mut blocks)
-                        .for_each(|(i, block)| data.block(i, block));
+                    for (i, block) in run.indices().zip(&mut blocks) {
+                        data.block(i, block);
+                        note(data.bad_scale(i));
+                    }
                 });
             }
         }
+        fault
     }
 }
 

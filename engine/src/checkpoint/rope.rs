@@ -6,6 +6,9 @@ use super::CheckpointError;
 use super::config::Config;
 use crate::gguf::Metadata;
 
+/// Most rotated elements of a head.
+const MAX_ROT: usize = 1 << 16;
+
 /// Frequency factors of a model: tensor name and values.
 pub type Factors = Vec<(&'static str, Vec<f32>)>;
 
@@ -104,6 +107,10 @@ pub fn scaling(
     freq_base: f64,
     metadata: &mut Metadata,
 ) -> Result<Factors, CheckpointError> {
+    if n_rot > MAX_ROT {
+        let text = format!("heads have {n_rot} rotated elements; the maximum is {MAX_ROT}");
+        return Err(CheckpointError::config(config.path(), text));
+    }
     let paths = ["rope_parameters.full_attention", "rope_parameters", "rope_scaling"];
     let json = paths
         .into_iter()

@@ -16,6 +16,8 @@ const MAX_HEADER: usize = 16 << 20;
 const MAX_TENSORS: usize = 1 << 17;
 /// Most dimensions of a tensor.
 const MAX_DIMS: usize = 6;
+/// Largest product of the sizes of a tensor. Sizes of 0 count as 1, so that no product of sizes overflows.
+const MAX_EXTENT: usize = 1 << 44;
 
 /// Element type of a tensor in a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
@@ -121,6 +123,16 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<SourceTensor>, String> {
 /// Returns the position of a tensor's data in the file.
 fn range(name: &str, entry: &Entry, start: usize, file: usize) -> Result<Range<usize>, String> {
     let [begin, end] = entry.data_offsets;
+    let extent = entry
+        .shape
+        .iter()
+        .try_fold(1usize, |n, &size| n.checked_mul(size.max(1)));
+    if extent.is_none_or(|n| n > MAX_EXTENT) {
+        return Err(format!(
+            "tensor `{name}` has the shape {:?}; the maximum is {MAX_EXTENT} elements",
+            entry.shape
+        ));
+    }
     let elements = entry.shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size));
     let expected = elements.and_then(|n| n.checked_mul(entry.dtype.bytes()));
     if entry.shape.len() > MAX_DIMS {

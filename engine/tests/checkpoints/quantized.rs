@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use engine::checkpoint::{Conversion, OutputType, open_model};
+use engine::checkpoint::{Conversion, OutputType, open_model, parse_safetensors};
 use engine::gguf::GgufFile;
 use kernels::GgmlType;
 use serde_json::Value as Json;
@@ -87,6 +87,55 @@ fn packed_weights_in_place_equal_those_of_file() {
             let found = set.read_tensor(&info.name).unwrap();
             assert!(found == file.tensor_data(info), "{name} {}", info.name);
         }
+    }
+}
+
+/// Changes bytes of a tensor of a checkpoint, and returns the message of its conversion.
+fn damaged(name: &str, tensor: &str, at: usize, bytes: &[u8]) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    for file in ["config.json", "tokenizer.json"] {
+        fs::copy(recorded(name).join(file), directory.path().join(file)).unwrap();
+    }
+    let mut file = fs::read(recorded(name).join("model.safetensors")).unwrap();
+    let tensors = parse_safetensors(&file).unwrap();
+    let found = tensors.iter().find(|t| t.name == tensor).unwrap();
+    file[found.data.start + at..][..bytes.len()].copy_from_slice(bytes);
+    fs::write(directory.path().join("model.safetensors"), file).unwrap();
+    let error = convert_as(directory.path(), OutputType::Auto)
+        .err()
+        .expect("the scale is invalid");
+    let message = error.to_string();
+    // A tensor that is computed when it is read has the same error.
+    let set = open_model(directory.path(), archs::ALL).unwrap();
+    let mut errors = set.tensors().filter_map(|(_, info)| set.read_tensor(&info.name).err());
+    let in_place = errors.next().expect("the scale is invalid").to_string();
+    assert!(
+        in_place.contains(message.rsplit('/').next().unwrap()),
+        "{in_place}; {message}"
+    );
+    message
+}
+
+#[test]
+fn damaged_packed_weights_are_reported() {
+    let base = "model.layers.0.self_attn.k_proj";
+    let expected = |value: &str, row: usize, column: usize| {
+        format!("tensor `{base}.weight` has the value {value} at row {row}, column {column}; expected finite numbers")
+    };
+    let (nan, infinity) = (0x7e00u16.to_le_bytes(), 0xfc00u16.to_le_bytes());
+    // Scales are stored by group of columns; element 3 is that of row 3 in the first group.
+    for name in ["gptq_symmetric", "gptq_8_bits", "gptq_v2"] {
+        let message = damaged(name, &format!("{base}.scales"), 2 * 3, &nan);
+        assert!(message.contains(&expected("NaN", 3, 0)), "{name}: {message}");
+        let message = damaged(name, &format!("{base}.scales"), 2 * 3, &infinity);
+        assert!(message.contains(&expected("-inf", 3, 0)), "{name}: {message}");
+    }
+    let message = damaged("awq", &format!("{base}.scales"), 0, &nan);
+    assert!(message.contains(&expected("NaN", 0, 0)), "{message}");
+    // The scales of NVFP4 have no sign in GGUF files. A block has four of them.
+    for (name, byte, value) in [("nvfp4", 0x7f, "NaN"), ("nvfp4_compressed", 0xb8, "-1")] {
+        let message = damaged(name, &format!("{base}.weight_scale"), 2, &[byte]);
+        assert!(message.contains(&expected(value, 0, 0)), "{name}: {message}");
     }
 }
 
