@@ -43,23 +43,19 @@ pub(super) fn load_arch(
     if let (None, Some(other)) = (found, &params.find_arch) {
         found = find(other)?;
     }
-    if let Some(found) = found.filter(|found| !of_kind(&found)) {
-        return Err(ModelError::OtherKind {
+    let of_other_kind = || {
+        params
+            .archs
+            .iter()
+            .find(|r| r.arch.name == name && !of_kind(r))
+            .copied()
+    };
+    match found.or_else(of_other_kind) {
+        Some(r) if !of_kind(&&r) => Err(ModelError::OtherKind {
             path: path.to_owned(),
-            arch: found.arch.name,
+            arch: r.arch.name,
             is_encoder,
-        });
-    }
-    if found.is_none()
-        && let Some(other) = params.archs.iter().find(|r| r.arch.name == name)
-    {
-        return Err(ModelError::OtherKind {
-            path: path.to_owned(),
-            arch: other.arch.name,
-            is_encoder,
-        });
-    }
-    match found {
+        }),
         Some(r) => Ok((r.arch, r.arch.key_prefix(&file_arch).to_owned())),
         None if is_encoder => Err(ModelError::UnknownEncoder {
             path: path.to_owned(),
