@@ -62,12 +62,19 @@ arch_macros::arch! {
         n_rot = int(head_dim * first("rope_parameters.partial_rotary_factor", "partial_rotary_factor", 0.25));
         check first("norm_topk_prob", true) == true, "norm_topk_prob must be true for this architecture";
         check first("decoder_sparse_step", 1) == 1, "decoder_sparse_step must be 1: all layers have experts";
-        ignore "mtp.";
         output_norm <- "model.norm" plus 1;
         layer {
             attn_norm <- ".input_layernorm" plus 1;
             ffn_norm <- ".post_attention_layernorm" plus 1;
             router <- ".mlp.gate";
+        }
+        mtp "mtp.layers.{}" {
+            eh_proj <- "mtp.fc";
+            enorm <- "mtp.pre_fc_norm_embedding" plus 1;
+            hnorm <- "mtp.pre_fc_norm_hidden" plus 1;
+            mtp_embd <- "mtp.embed_tokens";
+            mtp_norm <- "mtp.norm" plus 1;
+            without mtp_output "all layers have one output matrix";
         }
     }
 

@@ -14,7 +14,14 @@ fragment! {
     }
 
     checkpoint {
-        without eh_proj, enorm, hnorm, mtp_embd, mtp_norm, mtp_output "layers of multi-token prediction are not converted";
+        mtp {
+            eh_proj <- ".eh_proj";
+            enorm <- ".enorm";
+            hnorm <- ".hnorm";
+            mtp_embd <- ".embed_tokens";
+            mtp_norm <- ".shared_head.norm";
+            mtp_output <- ".shared_head.head";
+        }
     }
 
     fn mtp_input() {

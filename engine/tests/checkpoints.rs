@@ -233,6 +233,16 @@ fn settings_that_contradict_tensors_are_reported() {
     );
     assert!(with("quantization_config", json!({"quant_method": "hqq"})).contains("weights quantized with `hqq`"));
     assert!(with("num_hidden_layers", json!(2000)).contains("the number of layers"));
+    let scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192});
+    let mut changed = config();
+    changed["rope_parameters"] = scaling;
+    changed["head_dim"] = json!(1u64 << 40);
+    let message = fault(&directory(&changed, &llama()));
+    assert!(
+        message.contains("heads have 1099511627776 rotated elements; the maximum is 65536"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -242,6 +252,19 @@ fn unread_tensors_and_surplus_tokens_are_errors() {
         fault(&directory(&config(), &extra))
             .contains("does not read `model.layers.0.mlp.extra.weight`, which would be lost")
     );
+    // A scale of weights that are not quantized would be lost, too.
+    for suffix in ["weight_scale", "weight_scale_inv", "weight_scale_2", "g_idx"] {
+        let name = format!("model.layers.0.mlp.up_proj.{suffix}");
+        let extra = [llama(), vec![counting(&name, &[1], 2)]].concat();
+        let message = fault(&directory(&config(), &extra));
+        assert!(message.contains(&format!("does not read `{name}`")), "{message}");
+    }
+    let of_inputs = [
+        llama(),
+        vec![counting("model.layers.0.mlp.up_proj.input_scale", &[1], 2)],
+    ]
+    .concat();
+    assert!(convert(&directory(&config(), &of_inputs)).is_ok());
     let d = directory(&config(), &llama());
     fs::write(d.path().join("tokenizer.json"), tokenizer(9).to_string()).unwrap();
     assert!(fault(&d).contains("the tokenizer has 9 tokens, but the token embedding has 8 rows"));
@@ -351,6 +374,9 @@ fn hostile_headers_take_little_memory_and_time() {
         "[".repeat(8 << 20),
         format!("{{\"__metadata__\":{}", "{\"a\":".repeat(1 << 20)),
         "{\"a\":{\"dtype\":\"F64\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}".to_owned(),
+        // Sizes of 0 hide those that overflow.
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[0,18446744073709551615,3],\"data_offsets\":[0,0]}}".to_owned(),
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[0,4194304,4194304,2],\"data_offsets\":[0,0]}}".to_owned(),
         "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[18446744073709551608,18446744073709551615]}}".to_owned(),
         "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}".to_owned(),
     ];

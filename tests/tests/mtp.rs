@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use engine::checkpoint::open_model;
 use engine::context::{Batch, Context, DecodeError, SeqSet};
+use engine::gguf::logits::Logits;
 use engine::gguf::{Value, seeded};
-use engine::model::Model;
+use engine::model::{LoadParams, Model};
 use engine::sample::{SamplerChain, SamplerParams};
 use engine::speculate::{Decoded, DraftController, Drafted, Drafter, Mtp, Speculator, Step};
 use engine::vocab::Token;
 use tests::mtp::{ModelFile, architectures, follower, speculating};
-use tests::{context, nmse};
+use tests::{context, exact, nmse};
 
 const N_PROMPT: usize = 8;
 const N_TEXT: usize = 72;
@@ -122,6 +124,38 @@ fn mtp_layer_equals_projection_and_layer() {
         n_architectures += 1;
     }
     assert!(n_architectures > 0);
+}
+
+/// The layers of two checkpoints, by layer number and apart from the layers, against decoder layers of transformers in
+/// 64 bits.
+#[test]
+fn mtp_layers_of_checkpoints_match_recorded_results() {
+    for name in ["glm4_moe", "qwen3_next"] {
+        let checkpoint = tests::root().join("tests/data/mtp_checkpoints").join(name);
+        let read = |file: &str| Logits::read(checkpoint.join(file)).unwrap();
+        let (hidden, recorded, whole) = (read("mtp.hidden"), read("mtp.logits"), read("logits"));
+        let load = |mtp: bool| {
+            let set = open_model(&checkpoint, archs::ALL).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let params = LoadParams { mtp, ..exact().load };
+            Arc::new(Model::from_set(set, archs::ALL, &params).unwrap_or_else(|e| panic!("{name}: {e}")))
+        };
+        let model = load(true);
+        assert!(model.has_mtp(), "{name}");
+        let tokens = engine::conformance::tokens(&recorded);
+        let mut layer = context(&model, |p| (p.mtp, p.n_outputs_max) = (true, tokens.len()));
+        layer.decode_after(&all_wanted(&tokens), hidden.values()).unwrap();
+        let error = nmse(recorded.values(), &logits(&layer, tokens.len()));
+        println!("{name}: {error:.1e}");
+        assert!(error < 1e-11, "{name}: {error:.1e}");
+        // Other results do not depend on the layer.
+        let tokens = engine::conformance::tokens(&whole);
+        for mtp in [false, true] {
+            let mut context = context(&load(mtp), |p| p.n_outputs_max = tokens.len());
+            context.decode(&all_wanted(&tokens)).unwrap();
+            let error = nmse(whole.values(), &logits(&context, tokens.len()));
+            assert!(error < 1e-11, "{name}: {error:.1e}");
+        }
+    }
 }
 
 #[test]

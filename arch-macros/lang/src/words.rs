@@ -37,6 +37,9 @@ pub const RESULT: [(&str, bool); 2] = [("logits", false), ("embeddings", true)];
 /// Values of `rank(…)`, each with the engine's variant.
 pub const POOLING: [(&str, &str); 3] = [("mean", "Mean"), ("cls", "Cls"), ("last", "Last")];
 
+/// Part of a `checkpoint` section about layers of multi-token prediction.
+pub const MTP: &str = "mtp";
+
 /// Steps of a checkpoint's tensor with a part and a number of parts.
 pub const FRACTION_STEPS: [&str; 2] = ["split", "every"];
 

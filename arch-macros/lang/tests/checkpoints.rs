@@ -3,10 +3,11 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::str::FromStr;
 
 use arch_lang::model::checkpoint::{Checkpoint, NamedSource, Term};
-use arch_lang::{Library, Source};
+use arch_lang::{Directory, Library, Source, compile_file};
 use proc_macro2::TokenStream;
 
 const BASE: &str = r#"
@@ -269,4 +270,40 @@ fn formatted_section_keeps_its_meaning() {
         "{formatted}"
     );
     assert_eq!(arch_lang::format::format("base.rs", &formatted).unwrap(), formatted);
+}
+
+#[test]
+fn layers_of_multi_token_prediction_have_names_of_their_own() {
+    let archs = Directory(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archs"));
+    let text = std::fs::read_to_string(archs.0.join("qwen3next.rs")).unwrap();
+    let compiled = |text: &str| compile_file("qwen3next.rs", text, &archs).map(Option::unwrap);
+    let arch = compiled(&text).unwrap();
+    let section = &arch.checkpoints[0];
+    assert_eq!(
+        section.mtp,
+        Some(["model.layers.{}", "mtp.layers.{}"].map(str::to_owned))
+    );
+    let source = |field: &str| section.sources.iter().find(|s| s.field == field).unwrap();
+    assert_eq!(
+        (source("eh_proj").origins[0].name.as_str(), source("eh_proj").mtp),
+        ("mtp.fc", true)
+    );
+    assert_eq!(
+        (source("attn_norm").origins[0].name.as_str(), source("attn_norm").mtp),
+        ("model.layers.{}.input_layernorm", false)
+    );
+    for (instead, expected) in [
+        (
+            "attn_norm <- \"mtp.fc\";",
+            "attn_norm: `attn_norm` is not only in layers of multi-token prediction, as sources in `mtp` are",
+        ),
+        (
+            "eh_proj <- \"mtp.fc.{}\";",
+            "\"mtp.fc.{}\": \"mtp.fc.{}\" has 1 `{}`, expected 0: one for the layer, and one for a stack",
+        ),
+    ] {
+        let faults = compiled(&text.replacen("eh_proj <- \"mtp.fc\";", instead, 1)).unwrap_err();
+        let shown: Vec<String> = faults.iter().map(common::shown).collect();
+        assert!(shown.iter().any(|fault| fault == expected), "{shown:?}");
+    }
 }

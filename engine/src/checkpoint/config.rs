@@ -172,7 +172,8 @@ impl<'a> Evaluator<'a> {
     pub fn size(&mut self, term: &ConfigTerm, layer: Option<usize>) -> Result<usize, CheckpointError> {
         let value = self.term(term)?;
         let value = match (value, layer) {
-            (Some(Setting::List(list)), Some(il)) => list.into_iter().nth(il),
+            // Layers of multi-token prediction follow those of the list.
+            (Some(Setting::List(list)), Some(il)) => list.get(il).or(list.last()).cloned(),
             (value, _) => value,
         };
         match value {

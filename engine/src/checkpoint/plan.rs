@@ -22,8 +22,8 @@ use super::{CheckpointError, rope, tokenizer};
 use crate::gguf::{Array, Gguf, Metadata, Value};
 use crate::graph::ROPE_AXES;
 use crate::model::{
-    Architecture, Checkpoint, CheckpointSource, ModelError, Registered, TensorError, declare_header, did_you_mean,
-    nearest_names,
+    Architecture, Checkpoint, CheckpointSource, ModelError, Registered, TensorError, declare_header,
+    declare_mtp_header, did_you_mean, nearest_names,
 };
 use crate::vocab::Vocab;
 
@@ -31,19 +31,12 @@ use crate::vocab::Vocab;
 const MAX_STACK: usize = 1 << 14;
 /// Most layers of a group.
 const MAX_LAYERS: usize = 1024;
-/// Suffixes of tensors that belong to a weight: scales, also of its inputs and of caches, and groups of columns.
-const SCALES: [&str; 10] = [
-    "_scale_inv",
-    "_scale",
-    "_scale_2",
-    "_global_scale",
-    ".input_scale",
-    ".input_global_scale",
-    ".k_scale",
-    ".v_scale",
-    ".weight_shape",
-    ".g_idx",
-];
+/// Suffixes of scales of the inputs of a weight and of caches, which the engine computes itself.
+const INPUT_SCALES: [&str; 4] = [".input_scale", ".input_global_scale", ".k_scale", ".v_scale"];
+/// Suffixes of the scales of 8-bit floats.
+const FLOAT_SCALES: [&str; 2] = ["_scale_inv", "_scale"];
+/// Suffixes of tensors of packed matrices, in addition to their data.
+const PACKED_PARTS: [&str; 4] = ["_scale_2", "_global_scale", ".weight_shape", ".g_idx"];
 /// Unused tensors that a message lists.
 const MAX_LISTED: usize = 4;
 
@@ -118,10 +111,13 @@ impl Conversion {
             used: HashSet::new(),
             tensors: Vec::new(),
             has_rows_only: false,
+            n_layer: 0,
+            n_mtp: 0,
         };
         planner.check_quantization()?;
         let mut metadata = planner.settings(&directory)?;
         planner.all_tensors()?;
+        planner.count_layers(&mut metadata);
         planner.check_unused()?;
         planner.rope(&mut metadata)?;
         let tensors = planner.tensors;
@@ -143,16 +139,23 @@ impl Conversion {
     /// Checks keys, shapes, and vocabulary with the loader of models. Removes tensors that the architecture does not
     /// have with these settings, if other tensors use their sources.
     fn check(&mut self) -> Result<(), CheckpointError> {
-        let declared =
-            |header: &Gguf| declare_header(header, self.config.path(), self.arch, self.arch.name).map(|_| ());
         let mut header = self.header()?;
+        let nextn = format!("{}.nextn_predict_layers", self.arch.name);
+        let declare = match header.metadata.contains(&nextn) {
+            true => declare_mtp_header,
+            false => declare_header,
+        };
+        let (path, arch) = (self.config.path(), self.arch);
+        let declared = |header: &Gguf| declare(header, path, arch, arch.name).map(|_| ());
         let mut checked = declared(&header);
         if let Err(ModelError::Tensors { errors, .. }) = &checked {
             let surplus: HashSet<&str> = errors.iter().filter_map(TensorError::unexpected).collect();
             let kept = self.tensors.iter().filter(|t| !surplus.contains(&*t.name));
             let used: HashSet<&String> = kept.flat_map(|t| &t.from).collect();
-            let is_double =
-                |t: &ConvertedTensor| surplus.contains(&*t.name) && t.from.iter().all(|name| used.contains(name));
+            let is_double = |t: &ConvertedTensor| {
+                let is_read = !t.from.is_empty() && t.from.iter().all(|name| used.contains(name));
+                surplus.contains(&*t.name) && is_read
+            };
             let double: HashSet<String> = self
                 .tensors
                 .iter()
@@ -162,7 +165,7 @@ impl Conversion {
             if !double.is_empty() {
                 self.tensors.retain(|t| !double.contains(&t.name));
                 header = self.header()?;
-                checked = declare_header(&header, self.config.path(), self.arch, self.arch.name).map(|_| ());
+                checked = declared(&header);
             }
         }
         checked?;
@@ -348,6 +351,9 @@ struct Planner<'a> {
     tensors: Vec<ConvertedTensor>,
     /// Whether steps other than selecting, reordering, and scaling rows are errors.
     has_rows_only: bool,
+    /// Number of layers without those of multi-token prediction, which follow them.
+    n_layer: usize,
+    n_mtp: usize,
 }
 
 /// Plans the conversion of matrices whose rows correspond to those of the weights, such as the second factors of a
@@ -368,6 +374,8 @@ pub(super) fn of_rows(
         used: HashSet::new(),
         tensors: Vec::new(),
         has_rows_only: true,
+        n_layer: 0,
+        n_mtp: 0,
     };
     // The settings determine the sizes of steps.
     planner.settings(Path::new("."))?;
@@ -446,6 +454,8 @@ impl Planner<'_> {
 
     fn all_tensors(&mut self) -> Result<(), CheckpointError> {
         let n_layer = self.values.n_layer()?;
+        self.n_layer = n_layer;
+        self.n_mtp = self.count_mtp();
         let mut groups: Vec<Option<&str>> = Vec::new();
         for source in self.section.sources {
             if !groups.contains(&source.group) {
@@ -461,10 +471,14 @@ impl Planner<'_> {
                     }
                 }
                 Some(prefix) => {
-                    let n = if prefix == "blk" { n_layer } else { MAX_LAYERS };
+                    let n = if prefix == "blk" {
+                        n_layer + self.n_mtp
+                    } else {
+                        MAX_LAYERS
+                    };
                     for il in 0..n {
                         let before = self.tensors.len();
-                        for source in sources() {
+                        for source in sources().filter(|s| !s.mtp || il >= n_layer) {
                             self.source(source, Some(il))?;
                         }
                         if self.tensors.len() == before && prefix != "blk" {
@@ -475,6 +489,29 @@ impl Planner<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the number of layers of multi-token prediction that the checkpoint has and the section maps.
+    fn count_mtp(&self) -> usize {
+        let has = |il, mtp| {
+            let mut sources = self.section.sources.iter();
+            sources.any(|s| {
+                let is_of_layer = s.group == Some("blk") && s.mtp == mtp;
+                let mut origins = s.origins.iter();
+                is_of_layer && origins.any(|o| self.chain(o, Some(il), "weight", s.part == "weight").is_some())
+            })
+        };
+        let layers = self.n_layer..MAX_LAYERS;
+        layers.take_while(|&il| has(il, true) && has(il, false)).count()
+    }
+
+    /// Adds the layers of multi-token prediction to the number of layers.
+    fn count_layers(&self, metadata: &mut Metadata) {
+        if self.n_mtp > 0 {
+            let key = |name: &str| format!("{}.{name}", self.arch.name);
+            metadata.insert(key("block_count"), (self.n_layer + self.n_mtp) as u32);
+            metadata.insert(key("nextn_predict_layers"), self.n_mtp as u32);
+        }
     }
 
     /// Plans the tensors of one source, if the checkpoint has them.
@@ -543,19 +580,33 @@ impl Planner<'_> {
                     None => name == *pattern,
                 })
         };
-        // The classes of transformers skip layers of multi-token prediction as well.
-        let n_layer = self.values.n_layer()?;
-        let n_mtp = self.config.number("num_nextn_predict_layers").unwrap_or(0.0) as usize;
+        // Without sources for them, layers of multi-token prediction are skipped, as the classes of transformers do.
+        let n_layer = self.n_layer;
+        let n_mtp = match self.section.sources.iter().any(|s| s.mtp) {
+            true => 0,
+            false => self.config.number("num_nextn_predict_layers").unwrap_or(0.0) as usize,
+        };
         let is_mtp = |name: &str| {
             let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
             let layer = layer.and_then(|(il, _)| il.parse::<usize>().ok());
             layer.is_some_and(|il| (n_layer..n_layer.saturating_add(n_mtp)).contains(&il))
         };
-        let is_scale = |name: &str| {
-            let bases = SCALES.iter().filter_map(|suffix| name.strip_suffix(suffix));
+        let is_f8 = |name: &str| {
+            let ty = self.shards.get(name).map(|source| source.ty);
+            matches!(ty, Some(SourceType::F8E4m3 | SourceType::F8E5m2))
+        };
+        let is_packed = |name: &str| self.shards.packed(name).is_some();
+        // A scale of other weights would be lost.
+        let belongs = |name: &str, suffixes: &[&str], to: &dyn Fn(&str) -> bool| {
+            let bases = suffixes.iter().filter_map(|suffix| name.strip_suffix(suffix));
             bases
-                .into_iter()
-                .any(|base| self.used.contains(base) || self.used.contains(&format!("{base}.weight")))
+                .flat_map(|base| [base.to_owned(), format!("{base}.weight")])
+                .any(|base| self.used.contains(&base) && to(&base))
+        };
+        let is_scale = |name: &str| {
+            belongs(name, &INPUT_SCALES, &|_| true)
+                || belongs(name, &FLOAT_SCALES, &is_f8)
+                || belongs(name, &PACKED_PARTS, &is_packed)
         };
         let packed = self.used.iter().filter_map(|name| self.shards.packed(name));
         let packed: HashSet<&String> = packed.flat_map(PackedMatrix::names).collect();

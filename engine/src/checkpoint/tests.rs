@@ -26,6 +26,7 @@ const SECTION: Checkpoint = Checkpoint {
     checks: &[],
     sources: &[],
     ignored: &[],
+    mtp: None,
 };
 
 fn evaluated(json: &str, term: ConfigTerm) -> Result<Option<Setting>, String> {

@@ -14,6 +14,8 @@ pub struct Checkpoint {
     /// Patterns of tensors that are not converted. A leading dot matches the end of a name, a trailing dot the
     /// start.
     pub ignored: &'static [&'static str],
+    /// Prefix of the names of layers, and the prefix in layers of multi-token prediction; `None` if they are equal.
+    pub mtp: Option<[&'static str; 2]>,
 }
 
 /// Key of the file and its value.
@@ -77,6 +79,8 @@ pub struct CheckpointSource {
     pub group: Option<&'static str>,
     /// The graph uses another tensor if this one is absent.
     pub tied: bool,
+    /// Only layers of multi-token prediction have the tensor.
+    pub mtp: bool,
     /// Alternatives; the first that the checkpoint has is the source.
     pub origins: &'static [CheckpointOrigin],
 }

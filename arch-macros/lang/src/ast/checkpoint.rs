@@ -37,9 +37,9 @@ pub enum CheckpointItem {
     },
     /// `ignore ".rotary_emb.inv_freq";`
     Ignore(Vec<LitStr>),
-    /// `layer enc "encoder.layer.{}" { … }`: prefix of the names that begin with a dot.
+    /// `layer enc "encoder.layer.{}" { … }` or `mtp "mtp.layers.{}" { … }`: prefix of the names that begin with a dot.
     Prefix {
-        /// Name of the group of layers; `layer` if omitted.
+        /// Name of the group of layers; `layer` if omitted, `mtp` for layers of multi-token prediction.
         group: String,
         prefix: LitStr,
     },
@@ -63,6 +63,8 @@ pub struct SourceDecl {
     pub suffix: Option<Ident>,
     /// Alternatives; the first that the checkpoint has is the source.
     pub origins: Vec<OriginDecl>,
+    /// Written in `mtp { … }`.
+    pub of_mtp: bool,
 }
 
 /// Name of a source, with the steps that change its data.

@@ -12,7 +12,7 @@ use crate::diag::{Errors, did_you_mean, one_of};
 use crate::model::checkpoint::{Checkpoint, NamedSource, Setting, TensorSource, Term};
 use crate::model::{Arch, Hparam, Read, Tensor};
 use crate::parse;
-use crate::words::{FRACTION_STEPS, NUMBER_STEPS, PLAIN_STEPS};
+use crate::words::{FRACTION_STEPS, MTP, NUMBER_STEPS, PLAIN_STEPS};
 
 /// Settings that most configurations share. A section replaces them by name.
 const COMMON: &str = r#"
@@ -115,6 +115,14 @@ fn bases<'a>(section: &'a CheckpointDecl, decl: &'a Decl, errors: &mut Errors) -
     Some(bases)
 }
 
+/// Names of the tensors of layers in a checkpoint.
+struct Names {
+    /// Prefix of names that begin with a dot.
+    prefix: Option<String>,
+    /// A name without the prefix has no number: all layers of multi-token prediction share the tensor.
+    is_single: bool,
+}
+
 /// Checks one section.
 struct Sections<'a> {
     arch: &'a Arch,
@@ -144,6 +152,7 @@ impl<'a> Sections<'a> {
             checks,
             sources,
             ignored: ignored.flatten().map(syn::LitStr::value).collect(),
+            mtp: self.prefix(MTP).and_then(|mtp| Some([self.prefix("layer")?, mtp])),
         }
     }
 
@@ -329,9 +338,23 @@ impl<'a> Sections<'a> {
         {
             self.errors.at(suffix, "expected `bias` or `scale` after the dot");
         }
+        let is_mtp = tensor.conditions.iter().any(|(c, truth)| *truth && c.text == "is_mtp");
+        if s.of_mtp && !is_mtp {
+            let message = format!(
+                "`{}` is not only in layers of multi-token prediction, as sources in `mtp` are",
+                s.target
+            );
+            self.errors.at(&s.target, message);
+        }
         let group = tensor.group.map(|g| &self.arch.groups[g]);
-        let prefix = group.map(|g| self.prefix(&g.name.to_string()));
-        let origins = s.origins.iter().map(|o| self.origin(o, prefix.as_deref())).collect();
+        let names = group.map(|g| Names {
+            prefix: self
+                .prefix(MTP)
+                .filter(|_| s.of_mtp)
+                .or_else(|| self.prefix(&g.name.to_string())),
+            is_single: s.of_mtp,
+        });
+        let origins = s.origins.iter().map(|o| self.origin(o, names.as_ref())).collect();
         TensorSource {
             field: tensor.name.to_string(),
             gguf: tensor.gguf.clone(),
@@ -339,31 +362,35 @@ impl<'a> Sections<'a> {
             kind: tensor.kind.name(),
             group: group.map(|g| g.prefix.clone()),
             tied: tensor.tie.is_some(),
+            mtp: is_mtp,
             origins,
         }
     }
 
     /// Returns the prefix of the names that begin with a dot.
-    fn prefix(&self, group: &str) -> String {
+    fn prefix(&self, group: &str) -> Option<String> {
         let mut prefixes = self.items().into_iter().filter_map(|item| match item {
             CheckpointItem::Prefix { group: g, prefix } if g == group => Some(prefix.value()),
             _ => None,
         });
-        prefixes.next().unwrap_or_default()
+        prefixes.next()
     }
 
-    fn origin(&mut self, o: &OriginDecl, prefix: Option<&str>) -> NamedSource {
+    /// Returns a source. `names` are those of its layers.
+    fn origin(&mut self, o: &OriginDecl, names: Option<&Names>) -> NamedSource {
         let mut name = o.name.value();
+        let mut is_single = names.is_some_and(|names| names.is_single);
         if name.starts_with('.') {
-            match prefix {
-                Some(prefix) => name.insert_str(0, prefix),
+            is_single = false;
+            match names {
+                Some(names) => name.insert_str(0, names.prefix.as_deref().unwrap_or_default()),
                 None => self
                     .errors
                     .at(&o.name, "a name that begins with a dot belongs to a layer"),
             }
         }
         let holes = name.matches("{}").count();
-        let expected = usize::from(prefix.is_some()) + usize::from(o.stack);
+        let expected = usize::from(names.is_some() && !is_single) + usize::from(o.stack);
         if holes != expected {
             let message =
                 format!("{name:?} has {holes} `{{}}`, expected {expected}: one for the layer, and one for a stack");
@@ -387,7 +414,7 @@ impl<'a> Sections<'a> {
             Some((word, args))
         });
         let steps = steps.collect();
-        let and = o.and.as_deref().map(|next| Box::new(self.origin(next, prefix)));
+        let and = o.and.as_deref().map(|next| Box::new(self.origin(next, names)));
         NamedSource {
             name,
             stack: o.stack,

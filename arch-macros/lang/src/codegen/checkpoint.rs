@@ -17,6 +17,10 @@ pub fn section(c: &Checkpoint) -> TokenStream {
         let cond = term(cond);
         quote!((#cond, #text))
     });
+    let mtp = match &c.mtp {
+        Some([layers, mtp]) => quote!(::core::option::Option::Some([#layers, #mtp])),
+        None => quote!(::core::option::Option::None),
+    };
     quote! {
         #ty {
             classes: &[#(#classes),*],
@@ -24,6 +28,7 @@ pub fn section(c: &Checkpoint) -> TokenStream {
             checks: &[#(#checks),*],
             sources: &[#(#sources),*],
             ignored: &[#(#ignored),*],
+            mtp: #mtp,
         }
     }
 }
@@ -50,6 +55,7 @@ fn source(s: &TensorSource) -> TokenStream {
         part,
         kind,
         tied,
+        mtp,
         ..
     } = s;
     let group = match &s.group {
@@ -60,7 +66,7 @@ fn source(s: &TensorSource) -> TokenStream {
     quote! {
         #ty {
             field: #field, gguf: #gguf, part: #part, kind: #kind, group: #group, tied: #tied,
-            origins: &[#(#origins),*],
+            mtp: #mtp, origins: &[#(#origins),*],
         }
     }
 }

@@ -15,6 +15,8 @@ pub struct Checkpoint {
     pub sources: Vec<TensorSource>,
     /// Tensors of the checkpoint that are not converted.
     pub ignored: Vec<String>,
+    /// Prefix of the names of layers, and the prefix in layers of multi-token prediction; `None` if they are equal.
+    pub mtp: Option<[String; 2]>,
 }
 
 /// A key of the file and its value.
@@ -63,6 +65,8 @@ pub struct TensorSource {
     pub group: Option<String>,
     /// The declaration falls back to another tensor if this one is absent.
     pub tied: bool,
+    /// Only layers of multi-token prediction have the tensor.
+    pub mtp: bool,
     /// Alternatives; the first that the checkpoint has is the source.
     pub origins: Vec<NamedSource>,
 }

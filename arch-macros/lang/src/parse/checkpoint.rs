@@ -7,7 +7,7 @@
 //!            | IDENT [ "." IDENT ] "<-" origin { "or" origin } ";"
 //!            | "without" IDENT { "," IDENT } STRING ";"               (* the reason *)
 //!            | "ignore" STRING { "," STRING } ";"
-//!            | "layer" [ IDENT ] [ STRING ] "{" { mapping } "}" ;       (* STRING: prefix of names that begin with a dot *)
+//!            | ( "layer" [ IDENT ] | "mtp" ) [ STRING ] "{" { mapping } "}" ;     (* STRING: prefix of names that begin with a dot *)
 //! origin     = [ "stack" ] STRING { step } [ "and" origin ] ;       (* stack: the last {} counts matrices; and: more rows *)
 //! step       = ( "split" | "every" ) INT "/" INT
 //!            | "rows" EXPR ".." EXPR
@@ -22,7 +22,7 @@ use syn::{Expr, ExprRange, Ident, LitInt, LitStr, RangeLimits, Token, braced};
 use super::{after_or, items, string};
 use crate::ast::checkpoint::{CheckpointDecl, CheckpointItem, OriginDecl, SettingName, SourceDecl, StepDecl};
 use crate::diag::{Errors, one_of};
-use crate::words::{FRACTION_STEPS, NUMBER_STEPS, PLAIN_STEPS};
+use crate::words::{FRACTION_STEPS, MTP, NUMBER_STEPS, PLAIN_STEPS};
 
 /// Parses a `checkpoint` section after its keyword.
 pub fn checkpoint(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<CheckpointDecl> {
@@ -106,6 +106,16 @@ fn mapping(input: ParseStream<'_>, errors: &mut Errors, list: &mut Vec<Checkpoin
             list.push(CheckpointItem::Prefix { group, prefix });
         }
         list.extend(mappings(input, errors)?);
+    } else if name == MTP {
+        if input.peek(LitStr) {
+            let (group, prefix) = (MTP.to_owned(), input.parse()?);
+            list.push(CheckpointItem::Prefix { group, prefix });
+        }
+        let of_mtp = |item| match item {
+            CheckpointItem::Source(source) => CheckpointItem::Source(SourceDecl { of_mtp: true, ..source }),
+            other => other,
+        };
+        list.extend(mappings(input, errors)?.into_iter().map(of_mtp));
     } else {
         let message = format!("expected `=` for a setting or `<-` for a tensor after `{name}`");
         return Err(input.error(message));
@@ -139,6 +149,7 @@ fn source(target: Ident, input: ParseStream<'_>) -> syn::Result<SourceDecl> {
         target,
         suffix,
         origins,
+        of_mtp: false,
     })
 }
 

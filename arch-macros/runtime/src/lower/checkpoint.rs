@@ -16,6 +16,10 @@ pub fn section(c: &Checkpoint) -> Section {
         checks: list(c.checks.iter().map(|(cond, message)| (term(cond), text(message)))),
         sources: list(c.sources.iter().map(source)),
         ignored: texts(&c.ignored),
+        mtp: c
+            .mtp
+            .as_ref()
+            .map(|prefixes| prefixes.each_ref().map(|prefix| text(prefix))),
     }
 }
 
@@ -43,6 +47,7 @@ fn source(s: &TensorSource) -> CheckpointSource {
         kind: s.kind,
         group: option(s.group.as_deref()),
         tied: s.tied,
+        mtp: s.mtp,
         origins: list(s.origins.iter().map(origin)),
     }
 }

@@ -36,7 +36,7 @@ impl Planner<'_> {
     /// Returns the tensors of the checkpoint that an origin names; empty if the checkpoint lacks them.
     fn names(&self, origin: &CheckpointOrigin, layer: Option<usize>, part: &str, is_own: bool) -> Vec<String> {
         let name = match layer {
-            Some(il) => origin.name.replacen("{}", &il.to_string(), 1),
+            Some(il) => self.numbered(origin.name, il),
             None => origin.name.to_owned(),
         };
         let find = |name: &str| {
@@ -52,6 +52,18 @@ impl Planner<'_> {
         }
         let matrices = (0..MAX_STACK).map_while(|i| find(&name.replace("{}", &i.to_string())));
         matrices.collect()
+    }
+
+    /// Returns the name of a tensor of a layer. Layers of multi-token prediction may have numbers of their own.
+    fn numbered(&self, name: &str, il: usize) -> String {
+        let own = self.section.mtp.zip(il.checked_sub(self.n_layer));
+        if let Some(([layers, mtp], i)) = own {
+            let rest = name.strip_prefix(layers).or(name.strip_prefix(mtp));
+            if let Some(rest) = rest {
+                return format!("{mtp}{rest}").replacen("{}", &i.to_string(), 1);
+            }
+        }
+        name.replacen("{}", &il.to_string(), 1)
     }
 
     /// Returns the name of a tensor, whose root may differ between a text model and one with more inputs.
