@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 pub use engine::checkpoint::is_checkpoint;
-use engine::checkpoint::{open_model, open_model_header};
+use engine::checkpoint::{classes_of, open_model, open_model_header};
 use engine::gguf::{Gguf, GgufSet};
 use engine::model::Registered;
 use engine::quantize::{Mixture, Options, PlannedTensor, PrunedLayers, QuantizePlan, QuantizedFile};
@@ -23,22 +23,38 @@ use crate::{declared, dirs, interrupt, progress};
 const DIRECTORY: &str = "checkpoints";
 
 /// Returns the architectures that may map a checkpoint. `arch` is the value of `--arch`.
-fn archs_of(arch: &str) -> Outcome<Cow<'static, [Registered]>> {
+fn archs_of(path: &Path, arch: &str) -> Outcome<Cow<'static, [Registered]>> {
     if declared::is_file(arch) {
         return Ok(Cow::Owned(vec![*declared::load(Path::new(arch))?]));
     }
-    Ok(Cow::Borrowed(archs::ALL))
+    Ok(match declaration_of(path)? {
+        Some(found) => Cow::Owned(vec![found]),
+        None => Cow::Borrowed(archs::ALL),
+    })
+}
+
+/// Returns the declaration in the directories of declarations that maps a checkpoint. `None` for other files, and if a
+/// built-in architecture maps the checkpoint.
+pub fn declaration_of(path: &Path) -> Outcome<Option<Registered>> {
+    if !is_checkpoint(path) {
+        return Ok(None);
+    }
+    let classes = classes_of(path).map_err(Failure::new)?;
+    match archs::ALL.iter().any(|built_in| declared::maps(built_in, &classes)) {
+        true => Ok(None),
+        false => declared::find_by_class(&classes),
+    }
 }
 
 /// Reads the header of a model file, or of the file that a checkpoint would be converted to. `arch` is the value of
 /// `--arch`.
 pub fn header(path: &Path, arch: &str) -> Outcome<Gguf> {
-    Ok(open_model_header(path, &archs_of(arch)?)?)
+    Ok(open_model_header(path, &archs_of(path, arch)?)?)
 }
 
 /// Opens a model file or a checkpoint. `arch` is the value of `--arch`.
 pub fn open(path: &Path, arch: &str) -> Outcome<GgufSet> {
-    Ok(open_model(path, &archs_of(arch)?)?)
+    Ok(open_model(path, &archs_of(path, arch)?)?)
 }
 
 /// Returns the name of a model: of its directory, or of its file without the extension.

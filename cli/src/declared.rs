@@ -120,6 +120,32 @@ pub fn find(name: &str, is_encoder: bool) -> Result<Option<Registered>, String> 
     }
 }
 
+/// Returns true if an architecture has a `checkpoint` section for one of these classes.
+pub fn maps(registered: &Registered, classes: &[String]) -> bool {
+    let sections = registered.arch.checkpoints.iter();
+    sections
+        .flat_map(|section| section.classes)
+        .any(|class| classes.iter().any(|found| found == class))
+}
+
+/// Finds an architecture in the directories of declarations that maps checkpoints of one of these classes.
+///
+/// # Errors
+/// The errors of a declaration that names the class.
+pub fn find_by_class(classes: &[String]) -> Outcome<Option<Registered>> {
+    for found in files().into_iter().filter(|found| !found.is_encoder) {
+        let text = limits::read(&found.path).unwrap_or_default();
+        if !classes.iter().any(|class| text.contains(&format!("\"{class}\""))) {
+            continue;
+        }
+        let registered = load(&found.path)?;
+        if maps(registered, classes) {
+            return Ok(Some(*registered));
+        }
+    }
+    Ok(None)
+}
+
 /// Returns a function that finds declarations in the directories.
 pub fn finder() -> FindArch {
     Arc::new(|wanted| find(wanted.name, wanted.is_encoder))

@@ -134,6 +134,9 @@ impl LoadArgs {
             None => path,
         };
         let mut params = self.params(precision, memory)?;
+        if params.arch.is_none() {
+            params.archs.extend(checkpoints::declaration_of(path)?);
+        }
         params.on_vocab = on_vocab;
         let has_none = params.placement.devices.is_empty();
         let mut is_fitted = params.placement.n_layers == DeviceLayers::Auto;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::common::{Ended, Home, ended, root};
+use crate::serve::Serving;
 use engine::gguf::logits::{Logits, nmse};
 
 fn text(path: PathBuf) -> String {
@@ -175,4 +176,89 @@ fn changed_checkpoint_gives_other_logits() {
     ended(home.llama(&[&fixed[..], &exact[..]].concat())).succeeds();
     assert_eq!(Logits::read(home.path("out.logits")).unwrap().values(), after);
     ended(home.llama(&["inspect", &checkpoint, "--arch", &declared])).succeeds();
+}
+
+#[test]
+fn models_dir_serves_checkpoints() {
+    let home = Home::new();
+    let directory = home.path("models");
+    let checkpoints = root().join("tests/data/checkpoints");
+    // The file `llama.gguf` has the name of a checkpoint, and `broken` contradicts its weights.
+    for (from, to) in [("llama", "small"), ("llama", "llama"), ("llama", "broken")] {
+        std::fs::create_dir_all(directory.join(to)).unwrap();
+        for entry in std::fs::read_dir(checkpoints.join(from)).unwrap() {
+            let path = entry.unwrap().path();
+            std::fs::copy(&path, directory.join(to).join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let config = directory.join("broken/config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    json["num_hidden_layers"] = 5.into();
+    std::fs::write(&config, json.to_string()).unwrap();
+    std::fs::copy(home.model_with_text("llama", None), directory.join("llama.gguf")).unwrap();
+    // A directory without a configuration is no model.
+    std::fs::create_dir(directory.join("other")).unwrap();
+    let path = directory.to_str().unwrap();
+    let server = Serving::start(home.llama(&["serve", "--models-dir", path, "--port", "0", "-c", "32", "-np", "1"]));
+    let json = |request: &str, body: &str| {
+        let response = server.request(request, body);
+        let (head, body) = response.split_once("\r\n\r\n").expect("a body");
+        let status = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        (status, serde_json::from_str::<serde_json::Value>(body).expect("JSON"))
+    };
+    let statuses = || {
+        let (_, listed) = json("GET /v1/models", "");
+        let models = listed["data"].as_array().unwrap().clone();
+        let of = |m: &serde_json::Value| {
+            format!(
+                "{} {}",
+                m["id"].as_str().unwrap(),
+                m["status"]["value"].as_str().unwrap()
+            )
+        };
+        models.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(statuses(), ["broken failed", "llama unloaded", "small unloaded"]);
+    let (_, shown) = json("POST /api/show", "{\"model\": \"small\"}");
+    assert_eq!(shown["model_info"]["general.architecture"], "llama", "{shown}");
+    let (_, tags) = json("GET /api/tags", "");
+    let digests: Vec<&str> = tags["models"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|m| m["digest"].as_str())
+        .collect();
+    assert!(
+        digests.iter().filter(|digest| digest.len() == 48).count() == 2,
+        "{tags}"
+    );
+    let body = "{\"model\": \"small\", \"prompt\": \"t1\", \"max_tokens\": 2}";
+    let (status, completed) = json("POST /v1/completions", body);
+    assert_eq!(
+        (status.as_str(), completed["model"].as_str()),
+        ("200", Some("small")),
+        "{completed}"
+    );
+    assert_eq!(statuses(), ["broken failed", "llama unloaded", "small loaded"]);
+    let (status, failed) = json("POST /v1/completions", &body.replace("small", "broken"));
+    assert!(
+        status == "422" && failed.to_string().contains("blk.2."),
+        "{status} {failed}"
+    );
+    let (status, _) = json("POST /models/unload", "{\"model\": \"small\"}");
+    assert_eq!(status, "200");
+    assert_eq!(statuses(), ["broken failed", "llama unloaded", "small unloaded"]);
+    // A repaired checkpoint is listed without a restart.
+    std::fs::write(&config, text).unwrap();
+    assert_eq!(statuses(), ["broken unloaded", "llama unloaded", "small unloaded"]);
+    server.signal(libc::SIGTERM);
+    let (code, said) = server.end();
+    assert!(
+        code == Some(0) && said.contains("serving llama.gguf instead of the checkpoint llama"),
+        "{said}"
+    );
+    let checkpoint = directory.join("small");
+    ended(home.llama(&["serve", "--models-dir", checkpoint.to_str().unwrap()]))
+        .fails_saying(&["the directory is a checkpoint; serve it with `llama serve"]);
 }

@@ -109,6 +109,49 @@ fn unknown_declaration_is_checked_seeded_and_run() {
 }
 
 #[test]
+fn checkpoints_are_mapped_by_declarations_of_directory() {
+    let home = Home::new();
+    let from = root().join("tests/data/checkpoints/llama");
+    let checkpoint = home.path("mine");
+    std::fs::create_dir(&checkpoint).unwrap();
+    for entry in std::fs::read_dir(&from).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, checkpoint.join(path.file_name().unwrap())).unwrap();
+    }
+    let config = std::fs::read_to_string(from.join("config.json")).unwrap();
+    std::fs::write(
+        checkpoint.join("config.json"),
+        config.replace("LlamaForCausalLM", "MineForCausalLM"),
+    )
+    .unwrap();
+    let checkpoint = text(checkpoint);
+    let declaration = "arch_macros::arch! {\n    name: \"mine\";\n    like: \"llama\";\n\n    \
+                       checkpoint \"MineForCausalLM\" like \"LlamaForCausalLM\" {}\n}\n";
+    let path = write(&home, "archs/mine.rs", declaration);
+    // A declaration without the class is not read.
+    write(
+        &home,
+        "archs/other.rs",
+        "arch_macros::arch! {\n    name: \"other\";\n    nonsense\n}\n",
+    );
+    let expected = logits(&home, &text(from), &[]);
+    assert_eq!(logits(&home, &checkpoint, &["--arch", &path]), expected);
+    let out = text(home.path("found.logits"));
+    let args = ["logits", "-m", &checkpoint, "-o", &out, "--tokens", "1,2,3,4"];
+    fails(
+        &ended(home.llama(&args)),
+        &["no architecture reads checkpoints of class `MineForCausalLM`"],
+    );
+    let mut command = home.llama(&args);
+    command.env("LLAMA_ARCHS", home.path("archs"));
+    ended(command).succeeds();
+    assert_eq!(Logits::read(home.path("found.logits")).unwrap().values(), expected);
+    let mut command = home.llama(&["inspect", &checkpoint]);
+    command.env("LLAMA_ARCHS", home.path("archs"));
+    assert!(ended(command).succeeds().contains("mine"));
+}
+
+#[test]
 fn directory_of_declarations_is_searched() {
     let home = Home::new();
     let declaration = write(&home, "archs/my_model.rs", OWN);

@@ -280,7 +280,16 @@ fn encoders_in_directory_of_declarations_are_found() {
     // A language model of the same name is another declaration.
     let other = "arch_macros::arch! {\n    name: \"mine\";\n    like: \"llama\";\n}\n";
     file(&home, "archs/a_model.rs", other.as_bytes());
-    ended(home.llama(&["arch", "check", &declaration])).succeeds();
+    let checked = ended(home.llama(&["arch", "check", &declaration]));
+    let report = checked.succeeds();
+    for part in [
+        "mmproj-mine.gguf: encoder mine",
+        "self-check with an image of 96 × 64 pixels",
+        "all values are finite                       ok",
+        "the number of threads does not change rows  ok",
+    ] {
+        assert!(report.contains(part), "{part:?} in {report}");
+    }
     let out = home.path("seeds");
     ended(home.llama(&["arch", "seed", &declaration, "-o", out.to_str().unwrap()])).succeeds();
     let mmproj = out.join("mmproj-mine.gguf");

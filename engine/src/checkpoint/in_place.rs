@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::CheckpointError;
+use super::config::Config;
 use super::plan::{Conversion, ConvertedTensor, OutputType};
 use crate::gguf::{ComputedBytes, Gguf, GgufError, GgufFile, GgufSet, GgufWriter, Mapping, TensorInfo};
 use crate::model::{ModelError, Registered};
@@ -17,6 +18,15 @@ const ALIGNMENT: usize = 64;
 /// Returns true for the directory of a checkpoint.
 pub fn is_checkpoint(path: &Path) -> bool {
     path.is_dir() && path.join("config.json").is_file()
+}
+
+/// Returns the classes of a checkpoint, which select the section of a declaration.
+///
+/// # Errors
+/// If the configuration cannot be read.
+pub fn classes_of(path: &Path) -> Result<Vec<String>, CheckpointError> {
+    let config = Config::read(&path.join("config.json"))?;
+    Ok(config.classes().into_iter().map(str::to_owned).collect())
 }
 
 /// Opens a model: a GGUF file with all its parts, or the directory of a checkpoint, which is converted while it is

@@ -31,7 +31,7 @@ mod write;
 
 pub use adapter::{AdaptedWeight, AdapterConversion};
 pub use error::CheckpointError;
-pub use in_place::{is_checkpoint, open_model, open_model_header};
+pub use in_place::{classes_of, is_checkpoint, open_model, open_model_header};
 pub use plan::{Conversion, ConvertedTensor, OutputType};
 pub use safetensors::{SourceTensor, SourceType, parse as parse_safetensors};
 pub use write::write;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use engine::checkpoint::open_model_header;
+use engine::checkpoint::{is_checkpoint, open_model_header};
 use llama::parts::ARCHITECTURES;
 use serde_json::{Value as Json, json};
 
@@ -39,10 +39,7 @@ impl Headers {
     /// Returns the description of a model file, without loading the model.
     pub fn info(&self, model_entry: &ModelEntry) -> ModelInfo {
         let model_entry = &*model_entry.now();
-        let state = std::fs::metadata(&model_entry.path).map(|file| State {
-            modified: file.modified().unwrap_or(UNIX_EPOCH),
-            len: file.len(),
-        });
+        let state = state(&model_entry.path);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (state, all.get(&model_entry.path)) {
             (Ok(state), Some((known, info))) if *known == state => info.clone(),
@@ -54,6 +51,32 @@ impl Headers {
             (Err(_), _) => of_file(model_entry, UNIX_EPOCH),
         }
     }
+}
+
+/// Returns the state of a model file, or the latest time and the total size of the files of a checkpoint.
+fn state(path: &Path) -> std::io::Result<State> {
+    let of = |path: &Path| {
+        let file = std::fs::metadata(path)?;
+        let modified = file.modified().unwrap_or(UNIX_EPOCH);
+        std::io::Result::Ok((
+            file.is_file(),
+            State {
+                modified,
+                len: file.len(),
+            },
+        ))
+    };
+    let (_, mut state) = of(path)?;
+    if is_checkpoint(path) {
+        state.len = 0;
+        for entry in std::fs::read_dir(path)?.flatten() {
+            if let Ok((true, file)) = of(&entry.path()) {
+                state.modified = state.modified.max(file.modified);
+                state.len = state.len.wrapping_add(file.len);
+            }
+        }
+    }
+    Ok(state)
 }
 
 /// Returns the Unix time in seconds.
@@ -107,24 +130,43 @@ fn of_file(model_entry: &ModelEntry, modified: SystemTime) -> ModelInfo {
     }
 }
 
-/// Computes an identifier from the file header, the start of the weights and the file size.
+/// Number of weight bytes that are hashed.
+const SAMPLE: u64 = 1 << 20;
+
+/// Computes an identifier from the header, the start of the weights, and the size of the model.
 fn digest(path: &Path, n_header: usize) -> std::io::Result<String> {
-    /// Number of weight bytes that are hashed.
-    const SAMPLE: u64 = 1 << 20;
-    let mut file = File::open(path)?;
-    let mut hashes = [0; 2];
-    for (hash, n) in hashes.iter_mut().zip([n_header as u64, SAMPLE]) {
-        let mut bytes = Vec::new();
-        (&mut file).take(n).read_to_end(&mut bytes)?;
-        // `DefaultHasher::new` uses fixed keys, unlike a `HashMap`'s hasher.
-        let mut hasher = DefaultHasher::new();
-        hasher.write(&bytes);
-        *hash = hasher.finish();
+    if is_checkpoint(path) {
+        return digest_of_checkpoint(path);
     }
-    Ok(format!(
-        "{:016x}{:016x}{:016x}",
-        hashes[0],
-        hashes[1],
-        file.metadata()?.len()
-    ))
+    let mut file = File::open(path)?;
+    let header = hash(&mut file, n_header as u64)?;
+    let weights = hash(&mut file, SAMPLE)?;
+    Ok(format!("{header:016x}{weights:016x}{:016x}", file.metadata()?.len()))
+}
+
+/// Computes an identifier from the configuration, the names and starts of the files with weights, and their size.
+fn digest_of_checkpoint(path: &Path) -> std::io::Result<String> {
+    let config = hash(&mut File::open(path.join("config.json"))?, SAMPLE)?;
+    let entries: std::io::Result<Vec<_>> = std::fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect();
+    let mut files = entries?;
+    files.retain(|file| file.extension().is_some_and(|e| e == "safetensors"));
+    files.sort();
+    let (mut hasher, mut len) = (DefaultHasher::new(), 0u64);
+    for path in files {
+        let mut file = File::open(&path)?;
+        hasher.write(path.file_name().unwrap_or_default().as_encoded_bytes());
+        hasher.write_u64(hash(&mut file, SAMPLE)?);
+        len = len.wrapping_add(file.metadata()?.len());
+    }
+    Ok(format!("{config:016x}{:016x}{len:016x}", hasher.finish()))
+}
+
+/// Hashes the next `n` bytes of a file.
+fn hash(file: &mut File, n: u64) -> std::io::Result<u64> {
+    let mut bytes = Vec::new();
+    file.take(n).read_to_end(&mut bytes)?;
+    // `DefaultHasher::new` uses fixed keys, unlike a `HashMap`'s hasher.
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&bytes);
+    Ok(hasher.finish())
 }

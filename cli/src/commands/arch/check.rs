@@ -8,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 use clap::Args;
 use engine::conformance::{CheckParams, Comparison, Fixture, fixtures};
 use engine::context::ContextParams;
-use engine::model::Model;
+use engine::model::{Model, Registered};
 use kernels::{GgmlType, Precision};
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use super::check_declaration::{self, MessageFormat};
-use super::check_file;
+use super::{check_encoder, check_file};
 use crate::args::values::{positive_float_64, threads};
 use crate::args::{CacheTypeArgs, LoadArgs, PrecisionArg, UbatchSizeArgs};
 use crate::declared;
@@ -74,17 +74,18 @@ pub fn run(args: &CheckArgs) -> Outcome {
         return check_declaration::run(&args.file, args.message_format);
     }
     let mut load = args.load.params(PrecisionArg::Exact, None)?;
+    let mut encoders = Vec::new();
     let (declarations, files): (Vec<&String>, Vec<&String>) =
         args.names.iter().partition(|name| declared::is_file(name));
     if !declarations.is_empty() {
         let paths: Vec<PathBuf> = declarations.iter().map(PathBuf::from).collect();
         check_declaration::run(&paths, args.message_format)?;
-        load.archs = paths
+        let declared: Vec<Registered> = paths
             .iter()
             .map(|path| declared::load(path).copied())
             .collect::<Outcome<_>>()?;
         // An encoder has no logits to compare.
-        load.archs.retain(|r| r.arch.media.is_none());
+        (encoders, load.archs) = declared.into_iter().partition(|r| r.arch.media.is_some());
         // A single declaration replaces the architecture of the files.
         load.arch = match load.archs.as_slice() {
             [declared] => Some(declared.arch.name.to_owned()),
@@ -109,7 +110,7 @@ pub fn run(args: &CheckArgs) -> Outcome {
     let limit = args.limit.unwrap_or(if is_exact { 1e-8 } else { 1e-4 });
     let Some(dir) = &args.fixtures else {
         return match files.as_slice() {
-            [] => check_file::run_test_models(&params, limit),
+            [] => check_file::run_test_models(&params, limit).and(check_encoder::run(&encoders, &params)),
             files => check_files(files, args.threads, &params, limit),
         };
     };

@@ -2,6 +2,7 @@
 
 mod check;
 mod check_declaration;
+mod check_encoder;
 mod check_file;
 pub mod draw;
 mod fmt;

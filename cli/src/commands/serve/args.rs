@@ -19,7 +19,7 @@ pub struct ServeArgs {
     /// GGUF file or model name; replaces MODEL
     #[arg(short, long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
-    /// Serve all GGUF files of this directory and all downloaded models
+    /// Serve the GGUF files and checkpoints of this directory and all downloaded models
     ///
     /// The `model` field of a request selects the model, which is loaded on first use.
     #[arg(long, value_name = "DIR")]

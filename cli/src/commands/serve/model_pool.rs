@@ -194,12 +194,24 @@ fn sentence(failure: Failure) -> String {
     }
 }
 
-/// Returns the model files of a directory, by name.
+/// Returns the model files and checkpoints of a directory, by name.
 fn of_directory(directory: &Path) -> Outcome<Vec<ModelEntry>> {
     let wrong = |e: &dyn std::fmt::Display| Failure::new(format_args!("--models-dir {}: {e}", directory.display()));
-    let mut models = Vec::new();
+    if checkpoints::is_checkpoint(directory) {
+        let text = format!(
+            "the directory is a checkpoint; serve it with `llama serve {}`",
+            directory.display()
+        );
+        return Err(wrong(&text));
+    }
+    let (mut models, mut checkpoints) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(directory).map_err(|e| wrong(&e))? {
         let path = entry.map_err(|e| wrong(&e))?.path();
+        if checkpoints::is_checkpoint(&path) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            checkpoints.push(model_entry(name, path));
+            continue;
+        }
         let stem = path
             .file_stem()
             .and_then(|stem| stem.to_str())
@@ -211,6 +223,17 @@ fn of_directory(directory: &Path) -> Outcome<Vec<ModelEntry>> {
         if is_model && part.is_none_or(|(_, part)| part == "00001") && !is_other_kind(&path, part.is_some()) {
             models.push(model_entry(stem, path));
         }
+    }
+    for checkpoint in checkpoints {
+        if models.iter().any(|file| file.name == checkpoint.name) {
+            // The file may be the converted checkpoint.
+            let name = &checkpoint.name;
+            tracing::warn!(
+                "--models-dir: serving {name}.gguf instead of the checkpoint {name}, which has the same name"
+            );
+            continue;
+        }
+        models.push(checkpoint);
     }
     models.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(models)
