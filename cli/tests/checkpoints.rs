@@ -178,9 +178,9 @@ fn changed_checkpoint_gives_other_logits() {
     ended(home.llama(&["inspect", &checkpoint, "--arch", &declared])).succeeds();
 }
 
-#[test]
-fn models_dir_serves_checkpoints() {
-    let home = Home::new();
+/// Creates a directory with the checkpoints `small`, `llama`, and `broken`, and a file `llama.gguf`. Returns its path and
+/// the text of the configuration that `broken` should have.
+fn models_directory(home: &Home) -> (PathBuf, String) {
     let directory = home.path("models");
     let checkpoints = root().join("tests/data/checkpoints");
     // The file `llama.gguf` has the name of a checkpoint, and `broken` contradicts its weights.
@@ -199,6 +199,13 @@ fn models_dir_serves_checkpoints() {
     std::fs::copy(home.model_with_text("llama", None), directory.join("llama.gguf")).unwrap();
     // A directory without a configuration is no model.
     std::fs::create_dir(directory.join("other")).unwrap();
+    (directory, text)
+}
+
+#[test]
+fn models_dir_serves_checkpoints() {
+    let home = Home::new();
+    let (directory, config) = models_directory(&home);
     let path = directory.to_str().unwrap();
     let server = Serving::start(home.llama(&["serve", "--models-dir", path, "--port", "0", "-c", "32", "-np", "1"]));
     let json = |request: &str, body: &str| {
@@ -250,7 +257,7 @@ fn models_dir_serves_checkpoints() {
     assert_eq!(status, "200");
     assert_eq!(statuses(), ["broken failed", "llama unloaded", "small unloaded"]);
     // A repaired checkpoint is listed without a restart.
-    std::fs::write(&config, text).unwrap();
+    std::fs::write(directory.join("broken/config.json"), config).unwrap();
     assert_eq!(statuses(), ["broken unloaded", "llama unloaded", "small unloaded"]);
     server.signal(libc::SIGTERM);
     let (code, said) = server.end();
@@ -258,6 +265,12 @@ fn models_dir_serves_checkpoints() {
         code == Some(0) && said.contains("serving llama.gguf instead of the checkpoint llama"),
         "{said}"
     );
+}
+
+#[test]
+fn models_dir_refuses_directory_of_checkpoint() {
+    let home = Home::new();
+    let (directory, _) = models_directory(&home);
     let checkpoint = directory.join("small");
     ended(home.llama(&["serve", "--models-dir", checkpoint.to_str().unwrap()]))
         .fails_saying(&["the directory is a checkpoint; serve it with `llama serve"]);
