@@ -163,7 +163,13 @@ impl Conversion {
                 .map(|t| t.name.clone())
                 .collect();
             if !double.is_empty() {
-                self.tensors.retain(|t| !double.contains(&t.name));
+                // The scale of a matrix goes with it.
+                let is_of_double = |name: &str| {
+                    let base = name.strip_suffix(".scale");
+                    base.is_some_and(|base| double.contains(&format!("{base}.weight")))
+                };
+                self.tensors
+                    .retain(|t| !double.contains(&t.name) && !is_of_double(&t.name));
                 header = self.header()?;
                 checked = declared(&header);
             }
