@@ -54,7 +54,7 @@ pub struct TensorData<'a> {
     pub row: usize,
 }
 
-/// A value that is NaN or infinite.
+/// A value that is NaN or infinite, or a scale that a type cannot hold.
 #[derive(Debug)]
 pub struct BadElement {
     pub name: String,
@@ -66,10 +66,11 @@ pub struct BadElement {
 impl BadElement {
     /// Returns the message without the name of the tensor.
     pub fn text(&self) -> String {
-        format!(
-            "has the value {} at row {}, column {}; expected finite numbers",
-            self.value, self.row, self.column
-        )
+        let BadElement { value, row, column, .. } = self;
+        match value.is_finite() {
+            true => format!("has the scale {value} at row {row}, column {column}; expected positive numbers"),
+            false => format!("has the value {value} at row {row}, column {column}; expected finite numbers"),
+        }
     }
 }
 
