@@ -218,8 +218,8 @@ fn deep_text_does_not_overflow_stack() {
     let open = "let y = if n_ff > 1 {\n".repeat(200);
     let close = "};\ny\n".repeat(200);
     let of = |i: usize| format!("fn f{i}(x) {{\n{open}f{}(x)\n{close}}}\n", i - 1);
-    let functions = "fn f0(x) { x }\n".to_owned() + &(1..30).map(of).collect::<String>();
-    let text = with_graph("", "x = f29(x);").replace("graph {", &format!("{functions}graph {{"));
+    let functions = "fn f0(x) { x }\n".to_owned() + &(1..8).map(of).collect::<String>();
+    let text = with_graph("", "x = f7(x);").replace("graph {", &format!("{functions}graph {{"));
     let error = compiled(&text, &BuiltIn).expect("the declaration should be rejected");
     assert!(error.contains("this code is nested too deeply"), "{error:.500}");
     let branches = "if n_ff > 1 {\n x = x;\n} else ".repeat(20_000);
