@@ -15,7 +15,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens];
+        let x = with_media(token_embd[tokens]);
         for layer {
             x += rms_norm(attend(rms_norm(x, attn_norm)), attn_post);
             x += rms_norm(ffn(rms_norm(x, ffn_norm)), ffn_post);
