@@ -1,5 +1,5 @@
 //! SmolVLM, Idefics 3: SigLIP over squares of one size. The patches of a block are joined (pixel shuffle) and
-//! projected. A large image is not split into tiles.
+//! projected. An image is split into squares, followed by the whole image.
 
 arch_macros::encoder! {
     name: "idefics3";
@@ -7,6 +7,7 @@ arch_macros::encoder! {
 
     hparams {
         merge: usize = "projector.scale_factor" or 2;
+        longest_side: usize = "preproc_image_size" or image_size;
     }
 
     image {
@@ -15,7 +16,15 @@ arch_macros::encoder! {
         patches: patch_size in blocks(merge);
     }
 
-    text { "<fake_token_around_image><global-img>", image, "<fake_token_around_image>" }
+    tiles {
+        grid: longest(image_size, longest_side);
+        tile: "<fake_token_around_image><row_{row}_col_{column}>";
+        between_rows: "\n";
+        overview: last "\n\n<fake_token_around_image><global-img>";
+        whole: "<fake_token_around_image><global-img>";
+    }
+
+    text { image, "<fake_token_around_image>" }
 
     tensors {
         without soft_emb_norm, proj;

@@ -249,9 +249,12 @@ impl ImageRules {
     pub fn texts(&self) -> Vec<String> {
         let mut texts = vec![self.between_rows.to_owned()];
         if let Some(tiles) = self.tiles {
+            texts.push(tiles.whole.to_owned());
+        }
+        if let Some(tiles) = self.tiles.filter(|tiles| tiles.max_tiles() > 1) {
             let overview = tiles.overview.map_or("", |overview| overview.text);
             texts.push(tiles.text_of(0, 0));
-            texts.extend([tiles.between_rows, overview, tiles.whole].map(str::to_owned));
+            texts.extend([tiles.between_rows, overview].map(str::to_owned));
         }
         texts
     }
