@@ -54,10 +54,13 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens] * sqrt(n_embd);
+        let x = with_media(token_embd[tokens] * sqrt(n_embd));
         let per_layer = if n_pl > 0 { per_layer_embeddings(x) };
         for layer {
-            x += rms_norm(attend(rms_norm(x, attn_norm)), attn_post_norm);
+            let h = rms_norm(x, attn_norm);
+            // Models with per-layer embeddings (E2B, E4B) are causal within images.
+            let attn = if is_swa && n_pl == 0 { attend(h, media = whole) } else { attend(h) };
+            x += rms_norm(attn, attn_post_norm);
             x += rms_norm(ffn_and_experts(x), ffn_post_norm);
             if n_pl > 0 {
                 x += per_layer_input(x, per_layer);

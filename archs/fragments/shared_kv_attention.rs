@@ -27,15 +27,15 @@ fragment! {
         wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
     }
 
-    fn attend(x: [n_embd, T]) {
+    fn attend(x: [n_embd, T], ..) {
         let q = rotate(rms_norm(heads(query(x), n_head), q_norm));
         let y = if own_kv {
             let key = wk(x);
             let k = rotate(rms_norm(heads(key, n_head_kv), k_norm));
             let v = rms_norm(heads(value(x, key), n_head_kv));
-            attention(q, k, v, scale = 1.0, window = sliding(n_swa, is_swa))
+            attention(q, k, v, scale = 1.0, window = sliding(n_swa, is_swa), ..)
         } else {
-            attention_over(q, source, head_dim_v, scale = 1.0, window = sliding(n_swa, is_swa))
+            attention_over(q, source, head_dim_v, scale = 1.0, window = sliding(n_swa, is_swa), ..)
         };
         wo(y)
     }

@@ -209,6 +209,7 @@ pub static OPS: &[OpSpec] = &[
                 keyword("softcap", Float),
                 keyword_some("sinks", Vector),
                 keyword("window", Window),
+                keyword_some("media", Word("Visibility", MEDIA)),
             ],
             attention_over,
             Emit::Struct("attention_over", "AttentionArgs"),

@@ -96,7 +96,7 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(attention(q, k, v) attention AttentionArgs {
         scale, softcap, alibi, causal, sinks, window, relative, v_in_k, selection, compressed, ratio, media
     }),
-    operation!(attention_over(q, layer, dv) attention_over AttentionArgs { scale, softcap, sinks, window }),
+    operation!(attention_over(q, layer, dv) attention_over AttentionArgs { scale, softcap, sinks, window, media }),
     operation!(cross_attention(q, k, v) cross_attention AttentionArgs { scale }),
     operation!(index_cells(q, k, weights, n, ratio) index_cells),
     operation!(compress(x, gate, position_bias, width) compress),

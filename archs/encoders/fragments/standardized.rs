@@ -1,0 +1,12 @@
+//! Rows minus a mean, times a factor, per channel. Files may lack both.
+
+fragment! {
+    tensors {
+        std_bias?:  raw "v.std_bias"  [n_embd];
+        std_scale?: raw "v.std_scale" [n_embd];
+    }
+
+    fn standardized(x: [n_embd, _]) {
+        if has(std_bias) && has(std_scale) { (x - std_bias) * std_scale } else { x }
+    }
+}
