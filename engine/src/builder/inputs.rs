@@ -60,6 +60,8 @@ pub enum TableFilter {
     /// Linear interpolation; the corners of the table and of the patches coincide.
     #[default]
     Linear,
+    /// Linear interpolation between the two nearest rows.
+    Bilinear,
     /// Linear interpolation over the area of a patch, without aliases.
     Smooth,
     /// Cubic interpolation with a = -0.75. Rows beyond the borders repeat those at the borders.

@@ -8,6 +8,7 @@ pub(super) fn table_weights(filter: TableFilter, side: usize, n: usize) -> Vec<f
     for (i, weights) in weights.chunks_exact_mut(side.max(1)).enumerate() {
         match filter {
             TableFilter::Linear => linear(weights, i, n),
+            TableFilter::Bilinear => bilinear(weights, i, n),
             TableFilter::Smooth => smooth(weights, i, n),
             TableFilter::Bicubic => bicubic(weights, i, n),
         }
@@ -26,6 +27,15 @@ fn linear(weights: &mut [f32], i: usize, n: usize) {
     let share = place - low as f32;
     weights[low] += 1.0 - share;
     weights[high] += share;
+}
+
+/// Linear interpolation between the two rows that are nearest to the center of a patch.
+fn bilinear(weights: &mut [f32], i: usize, n: usize) {
+    let last = weights.len() - 1;
+    let place = ((i as f64 + 0.5) * weights.len() as f64 / n as f64 - 0.5).clamp(0.0, last as f64);
+    let (low, share) = (place as usize, place.fract() as f32);
+    weights[low] += 1.0 - share;
+    weights[(low + 1).min(last)] += share;
 }
 
 /// Linear interpolation over the area of a patch.
@@ -112,6 +122,13 @@ mod tests {
         for (found, expected) in bicubic.iter().zip(expected) {
             assert!((found - expected).abs() < 1e-6, "{bicubic:?}");
         }
+        let bilinear = table_weights(TableFilter::Bilinear, 5, 2);
+        assert_eq!(bilinear, [0.25, 0.75, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.75, 0.25]);
+        let bilinear = table_weights(TableFilter::Bilinear, 3, 4);
+        assert_eq!(
+            bilinear,
+            [1.0, 0.0, 0.0, 0.375, 0.625, 0.0, 0.0, 0.625, 0.375, 0.0, 0.0, 1.0]
+        );
         let smooth = table_weights(TableFilter::Smooth, 5, 2);
         let half = [0.318_181_8, 0.409_090_9, 0.227_272_73, 0.045_454_547, 0.0];
         for (found, expected) in smooth.iter().zip(half.iter().chain(half.iter().rev())) {
@@ -121,7 +138,13 @@ mod tests {
 
     #[test]
     fn weights_of_a_patch_sum_to_one() {
-        for filter in [TableFilter::Linear, TableFilter::Smooth, TableFilter::Bicubic] {
+        let filters = [
+            TableFilter::Linear,
+            TableFilter::Bilinear,
+            TableFilter::Smooth,
+            TableFilter::Bicubic,
+        ];
+        for filter in filters {
             for (side, n) in [(48, 7), (16, 29), (5, 5), (1, 3)] {
                 for weights in table_weights(filter, side, n).chunks(side) {
                     assert!((weights.iter().sum::<f32>() - 1.0).abs() < 1e-6, "{filter:?}");

@@ -117,6 +117,7 @@ from_argument! {
     Visibility { Argument::Word("Whole") => Visibility::Whole } or Visibility::Whole;
     TableFilter {
         Argument::Word("Linear") => TableFilter::Linear,
+        Argument::Word("Bilinear") => TableFilter::Bilinear,
         Argument::Word("Smooth") => TableFilter::Smooth,
         Argument::Word("Bicubic") => TableFilter::Bicubic
     } or TableFilter::Linear;

@@ -6,7 +6,12 @@ use super::{Call, Emit, OpSpec, ParamKind, X, op, positional, tensor};
 use crate::sym::{Dim, Shape};
 
 /// Filters of resized tables.
-const FILTERS: &[(&str, &str)] = &[("linear", "Linear"), ("smooth", "Smooth"), ("bicubic", "Bicubic")];
+const FILTERS: &[(&str, &str)] = &[
+    ("linear", "Linear"),
+    ("bilinear", "Bilinear"),
+    ("smooth", "Smooth"),
+    ("bicubic", "Bicubic"),
+];
 
 /// Pairs of a head's values that rotate.
 const PAIRS: &[(&str, &str)] = &[
@@ -47,7 +52,8 @@ pub static OPS: &[OpSpec] = &[
         resized,
         Emit::Method("resized"),
         "rows of a square table [d, n] resized to the grid of patches -> [d, T]: by `linear` interpolation with equal \
-         corners (the default), by `smooth` interpolation over the area of a patch, or by `bicubic` interpolation",
+         corners (the default), by `bilinear` or `bicubic` interpolation, or by `smooth` interpolation over the area of \
+         a patch",
     ),
     OpSpec {
         rotates: true,
