@@ -31,7 +31,7 @@ struct Family {
     text_bias: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 3] = [
+const FAMILIES: [Family; 4] = [
     // An odd number of positions: the last one is seen, but belongs to no pair.
     Family {
         encoder: "qwen2a",
@@ -55,6 +55,13 @@ const FAMILIES: [Family; 3] = [
         n_frames: 53,
         without_bias: &["attn_k", "mm.a.mlp.1", "mm.a.mlp.2"],
         text_bias: &[],
+    },
+    Family {
+        encoder: "musicflamingo",
+        text: "qwen2",
+        n_frames: 61,
+        without_bias: &["attn_k"],
+        text_bias: &["attn_q", "attn_k", "attn_v"],
     },
 ];
 

@@ -22,7 +22,7 @@ pub(crate) struct Family {
     pub text_biases: &'static [&'static str],
 }
 
-pub(crate) const FAMILIES: [Family; 10] = [
+pub(crate) const FAMILIES: [Family; 13] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -157,19 +157,7 @@ pub(crate) const FAMILIES: [Family; 10] = [
         text: "mistral3",
         image: [112, 80],
         sizes: LLAMA,
-        without_bias: &[
-            "v.patch_embd",
-            "attn_q",
-            "attn_k",
-            "attn_v",
-            "attn_out",
-            "ffn_gate",
-            "ffn_up",
-            "ffn_down",
-            "mm.patch_merger",
-            "mm.1",
-            "mm.2",
-        ],
+        without_bias: WITHOUT_BIAS,
         text_optional: &[],
         text_biases: &[],
     },
@@ -214,6 +202,67 @@ pub(crate) const FAMILIES: [Family; 10] = [
         text_optional: &[],
         text_biases: &[],
     },
+    Family {
+        name: "lightonocr",
+        encoder: "lightonocr",
+        encoder_sizes: &[],
+        text: "qwen3",
+        image: [112, 80],
+        sizes: LLAMA,
+        without_bias: WITHOUT_BIAS,
+        text_optional: &[],
+        text_biases: &[],
+    },
+    Family {
+        name: "paddleocr",
+        encoder: "paddleocr",
+        encoder_sizes: &[],
+        text: "paddleocr",
+        image: [112, 80],
+        sizes: LLAMA,
+        without_bias: &[],
+        text_optional: &[],
+        text_biases: &[],
+    },
+    Family {
+        name: "glm4v",
+        encoder: "glm4v",
+        encoder_sizes: &[],
+        text: "glm4",
+        image: [112, 80],
+        sizes: LLAMA,
+        without_bias: &[
+            "attn_q",
+            "attn_k",
+            "attn_v",
+            "attn_out",
+            "ffn_gate",
+            "ffn_up",
+            "ffn_down",
+            "mm.model.fc",
+            "mm.gate",
+            "mm.up",
+            "mm.down",
+        ],
+        text_optional: &[],
+        text_biases: &["attn_q", "attn_k", "attn_v"],
+    },
+];
+
+/// Matrices of an encoder whose published model has no biases.
+const WITHOUT_BIAS: &[&str] = &[
+    "v.patch_embd",
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_out",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_down",
+    "mm.input_projection",
+    "mm.patch_merger",
+    "mm.1",
+    "mm.2",
 ];
 
 /// Sizes of a language model with the graph of Llama.

@@ -39,6 +39,11 @@ impl Family {
         let arch = archs::find(self.text).unwrap().arch;
         let mut text = Draft::of_sizes(arch, archs::ALL, self.sizes, |t| self.text_optional.contains(&t.gguf)).unwrap();
         text.add_biases(arch, archs::ALL, |t| self.text_biases.contains(&t.gguf));
+        if self.text == "glm4" {
+            text.metadata
+                .insert("glm4.rope.dimension_sections", vec![1i32, 2, 1, 0]);
+            text.metadata.insert("glm4.rope.dimension_count", 8u32);
+        }
         if arch.rope == Some(RopeKind::Imrope) {
             // As in Qwen3-VL, the last pair is beyond the section of its axis.
             let key = format!("{}.rope.dimension_sections", self.text);
@@ -243,7 +248,10 @@ fn rows_do_not_change_text_of_other_sequences() {
 
 #[test]
 fn encoder_describes_image_before_it_is_computed() {
-    for (family, expected) in FAMILIES.iter().zip([16, 16, 35, 35, 35, 35, 35, 9, 70, 36]) {
+    for (family, expected) in FAMILIES
+        .iter()
+        .zip([16, 16, 35, 35, 35, 35, 35, 9, 70, 36, 15, 15, 35, 35, 35])
+    {
         let expected = (expected, if family.name == "qwen3vl_merger" { 192 } else { 64 });
         let encoder = family.encoder(&exact());
         let [width, height] = family.image;
@@ -337,9 +345,7 @@ fn projectors_are_told_from_models() {
     draft.metadata.insert("clip.projector_type", "none-such");
     let unknown = error(&draft.seeded(1).unwrap(), archs::ENCODERS);
     assert!(
-        unknown.contains(
-            "unsupported projector type `none-such`; supported: gemma3, idefics3, internvl, lfm2, mlp, pixtral"
-        ),
+        unknown.contains("unsupported projector type `none-such`; supported: gemma3, gemma4v, glm4v, idefics3"),
         "{unknown}"
     );
 }
@@ -535,11 +541,11 @@ fn sizes_match_published_preprocessing() {
     assert_eq!((n, n_beyond), (600, 25));
 }
 
-/// Sizes of Gemma 4 and Pixtral, and grids of tiles of InternVL and LFM2-VL.
+/// Sizes of Gemma 4 and Pixtral, and grids of tiles of Idefics 3, InternVL, and LFM2-VL.
 #[test]
 fn targets_and_tiles_match_published_preprocessing() {
     let text = std::fs::read_to_string(data_dir().join("encoders/targets.txt")).unwrap();
-    let mut counts = [0; 3];
+    let mut counts = [0; 4];
     for line in text.lines() {
         let (rule, numbers) = line.split_once(' ').unwrap();
         let numbers: Vec<usize> = numbers.split(' ').map(|word| word.parse().unwrap()).collect();
@@ -575,24 +581,92 @@ fn targets_and_tiles_match_published_preprocessing() {
                     "{line}"
                 );
             }
-            ("ratio", &[side, min, max, width, height, columns, rows]) => {
+            ("ratio", &[side, min, max, width, height, ref grid @ ..]) => {
                 counts[2] += 1;
-                let tiles = TileRules {
-                    grid: TileGrid::Ratio { side, min, max },
-                    above: 0.0,
-                    tile: "",
-                    between_rows: "",
-                    overview: None,
-                    whole: "",
-                };
-                let split = tiles.split([width, height]);
-                let expected = (columns * rows > 1).then_some(Split { side, columns, rows });
-                assert_eq!(split, expected, "{line}");
+                check_split(line, TileGrid::Ratio { side, min, max }, side, [width, height], grid);
+            }
+            ("tiles", &[side, longest, width, height, ref grid @ ..]) => {
+                counts[3] += 1;
+                check_split(line, TileGrid::Longest { side, longest }, side, [width, height], grid);
             }
             _ => panic!("{line}"),
         }
     }
-    assert_eq!(counts, [198; 3]);
+    assert_eq!(counts, [198; 4]);
+}
+
+/// Compares the grid of an image with its recorded columns and rows.
+fn check_split(line: &str, grid: TileGrid, side: usize, image: [usize; 2], expected: &[usize]) {
+    let tiles = TileRules {
+        grid,
+        above: 0.0,
+        tile: "",
+        between_rows: "",
+        overview: None,
+        whole: "",
+    };
+    let [columns, rows] = expected[..] else {
+        panic!("{line}");
+    };
+    let expected = (columns * rows > 1).then_some(Split { side, columns, rows });
+    assert_eq!(tiles.split(image), expected, "{line}");
+}
+
+/// Tokens of the texts around tiles in `idefics3-tiles.logits`, from 1 on.
+const TILE_TOKENS: [&str; 6] = [
+    "<fake_token_around_image>",
+    "<row_1_col_1>",
+    "<row_2_col_1>",
+    "<global-img>",
+    "\n\n",
+    "\n",
+];
+
+fn tile_tokens(mut text: &str) -> Vec<i32> {
+    let mut tokens = Vec::new();
+    while !text.is_empty() {
+        let found = (1..).zip(TILE_TOKENS).find(|(_, token)| text.starts_with(token));
+        let (id, token) = found.unwrap_or_else(|| panic!("{text}"));
+        tokens.push(id);
+        text = &text[token.len()..];
+    }
+    tokens
+}
+
+/// Idefics 3 splits an image into a column of two tiles, followed by the whole image.
+#[test]
+fn tiles_match_transformers() {
+    let (family, params) = (&FAMILIES[1], exact());
+    let mut header = Gguf::open_header(family.path(".header.gguf")).unwrap();
+    header.metadata.insert("clip.vision.preproc_image_size", 224u32);
+    let model = load(&seeded::seeded_model(&header, 1).unwrap(), archs::ENCODERS, &params).unwrap();
+    let mut encoder = MediaEncoder::new(model, &params.context).unwrap();
+    let (parts, texts) = (
+        encoder.sizes().parts(90, 200).unwrap(),
+        encoder.sizes().texts(90, 200).unwrap(),
+    );
+    assert_eq!((parts.len(), texts.len()), (3, 3));
+    let (mut tokens, mut media) = (Vec::new(), Vec::new());
+    for (part, (row, text)) in parts.iter().zip(&texts) {
+        let [width, height] = part.size;
+        let at = 3 * (part.at[1] * part.resized[0] + part.at[0]);
+        // The tiles are as wide as the image.
+        let colors = &pixels(part.resized)[at..at + 3 * width * height];
+        let rows = encoder.encode(width, height, colors).unwrap();
+        assert_eq!(*row, tokens.iter().filter(|&&token| token == PLACEHOLDER).count());
+        tokens.extend(tile_tokens(text));
+        tokens.extend(std::iter::repeat_n(PLACEHOLDER, rows.len()));
+        media.push(rows);
+    }
+    tokens.extend(tile_tokens("<fake_token_around_image>"));
+    let recorded = Logits::read(data_dir().join("encoders/idefics3-tiles.logits")).unwrap();
+    assert_eq!(recorded.tokens()[14..recorded.tokens().len() - 10], tokens);
+    let rows = Logits::read(data_dir().join("encoders/idefics3-tiles.rows")).unwrap();
+    let found: Vec<f32> = media.iter().flat_map(|rows| rows.rows().to_vec()).collect();
+    assert!(rows.nmse(&found) <= 1e-10, "{:.1e}", rows.nmse(&found));
+    let mut ctx = context(family.text(&params), &params, &media[0]);
+    let error = recorded.nmse(&logits(&mut ctx, recorded.tokens(), &media, false));
+    assert!(error <= 1e-10, "{error:.1e}");
 }
 
 /// The texts of LFM2-VL around its tiles, and those of Pixtral between the rows of an image.

@@ -68,12 +68,22 @@ def logits_around(model, rows, embedding):
 
 
 def qwen2a(audio, text):
+    return masked_chunk("Qwen2Audio", {"linear": "mm.a.fc"}, "feature_attention_mask", audio, text)
+
+
+def musicflamingo(audio, text):
+    return masked_chunk("AudioFlamingo3", {"linear_1": "mm.a.mlp.1", "linear_2": "mm.a.mlp.2"}, "input_features_mask", audio, text)
+
+
+def masked_chunk(kind, projector, mask_name, audio, text):
     settings = text_config(text) | {"model_type": "qwen2"}
     settings.pop("head_dim")
-    config = transformers.Qwen2AudioConfig(text_config=settings, audio_config=audio_config(audio), audio_token_index=PLACEHOLDER)
-    model = transformers.Qwen2AudioForConditionalGeneration._from_config(config, attn_implementation="eager").double().eval()
+    config = getattr(transformers, f"{kind}Config")(
+        text_config=settings, audio_config=audio_config(audio), audio_token_index=PLACEHOLDER, audio_token_id=PLACEHOLDER
+    )
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")._from_config(config, attn_implementation="eager").double().eval()
     names = within("model.audio_tower", AUDIO) | within("model.language_model", TEXT | QWEN)
-    names["model.multi_modal_projector.linear"] = "mm.a.fc"
+    names |= within("model.multi_modal_projector", projector)
     load(model, names, audio.tensors | text.tensors, settings["hidden_size"] // settings["num_attention_heads"])
     model.lm_head.weight = model.get_input_embeddings().weight
     n_frames, whole = 61, 2 * audio.key("context_length")
@@ -85,8 +95,8 @@ def qwen2a(audio, text):
     text_ids = [(i * 37 + 11) % PLACEHOLDER for i in range(BEFORE + AFTER)]
     tokens = text_ids[:BEFORE] + [PLACEHOLDER] * n_rows + text_ids[BEFORE:]
     ids = torch.tensor([tokens])
-    logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), input_features=features, feature_attention_mask=mask).logits[0]
-    return kept[0][0][:n_rows], tokens, logits
+    logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), input_features=features, **{mask_name: mask}).logits[0]
+    return kept[0].reshape(-1, kept[0].shape[-1])[:n_rows], tokens, logits
 
 
 def voxtral(audio, text):
@@ -157,7 +167,7 @@ def ultravox(audio, text):
     return rows, tokens, logits
 
 
-FAMILIES = {"qwen2a": qwen2a, "voxtral": voxtral, "ultravox": ultravox}
+FAMILIES = {"qwen2a": qwen2a, "voxtral": voxtral, "ultravox": ultravox, "musicflamingo": musicflamingo}
 
 
 def record(directory, name):

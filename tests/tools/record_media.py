@@ -13,7 +13,11 @@ Writes `sizes.txt`: sizes of images and the sizes that Qwen's preprocessing resi
 
     record_media.py DIRECTORY targets
 
-Writes `targets.txt`: the same for Gemma 4 and Pixtral, and the grids of tiles of InternVL and LFM2-VL.
+Writes `targets.txt`: the same for Gemma 4 and Pixtral, and the grids of tiles of Idefics 3, InternVL, and LFM2-VL.
+
+    record_media.py DIRECTORY tiles
+
+Writes `idefics3-tiles.rows` and `idefics3-tiles.logits`: an image that is split into tiles.
 
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
 """
@@ -55,6 +59,13 @@ def seeded(name, shape, seed=1):
         v = -np.abs(v)
     if "norm" in name and ".weight" in name:
         v = v + np.float32(1)
+    # Frequencies are divided by 1 and more, and bounds enclose 0.
+    if name.startswith("rope_freqs"):
+        v = np.float32(1) + np.float32(8) * np.abs(v)
+    if name.endswith("_min"):
+        v = np.float32(-0.5) - np.abs(v)
+    if name.endswith("_max"):
+        v = np.float32(0.5) + np.abs(v)
     return v.reshape(shape[::-1]).astype(np.float64)
 
 
@@ -77,7 +88,7 @@ def pixels(width, height):
 
 # Width and height of images for encoders that take images of any size.
 SIZE = (112, 80)
-SIZES = {"lfm2": (80, 56)}
+SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72)}
 FIXED = ("gemma3", "idefics3", "internvl", "mlp")
 
 
@@ -369,11 +380,11 @@ def combined(tensors, name, changes, suffix):
         frames = [tensors[f"{name}.weight"], tensors[f"{name}.weight.1"]]
         side = round((frames[0].shape[1] / 3) ** 0.5)
         return np.stack([frame.reshape(-1, 3, side, side) for frame in frames], axis=2), [f"{name}.weight", f"{name}.weight.1"]
-    if "pixels" in changes and suffix == "weight":
+    if "pixels" in changes and (suffix == "weight" or "norm" in name):
         # The file has planes of colors.
-        planes = tensors[f"{name}.weight"]
-        side = round((planes.shape[1] / 3) ** 0.5)
-        return planes.reshape(-1, 3, side, side).transpose(0, 2, 3, 1).reshape(len(planes), -1), [f"{name}.weight"]
+        planes = tensors[f"{name}.{suffix}"]
+        side = round((planes.shape[-1] / 3) ** 0.5)
+        return np.moveaxis(planes.reshape(-1, 3, side, side), 1, 3).reshape(planes.shape), [f"{name}.{suffix}"]
     if "qkv" in changes:
         parts = [f"{name.replace('attn_q', part)}.{suffix}" for part in ("attn_q", "attn_k", "attn_v")]
         return np.concatenate([tensors[part] for part in parts]), parts
@@ -444,15 +455,19 @@ def record_sizes(path):
     path.write_text("\n".join(lines) + "\n")
 
 
+def normalized(vision, image):
+    image = torch.from_numpy(image).permute(2, 0, 1)[None].double() / 255
+    mean, std = (torch.tensor(vision.key(key)).double().view(3, 1, 1) for key in ("image_mean", "image_std"))
+    return (image - mean) / std
+
+
 def record(directory, name):
     vision, text = (Seeded(directory / f"{name}{kind}.header.gguf") for kind in ("", "-text"))
     model, names, inputs = families()[name](vision, text)
     model = model.double().eval()
     load(model, names, vision.tensors | text.tensors, text_config(text)["head_dim"])
     image = pixels(*([vision.key("image_size")] * 2 if name in FIXED else SIZES.get(name, SIZE)))
-    image = torch.from_numpy(image).permute(2, 0, 1)[None].double() / 255
-    mean, std = (torch.tensor(vision.key(key)).double().view(3, 1, 1) for key in ("image_mean", "image_std"))
-    image = (image - mean) / std
+    image = normalized(vision, image)
     with torch.no_grad():
         given = inputs(image, torch.tensor([]))
         given = {key: value for key, value in given.items() if key not in ("token_type_ids", "mm_token_type_ids")}
@@ -477,9 +492,14 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     torch.manual_seed(0)
-    for family in sys.argv[2:] or [*families(), "sizes", "targets"]:
+    recorded = [name for name in families() if (Path(sys.argv[1]) / f"{name}.header.gguf").exists()]
+    for family in sys.argv[2:] or [*recorded, "sizes", "targets", "tiles"]:
         if family == "sizes":
             record_sizes(Path(sys.argv[1]) / "sizes.txt")
+        elif family == "tiles":
+            import record_media_families
+
+            record_media_families.record_tiles(Path(sys.argv[1]))
         elif family == "targets":
             import record_media_families
 

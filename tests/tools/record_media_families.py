@@ -1,10 +1,13 @@
 """Published implementations of more encoders for `record_media.py`."""
 
+import re
+
 import numpy as np
 import torch
 import transformers
 
-from record_media import LLAMA, PLACEHOLDER, QWEN, TEXT, VISION, text_config, vision_config, within
+from record_media import GEMMA, LLAMA, PLACEHOLDER, QWEN, QWEN3, QWEN25_VISION, TEXT, VISION
+from record_media import qwen_inputs, qwen_text, qwen_vision, text_config, vision_config, within
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
@@ -185,7 +188,212 @@ def lfm2(vision, text):
     return model, names, inputs
 
 
-FAMILIES = {"pixtral": pixtral, "internvl": internvl, "mlp": mlp, "lfm2": lfm2}
+GEMMA4_VISION = {
+    "patch_embedder.input_proj": "v.patch_embd|pixels",
+    "patch_embedder.position_embedding_table": "v.position_embd.weight",
+    "std_bias": "v.std_bias",
+    "std_scale": "v.std_scale",
+    "encoder.layers.{}.input_layernorm": "v.blk.{}.ln1",
+    "encoder.layers.{}.post_attention_layernorm": "v.blk.{}.attn_post_norm",
+    "encoder.layers.{}.pre_feedforward_layernorm": "v.blk.{}.ln2",
+    "encoder.layers.{}.post_feedforward_layernorm": "v.blk.{}.ffn_post_norm",
+    "encoder.layers.{}.self_attn.q_norm": "v.blk.{}.attn_q_norm",
+    "encoder.layers.{}.self_attn.k_norm": "v.blk.{}.attn_k_norm",
+}
+
+for module, tensor in {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_out",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}.items():
+    GEMMA4_VISION[f"encoder.layers.{{}}.{module}.linear"] = f"v.blk.{{}}.{tensor}"
+    for bound in ("input_min", "input_max", "output_min", "output_max"):
+        GEMMA4_VISION[f"encoder.layers.{{}}.{module}.{bound}"] = f"v.blk.{{}}.{tensor}.{bound}"
+
+GEMMA4 = {name: tensor.partition("|")[0] for name, tensor in GEMMA.items()} | {"layers.{}.layer_scalar": "blk.{}.layer_output_scale.weight"}
+
+
+def gemma4_text(text):
+    windows = text.key("attention.sliding_window_pattern")
+    types = ["sliding_attention" if windowed else "full_attention" for windowed in windows]
+    return text_config(text) | {
+        "head_dim": text.key("attention.key_length_swa"),
+        "global_head_dim": text.key("attention.key_length"),
+        "layer_types": types,
+        "num_kv_shared_layers": text.key("attention.shared_kv_layers"),
+        "hidden_size_per_layer_input": 0,
+        "sliding_window": text.key("attention.sliding_window"),
+        "rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE},
+        "final_logit_softcapping": text.key("final_logit_softcapping") or 30.0,
+        "use_bidirectional_attention": "vision",
+        "pad_token_id": 0,
+        # Otherwise, the layers that share keys fail without per-layer embeddings.
+        "output_hidden_states": True,
+    }
+
+
+def divide_frequencies(rotary, text):
+    """Files have divisors of the frequencies in layers without a window."""
+    size = text.key("attention.key_length")
+    frequencies = 10000.0 ** (-np.arange(0, size, 2) / size)
+    rotary.full_attention_inv_freq = torch.tensor(frequencies / text.tensors.pop("rope_freqs.weight"))
+
+
+def placed_patches(patch):
+    """Returns a function from a normalized image to the arguments of the model: patches, each with its column and row."""
+
+    def inputs(image, ids):
+        rows, columns = image.shape[2] // patch, image.shape[3] // patch
+        places = [[column, row] for row in range(rows) for column in range(columns)]
+        return {
+            "pixel_values": rows_of_patches(image, patch),
+            "image_position_ids": torch.tensor([places]),
+            "mm_token_type_ids": (ids == PLACEHOLDER).long(),
+        }
+
+    return inputs
+
+
+def gemma4v(vision, text):
+    eyes = {
+        "hidden_size": vision.key("embedding_length"),
+        "intermediate_size": vision.key("feed_forward_length"),
+        "num_hidden_layers": vision.key("block_count"),
+        "num_attention_heads": vision.key("attention.head_count"),
+        "num_key_value_heads": vision.key("attention.head_count"),
+        "head_dim": vision.key("embedding_length") // vision.key("attention.head_count"),
+        "rms_norm_eps": vision.key("attention.layer_norm_epsilon"),
+        "patch_size": vision.key("patch_size"),
+        "pooling_kernel_size": vision.key("projector.scale_factor"),
+        "position_embedding_size": vision.tensors["v.position_embd.weight"].shape[1],
+        "use_clipped_linears": True,
+        "standardize": "v.std_bias" in vision.tensors,
+    }
+    config = transformers.Gemma4Config(
+        text_config=gemma4_text(text), vision_config=eyes, audio_config=None, image_token_id=PLACEHOLDER, tie_word_embeddings=True
+    )
+    model = model_of(config)
+    divide_frequencies(model.model.language_model.rotary_emb, text)
+    names = within("model.vision_tower", GEMMA4_VISION) | within("model.language_model", TEXT | GEMMA4)
+    names["model.embed_vision.embedding_projection"] = "mm.input_projection"
+    return model, names, placed_patches(vision.key("patch_size"))
+
+
+def pixtral_vision(vision):
+    return vision_config(vision) | {"model_type": "pixtral", "hidden_act": "silu", "rope_parameters": {"rope_type": "axial", "rope_theta": 10000.0}}
+
+
+def set_epsilon(modules, epsilon):
+    """Published classes may have the epsilon in their code."""
+    for module in modules:
+        for name in ("eps", "variance_epsilon"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, epsilon)
+
+
+def lightonocr(vision, text):
+    settings = text_config(text) | {"model_type": "qwen3", "rope_parameters": ROPE}
+    config = transformers.LightOnOcrConfig(
+        text_config=settings,
+        vision_config=pixtral_vision(vision),
+        image_token_id=PLACEHOLDER,
+        spatial_merge_size=vision.key("spatial_merge_size"),
+        tie_word_embeddings=True,
+    )
+    model = model_of(config)
+    set_epsilon([*model.model.vision_encoder.modules(), model.model.vision_projection.norm], vision.key("attention.layer_norm_epsilon"))
+    names = within("model.vision_encoder", PIXTRAL_VISION) | within("model.language_model", TEXT | QWEN3)
+    names |= within(
+        "model.vision_projection",
+        {"norm": "mm.input_norm", "patch_merger.merging_layer": "mm.patch_merger", "linear_1": "mm.1", "linear_2": "mm.2"},
+    )
+    return model, names, lambda image, ids: {"pixel_values": image, "image_sizes": torch.tensor([image.shape[-2:]])}
+
+
+def planes_of_patches(image, patch):
+    """The patches of an image in reading order."""
+    _, channels, height, width = image.shape
+    split = image.reshape(channels, height // patch, patch, width // patch, patch)
+    return split.permute(1, 3, 0, 2, 4).reshape(-1, channels, patch, patch)
+
+
+def gridded_patches(patch):
+    """Returns a function from a normalized image to the arguments of the model: patches in reading order, and the grid."""
+
+    def inputs(image, ids):
+        return {
+            "pixel_values": planes_of_patches(image, patch),
+            "image_grid_thw": torch.tensor([[1, image.shape[2] // patch, image.shape[3] // patch]]),
+            "mm_token_type_ids": (ids == PLACEHOLDER).long(),
+        }
+
+    return inputs
+
+
+PADDLE_PROJECTOR = {"pre_norm": "mm.input_norm", "linear_1": "mm.1", "linear_2": "mm.2"}
+
+
+def paddleocr(vision, text):
+    patch = vision.key("patch_size")
+    side = round(vision.tensors["v.position_embd.weight"].shape[0] ** 0.5)
+    eyes = vision_config(vision) | {"image_size": side * patch, "spatial_merge_size": vision.key("projector.scale_factor")}
+    config = transformers.PaddleOCRVLConfig(
+        text_config=qwen_text(text), vision_config=eyes, image_token_id=PLACEHOLDER, video_token_id=126, tie_word_embeddings=True
+    )
+    model = model_of(config)
+    names = within("model.visual.vision_model", VISION) | within("model.language_model", TEXT | QWEN)
+    return model, names | within("model.projector", PADDLE_PROJECTOR), gridded_patches(patch)
+
+
+GLM4V_VISION = QWEN25_VISION | {
+    "post_conv_layernorm": "v.norm_embd",
+    "embeddings.position_embedding": "v.position_embd",
+    "post_layernorm": "v.post_ln",
+    "downsample": "mm.patch_merger",
+    "merger.proj": "mm.model.fc",
+    "merger.post_projection_norm": "mm.post_norm",
+    "merger.gate_proj": "mm.gate",
+    "merger.up_proj": "mm.up",
+    "merger.down_proj": "mm.down",
+}
+
+GLM4 = {
+    "layers.{}.post_self_attn_layernorm": "blk.{}.post_attention_norm",
+    "layers.{}.post_attention_layernorm": "blk.{}.ffn_norm",
+    "layers.{}.post_mlp_layernorm": "blk.{}.post_ffw_norm",
+    "layers.{}.mlp.gate_up_proj": "blk.{}.ffn_up",
+}
+
+
+def glm4v(vision, text):
+    settings, n_rot = qwen_text(text), text.key("rope.dimension_count")
+    settings["rope_parameters"]["partial_rotary_factor"] = n_rot / settings["head_dim"]
+    eyes = qwen_vision(vision) | {
+        "hidden_size": vision.key("embedding_length"),
+        "image_size": vision.key("image_size"),
+        "rms_norm_eps": vision.key("attention.layer_norm_epsilon"),
+        "out_hidden_size": vision.key("projection_dim"),
+        "intermediate_size": vision.tensors["mm.up.weight"].shape[0],
+    }
+    special = {"image_token_id": PLACEHOLDER, "video_token_id": 126, "image_start_token_id": 125, "image_end_token_id": 124}
+    config = transformers.Glm4vConfig(text_config=settings, vision_config=eyes, tie_word_embeddings=True, **special)
+    model = model_of(config)
+    names = within("model.visual", GLM4V_VISION) | within("model.language_model", TEXT | GLM4)
+    # Files have the halves of pairs that rotate by axes apart.
+    for part in "qk":
+        names[f"model.language_model.layers.{{}}.self_attn.{part}_proj"] = f"blk.{{}}.attn_{part}|neighbors:{n_rot}"
+    return model, names, qwen_inputs(vision)
+
+
+FAMILIES = {"pixtral": pixtral, "internvl": internvl, "mlp": mlp, "lfm2": lfm2, "gemma4v": gemma4v} | {
+    "lightonocr": lightonocr,
+    "paddleocr": paddleocr,
+    "glm4v": glm4v,
+}
 
 
 def functions_of(module, *names):
@@ -195,7 +403,7 @@ def functions_of(module, *names):
     import math
     from functools import lru_cache
 
-    path = importlib.util.find_spec("transformers").submodule_search_locations[0] + f"/models/{module}.py"
+    path = f"{importlib.util.find_spec('transformers').submodule_search_locations[0]}/models/{module}.py"
     tree = ast.parse(open(path).read())
     found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names]
     for node in found:
@@ -207,12 +415,68 @@ def functions_of(module, *names):
     return [scope[name] for name in names]
 
 
+def tiles_of_idefics3():
+    """Returns a function from the size of an image, the side of a tile, and the longest side to the columns and rows."""
+    names = ("_resize_output_size_rescale_to_max_len", "_resize_output_size_scale_below_upper_bound", "get_resize_output_image_size", "resize_for_vision_encoder")
+    *_, longest_side, whole_tiles = functions_of("idefics3/image_processing_idefics3", *names)
+
+    class Image:
+        def __init__(self, height, width):
+            self.shape = (height, width)
+
+        def size(self):
+            return self.shape
+
+        def resize(self, image, size, resample):
+            return size["width"], size["height"]
+
+    longest_side.__globals__["MAX_IMAGE_SIZE"] = 4096
+    longest_side.__globals__["SizeDict"] = dict
+
+    def tiles(width, height, side, longest):
+        image = Image(*longest_side(Image(height, width), longest))
+        return [pixels // side for pixels in whole_tiles(image, image, side)]
+
+    return tiles
+
+
+def record_tiles(directory):
+    """Writes `idefics3-tiles.rows` and `idefics3-tiles.logits`: a column of two tiles and the whole image, with the texts before each."""
+    import record_media
+    from record_media import AFTER, BEFORE
+
+    vision, text = (record_media.Seeded(directory / f"idefics3{kind}.header.gguf") for kind in ("", "-text"))
+    model, names, _ = record_media.idefics3(vision, text)
+    model = model.double().eval()
+    record_media.load(model, names, vision.tensors | text.tensors, text_config(text)["head_dim"])
+    side = vision.key("image_size")
+    both = record_media.normalized(vision, record_media.pixels(side, 2 * side))
+    whole = record_media.normalized(vision, record_media.pixels(side, side))
+    images = torch.cat([both[:, :, :side], both[:, :, side:], whole])[None]
+    (prompt,) = functions_of("smolvlm/processing_smolvlm", "_prompt_split_image")
+    n_rows = (side // vision.key("patch_size") // vision.key("projector.scale_factor")) ** 2
+    words = prompt(n_rows, 2, 1, "<fake_token_around_image>", "<image>", "<global-img>")
+    tokens = ["<fake_token_around_image>", "<row_1_col_1>", "<row_2_col_1>", "<global-img>", "\n\n", "\n"]
+    ids = dict(zip(tokens, range(1, 100))) | {"<image>": PLACEHOLDER}
+    found = re.findall("|".join(ids), words)
+    assert "".join(found) == words
+    text_ids = [(i * 37 + 11) % PLACEHOLDER for i in range(BEFORE + AFTER)]
+    tokens = text_ids[:BEFORE] + [ids[word] for word in found] + text_ids[BEFORE:]
+    with torch.no_grad():
+        rows = model.model.get_image_features(pixel_values=images).pooler_output
+        rows = torch.cat(list(rows)).reshape(-1, text.key("embedding_length")).numpy()
+        logits = model(input_ids=torch.tensor([tokens]), pixel_values=images).logits[0].numpy()
+    record_media.write(directory / "idefics3-tiles.rows", list(range(len(rows))), rows)
+    record_media.write(directory / "idefics3-tiles.logits", tokens, logits)
+
+
 def record_targets(path, random):
     """Writes sizes that images are resized to or split into: a rule with its numbers, the image, and the result."""
     (within_budget,) = functions_of("gemma4/image_processing_gemma4", "get_aspect_ratio_preserving_size")
     count, resized = functions_of("pixtral/image_processing_pixtral", "_num_image_tokens", "get_resize_output_image_size")
     resized.__globals__["get_image_size"] = lambda image, data_format=None: image
     (closest,) = functions_of("lfm2_vl/image_processing_lfm2_vl", "find_closest_aspect_ratio")
+    tiles = tiles_of_idefics3()
     lines = []
     for i in range(200):
         most = 16384 if i % 2 else 900
@@ -225,6 +489,8 @@ def record_targets(path, random):
         target = resized((height, width), (1540, 1540), (28, 28), None)[::-1]
         if min(target) > 0:
             lines.append(["longest", 1540, 28, width, height, *target])
+        side, longest = ((364, 1456), (512, 2048))[i % 2]
+        lines.append(["tiles", side, longest, width, height, *tiles(width, height, side, longest)])
         least, limit, side = ((1, 12, 448), (2, 10, 512))[i % 2]
         grids = {(w, h) for w in range(1, limit + 1) for h in range(1, limit + 1) if least <= w * h <= limit}
         grids = sorted(sorted(grids), key=lambda grid: grid[0] * grid[1])

@@ -207,13 +207,19 @@ def changed(values, change, head_dim, expected):
         return np.log(-values)
     if change == "transpose":
         return np.swapaxes(values, -1, -2)
+    if change == "swap":
+        return np.swapaxes(values, 0, 1)
     if change == "pad":
         return np.concatenate([values, np.zeros((expected[0] - len(values), *values.shape[1:]))])
+    if change == "neighbors":
+        rotated, heads = int(argument), values.reshape(len(values) // head_dim, head_dim, *values.shape[1:])
+        pairs = heads[:, :rotated].reshape(len(heads), 2, rotated // 2, *values.shape[1:]).swapaxes(1, 2)
+        return np.concatenate([pairs.reshape(heads[:, :rotated].shape), heads[:, rotated:]], axis=1).reshape(values.shape)
     if change == "halves":
         size = int(argument or head_dim)
         pairs = values.reshape(values.shape[0] // size, size // 2, 2, *values.shape[1:])
         return pairs.swapaxes(1, 2).reshape(values.shape)
-    sys.exit(f"no change `{change}`: expected halves, minus-one, log, pad or transpose")
+    sys.exit(f"no change `{change}`: expected halves, neighbors, minus-one, log, pad, swap or transpose")
 
 
 def numbered(tensor, numbers):
