@@ -1,11 +1,12 @@
 """Records what Pillow, libsndfile, and the feature extractors of transformers compute, as data of the tests in `media/tests`.
 
-    pip install 'pillow<13' numpy soundfile transformers torch
+    pip install 'pillow<13' numpy soundfile transformers torch simplejpeg
     python tests/tools/record_pixels.py tests/data/media
 
 `resized.bin`: CRC-32 of 10,000 resized images, whose sizes and pixels are functions of their number. Pillow 13 resizes
 some sizes by columns first, which rounds differently; all versions before resize by rows first.
 `images.bin`: encoded images of all color types, and their pixels after `exif_transpose` and `convert("RGB")`.
+`samplings.bin`: JPEG images of all common samplings in small and odd sizes, and the CRC-32 of their pixels.
 `audio.bin`: encoded audio and the average of its channels, as 16-bit integers.
 `mels.bin`: log-mel spectrograms of a computed signal. The extractors run in float64.
 """
@@ -194,6 +195,21 @@ def jpegs(w=45, h=30):
     yield 'jpeg-rgb', encoded(rgb, 'JPEG', quality=90, keep_rgb=True)
 
 
+def samplings():
+    """JPEG images in the layout of `images.bin`. Pillow writes fewer samplings than simplejpeg, but progressive images."""
+    import simplejpeg
+    out = bytearray()
+    for i, (w, h) in enumerate([(1, 1), (2, 3), (3, 2), (5, 7), (9, 17), (16, 15), (33, 31), (3, 40), (40, 3)]):
+        pixels = np.ascontiguousarray(picture(w, h, 3, i))
+        cases = [(s, simplejpeg.encode_jpeg(pixels, quality=80, colorsubsampling=s)) for s in ('444', '422', '420', '440', '411')]
+        cases.append(('420-progressive', encoded(Image.fromarray(pixels), 'JPEG', quality=90, subsampling=2, progressive=True)))
+        for kind, data in cases:
+            name = f'jpeg-{kind}-{w}x{h}'
+            digest = zlib.crc32(Image.open(io.BytesIO(data)).convert('RGB').tobytes())
+            out += struct.pack('<B', len(name)) + name.encode() + struct.pack('<I', len(data)) + data + struct.pack('<HHII', w, h, 4, digest)
+    return bytes(out)
+
+
 def images():
     out = bytearray()
     small = Image.fromarray(picture(11, 6, 3))
@@ -277,7 +293,7 @@ def mels():
 
 
 if __name__ == '__main__':
-    for name, make in dict(resized=resized, images=images, audio=audio, mels=mels).items():
+    for name, make in dict(resized=resized, images=images, samplings=samplings, audio=audio, mels=mels).items():
         if len(sys.argv) > 2 and name not in sys.argv[2:]:
             continue
         data = make()
