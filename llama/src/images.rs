@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use engine::builder::ImageSize;
 use engine::context::{
     Batch, ContextError, ContextParams, ImageSizes, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows, Pixels, SeqSet,
 };
 use engine::model::{LoadParams, MediaUse, Model, ModelError, TextPart};
 use engine::sample::Token;
 use engine::vocab::Vocab;
-use media::image::{Filter, RgbImage, crop, decode, pad, resize, size};
+use media::image::{RgbImage, decode, size};
 use media::{Limits, MediaError as DecodeError};
 
+use crate::image_parts::image_parts;
 use crate::template::{Prompt, PromptTemplate, Rendered};
 
 /// Character that stands for an image in the content of a message. Unicode reserves it for internal use.
@@ -321,39 +321,9 @@ type Parts = (Vec<RgbImage>, Vec<(usize, String)>);
 
 /// Decodes an image, and resizes and splits it as the encoder takes it.
 fn decoded(encoder: &MediaEncoder, file: &[u8], limits: &Limits) -> Result<Parts, ImageError> {
-    let rules = encoder.rules();
-    let filter = match rules.resize {
-        engine::builder::Filter::Bilinear => Filter::Bilinear,
-        engine::builder::Filter::Bicubic => Filter::Bicubic,
-        engine::builder::Filter::Lanczos => Filter::Lanczos,
-    };
-    let mut image = decode(file, limits)?;
-    let (width, height) = (image.width as usize, image.height as usize);
-    let texts = encoder.sizes().texts(width, height)?;
-    if matches!(rules.size, ImageSize::Padded(_)) {
-        image = square(&image, encoder.mean_color());
-    }
-    let mut resized: Option<RgbImage> = None;
-    let mut parts = Vec::new();
-    for part in encoder.sizes().parts(width, height)? {
-        // The rules limit both sides to about 16384 pixels.
-        let [width, height] = part.resized.map(|side| side as u32);
-        let whole = match resized.take() {
-            Some(whole) if [whole.width, whole.height] == [width, height] => whole,
-            _ => resize(&image, width, height, filter),
-        };
-        let ([left, top], [width, height]) = (part.at.map(|at| at as i64), part.size.map(|side| side as u32));
-        parts.push(crop(&whole, left, top, width, height));
-        resized = Some(whole);
-    }
-    Ok((parts, texts))
-}
-
-/// Extends the shorter side of an image by borders of a color. The border after the image is larger by the odd pixel.
-fn square(image: &RgbImage, color: [u8; 3]) -> RgbImage {
-    let side = image.width.max(image.height);
-    let (across, down) = (side - image.width, side - image.height);
-    pad(image, across / 2, down / 2, across.div_ceil(2), down.div_ceil(2), color)
+    let image = decode(file, limits)?;
+    let texts = encoder.sizes().texts(image.width as usize, image.height as usize)?;
+    Ok((image_parts(encoder.sizes(), encoder.mean_color(), &image)?, texts))
 }
 
 /// Returns the colors of the parts of an image.

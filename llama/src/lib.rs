@@ -59,6 +59,7 @@ mod error;
 mod generator;
 #[cfg(feature = "hub")]
 pub mod hub;
+mod image_parts;
 mod images;
 mod load;
 mod model;

@@ -11,6 +11,7 @@
 //! - [`Session`]: context with cached prefix, context shift, and speculative decoding
 //! - [`reserve_drafts`]: memory for the drafts of speculative decoding
 //! - [`MediaProjector`], [`MediaLayout`]: rows of images and audio, and their places in prompts
+//! - [`image_parts`]: preprocessing of images
 //! - [`image_spans`], [`image_batch_end`], [`push_with_images`]: batches of prompts with images
 //! - [`save_messages`], [`load_messages`]: saved conversations
 //! - [`default_pooling`], [`decode_texts`]: embeddings
@@ -27,6 +28,7 @@ pub use crate::constraint::PendingConstraint;
 pub use crate::drafts::reserve_drafts;
 pub use crate::embed::{MAX_TEXTS, MediaPrompt, decode_texts, default_pooling, n_fitting, normalized};
 pub use crate::generator::{Generator, OutputEnd, Sampled, ShownTokens};
+pub use crate::image_parts::image_parts;
 pub use crate::images::{
     IMAGE_MARK, ImageError, ImageLayout, ImageSpan, Projector, encode_image, image_batch_end, image_spans,
     push_with_images, without_marks,

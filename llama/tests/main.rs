@@ -5,6 +5,7 @@ mod common;
 mod completion;
 mod drafts;
 mod embed;
+mod encoder_pixels;
 mod images;
 mod open;
 mod public_api;

@@ -109,21 +109,55 @@ pub fn resize(image: &RgbImage, width: u32, height: u32, filter: Filter) -> RgbI
     resized.unwrap_or_else(|| image.clone())
 }
 
+/// Extends the shorter side of an image by borders of one color, and resizes the square. The border after the image is
+/// larger by the odd pixel. The result equals that of [`resize`]; the square itself is never in memory.
+pub fn resize_square(image: &RgbImage, color: [u8; 3], width: u32, height: u32, filter: Filter) -> RgbImage {
+    let (width, height) = (width.max(1), height.max(1));
+    let side = image.width.max(image.height);
+    let (left, top) = ((side - image.width) as usize / 2, (side - image.height) as usize / 2);
+    // A resized row of one color keeps its color, because the weights of a position add up to 1.
+    let mut columns = RgbImage::filled(width, side, color);
+    let taps = taps(side as usize, width as usize, filter);
+    let mut row = color.repeat(side as usize);
+    let (stride, length) = (columns.stride(), image.stride());
+    for (y, target) in columns
+        .data
+        .chunks_exact_mut(stride)
+        .skip(top)
+        .take(image.height as usize)
+        .enumerate()
+    {
+        row[left * 3..][..length].copy_from_slice(image.row(y));
+        if width == side {
+            target.copy_from_slice(&row);
+        } else {
+            resize_row(&row, &taps, target);
+        }
+    }
+    match height == side {
+        true => columns,
+        false => resize_height(&columns, height, filter),
+    }
+}
+
+fn resize_row(source: &[u8], taps: &[Taps], row: &mut [u8]) {
+    for (pixel, Taps { start, weights }) in row.chunks_exact_mut(3).zip(taps) {
+        let mut sums = [HALF; 3];
+        for (from, &weight) in source[start * 3..].chunks_exact(3).zip(weights) {
+            for (sum, &value) in sums.iter_mut().zip(from) {
+                *sum = sum.wrapping_add(i32::from(value).wrapping_mul(weight));
+            }
+        }
+        pixel.copy_from_slice(&sums.map(clip));
+    }
+}
+
 fn resize_width(image: &RgbImage, width: u32, filter: Filter) -> RgbImage {
     let taps = taps(image.width as usize, width as usize, filter);
     let stride = width as usize * 3;
     let mut data = vec![0; stride * image.height as usize];
     for (y, row) in data.chunks_exact_mut(stride).enumerate() {
-        let source = image.row(y);
-        for (pixel, Taps { start, weights }) in row.chunks_exact_mut(3).zip(&taps) {
-            let mut sums = [HALF; 3];
-            for (from, &weight) in source[start * 3..].chunks_exact(3).zip(weights) {
-                for (sum, &value) in sums.iter_mut().zip(from) {
-                    *sum = sum.wrapping_add(i32::from(value).wrapping_mul(weight));
-                }
-            }
-            pixel.copy_from_slice(&sums.map(clip));
-        }
+        resize_row(image.row(y), &taps, row);
     }
     RgbImage {
         width,
@@ -149,5 +183,47 @@ fn resize_height(image: &RgbImage, height: u32, filter: Filter) -> RgbImage {
         width: image.width,
         height,
         data,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::pad;
+
+    #[test]
+    fn resized_squares_equal_resized_padded_images() {
+        let color = [122, 116, 104];
+        for (width, height) in [(1, 1), (7, 3), (3, 8), (40, 1), (1, 41), (24, 24), (30, 24), (24, 31)] {
+            let image = RgbImage {
+                width,
+                height,
+                data: (0..width * height * 3).map(|i| (i * 37 % 256) as u8).collect(),
+            };
+            let side = width.max(height);
+            let (across, down) = (side - width, side - height);
+            let square = pad(
+                &image,
+                across / 2,
+                down / 2,
+                across.div_ceil(2),
+                down.div_ceil(2),
+                color,
+            );
+            for filter in [Filter::Bilinear, Filter::Bicubic, Filter::Lanczos] {
+                let expected = resize(&square, 24, 16, filter);
+                let found = resize_square(&image, color, 24, 16, filter);
+                assert_eq!(found, expected, "{width} x {height}, {filter:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn narrow_images_of_the_maximum_side_stay_small() {
+        for (width, height) in [(16_384, 1), (1, 16_384)] {
+            let image = RgbImage::filled(width, height, [255; 3]);
+            let square = resize_square(&image, [0; 3], 336, 336, Filter::Bicubic);
+            assert_eq!((square.width, square.height), (336, 336));
+        }
     }
 }
