@@ -306,6 +306,9 @@ impl ImageRules {
         if self.class && window > 0 {
             return Err("windows are not supported with a class token".to_owned());
         }
+        if self.axes && self.tiles.is_some() {
+            return Err("tiles of images have no positions along axes".to_owned());
+        }
         if let Some(tiles) = self.tiles {
             tiles.check(|side| side <= MAX_SIDE && self.grid_of(side, side).is_some())?;
         }
@@ -451,5 +454,28 @@ mod tests {
         assert_eq!(limits(Some(5), Some(9)), of(5, 9));
         assert!(RULES.with_limits(None, Some(2)).is_err());
         assert_eq!((rules.grid_of(28, 30), rules.grid_of(28 * 36, 28 * 36)), (None, None));
+    }
+
+    #[test]
+    fn tiles_exclude_positions_along_axes() {
+        let tiles = TileRules {
+            grid: TileGrid::Ratio {
+                side: 112,
+                min: 1,
+                max: 4,
+            },
+            above: 0.0,
+            tile: "",
+            between_rows: "",
+            overview: None,
+            whole: "",
+        };
+        let rules = ImageRules {
+            tiles: Some(tiles),
+            ..RULES
+        };
+        assert_eq!(rules.check(), Ok(()));
+        let rules = ImageRules { axes: true, ..rules };
+        assert!(rules.check().unwrap_err().contains("no positions along axes"));
     }
 }

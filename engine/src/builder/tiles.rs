@@ -2,6 +2,8 @@
 
 /// Maximum number of tiles of an image.
 const MAX_TILES: usize = 256;
+/// Maximum area of an image that is resized to its tiles in pixels.
+const MAX_AREA: usize = 1 << 28;
 
 /// Rules of images that are split into tiles.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -105,6 +107,12 @@ impl TileRules {
                 "images are split into {least} to {n} tiles; expected a range within 1 to {MAX_TILES}"
             ));
         }
+        let area = n.saturating_mul(side).saturating_mul(side);
+        if area > MAX_AREA {
+            return Err(format!(
+                "images are split into {n} tiles of {side} pixels, an area of {area}; the maximum is {MAX_AREA}"
+            ));
+        }
         Ok(())
     }
 }
@@ -154,4 +162,31 @@ fn rounded_up([width, height]: [usize; 2], side: usize, longest: usize) -> [usiz
         [tiles((rows * side as f64 * ratio).trunc()), rows]
     };
     [columns as usize, rows as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn area_of_tiles_is_limited() {
+        let check = |grid: TileGrid| {
+            let rules = TileRules {
+                grid,
+                above: 0.0,
+                tile: "",
+                between_rows: "",
+                overview: None,
+                whole: "",
+            };
+            rules.check(|_| true)
+        };
+        let ratio = |side: usize, max: usize| check(TileGrid::Ratio { side, min: 1, max });
+        assert_eq!((ratio(448, 256), ratio(16_384, 1)), (Ok(()), Ok(())));
+        assert!(ratio(16_384, 2).unwrap_err().contains("area of 536870912"));
+        assert!(ratio(usize::MAX, 1).unwrap_err().contains("the maximum is 268435456"));
+        let longest = |side: usize, longest: usize| check(TileGrid::Longest { side, longest });
+        assert_eq!(longest(364, 1456), Ok(()));
+        assert!(longest(8192, 8192 * 3).unwrap_err().contains("9 tiles of 8192 pixels"));
+    }
 }

@@ -63,10 +63,10 @@ impl AudioEncoder {
         let n = rules.chunk;
         let mut graph = EncoderGraph::new(model, n, params)?;
         graph.reserve(n)?;
-        let has_row = |n: &usize| graph.model.rows_of(*n).is_some_and(|rows| rows > 0);
+        let has_row = |n: usize| graph.model.rows_of(n).is_some_and(|rows| rows > 0);
         Ok(AudioEncoder {
             width: graph.model.result_shape()[0],
-            least: (1..n).find(has_row).unwrap_or(n),
+            least: least(n, has_row),
             graph,
             rules,
         })
@@ -113,7 +113,8 @@ impl AudioEncoder {
 
     /// Returns a digest of a spectrogram and of the encoder, the [`MediaRows::id`] of its rows.
     pub fn id_of(&self, n_samples: usize, spectrogram: &[f32]) -> u128 {
-        self.graph.id_of(&[n_samples as u64], bytemuck::cast_slice(spectrogram))
+        let data: &[u8] = bytemuck::cast_slice(spectrogram);
+        self.graph.id_of(&[n_samples as u64], [data])
     }
 
     /// Computes the rows of audio, a chunk at a time. The spectrogram `[n_mel, n_frames]` is that of `n_samples`
@@ -163,5 +164,49 @@ impl AudioEncoder {
         rows.resize(start + n_rows * self.width, 0.0);
         let image = ImageInput::default();
         self.graph.compute(&tokens, image, columns, &mut rows[start..])
+    }
+}
+
+/// Returns the minimum number of positions, up to `n`, for which `has_row` is true. It is true for `n` and for all
+/// numbers above the minimum. Each call builds a graph, and the minimum is small: the search goes up in powers of 2.
+fn least(n: usize, has_row: impl Fn(usize) -> bool) -> usize {
+    let powers = std::iter::successors(Some(1_usize), |power| power.checked_mul(2));
+    let (mut below, mut least) = (0, n);
+    for power in powers.take_while(|power| *power < n) {
+        if has_row(power) {
+            least = power;
+            break;
+        }
+        below = power;
+    }
+    while below + 1 < least {
+        let middle = below.midpoint(least);
+        match has_row(middle) {
+            true => least = middle,
+            false => below = middle,
+        }
+    }
+    least
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn minimum_of_positions_is_found_in_few_calls() {
+        for n in [1, 2, 3, 1500] {
+            for expected in 1..=n {
+                let calls = Cell::new(0);
+                let has_row = |positions: usize| {
+                    calls.set(calls.get() + 1);
+                    positions >= expected
+                };
+                assert_eq!(least(n, has_row), expected, "{n}");
+                assert!(calls.get() <= 22, "{n}, {expected}: {} calls", calls.get());
+            }
+        }
     }
 }

@@ -97,7 +97,7 @@ impl MediaEncoder {
 
     /// Returns a digest of an image and of the encoder, the [`MediaRows::id`] of its rows.
     pub fn id_of(&self, width: usize, height: usize, rgb: &[u8]) -> u128 {
-        self.graph.id_of(&[width as u64, height as u64], rgb)
+        self.graph.id_of(&[width as u64, height as u64], [rgb])
     }
 
     /// Returns a digest of the parts of an image and of the encoder.
@@ -106,13 +106,7 @@ impl MediaEncoder {
             .iter()
             .flat_map(|part| [part.width as u64, part.height as u64])
             .collect();
-        match parts {
-            [part] => self.graph.id_of(&sizes, part.rgb),
-            _ => {
-                let colors: Vec<&[u8]> = parts.iter().map(|part| part.rgb).collect();
-                self.graph.id_of(&sizes, &colors.concat())
-            }
-        }
+        self.graph.id_of(&sizes, parts.iter().map(|part| part.rgb))
     }
 
     /// Returns the mean color, which borders have.

@@ -74,15 +74,15 @@ impl EncoderGraph {
         self.runner.n_bytes()
     }
 
-    /// Returns a digest of the encoder, of sizes, and of data.
-    pub fn id_of(&self, sizes: &[u64], data: &[u8]) -> u128 {
+    /// Returns a digest of the encoder, of sizes, and of data in parts.
+    pub fn id_of<'a>(&self, sizes: &[u64], data: impl IntoIterator<Item = &'a [u8]>) -> u128 {
         let encoder = self.model.fingerprint();
         let mut hash = Sha256::new();
         hash.update(encoder.arch);
         for number in [encoder.hparams, encoder.tensors, encoder.weights].iter().chain(sizes) {
             hash.update(number.to_le_bytes());
         }
-        hash.update(data);
+        data.into_iter().for_each(|part| hash.update(part));
         let digest: [u8; 32] = hash.finalize().into();
         let (half, _) = digest.as_chunks::<16>();
         u128::from_le_bytes(half[0])
