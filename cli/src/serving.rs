@@ -15,6 +15,7 @@ use server::chat::{ChatParams, MediaSources};
 use server::media_encoder::{MediaQueue, encoder_threads};
 use server::scheduler::{Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
+use tracing::warn;
 
 use crate::args::{LoadArgs, ServingArgs};
 use crate::drafting::Source;
@@ -109,6 +110,10 @@ fn media_encoder(args: &ServingArgs, params: &mut ContextParams, model: &Model) 
     let precision = args.context.precision.mode;
     let projector = images::projector(&media.projector, &args.load, precision, &encoder_params, model)?;
     let Some(projector) = projector else {
+        if media.has_sources() {
+            let model = model.path().display();
+            warn!("--media-path and --media-domains have no effect: {model} has no projector; add one with --mmproj");
+        }
         return Ok(None);
     };
     params.media_rows = projector.n_rows();

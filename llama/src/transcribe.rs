@@ -107,6 +107,11 @@ pub enum TranscribeError {
 
 type Result<T> = std::result::Result<T, TranscribeError>;
 
+/// Returns the preprocessing of an encoder-decoder of audio.
+fn audio_of(model: &Model) -> Option<AudioRules> {
+    model.audio_rules().filter(|_| model.arch().encoder)
+}
+
 /// Speech recognizer.
 pub struct Transcriber {
     model: Arc<Model>,
@@ -119,12 +124,16 @@ pub struct Transcriber {
 }
 
 impl Transcriber {
+    /// Returns true if a model recognizes speech.
+    pub fn supports(model: &Model) -> bool {
+        audio_of(model).is_some()
+    }
+
     /// Creates a recognizer. Sizes in `params` are replaced by those of the model. With [`Precision::Exact`], keys and
     /// values are f32.
     pub fn new(model: &Arc<Model>, params: &ContextParams) -> Result<Transcriber> {
         let arch = model.arch().name;
-        let audio = model.audio_rules().filter(|_| model.arch().encoder);
-        let audio = audio.ok_or(TranscribeError::Architecture { arch })?;
+        let audio = audio_of(model).ok_or(TranscribeError::Architecture { arch })?;
         let n_rows = audio.chunk;
         let mut params = ContextParams {
             n_ctx: n_rows,

@@ -221,7 +221,7 @@ fn conversation(fields: &mut Fields, mut reader: ContentReader) -> ApiResult<(Co
     let mut history = messages::messages(list, &mut reader)?;
     let (media, mut ignored_fields) = reader.finish();
     if let Some(system) = fields.take("system") {
-        let text = messages::text(instructions(system)).map_err(|what| ApiError::field("system", what))?;
+        let text = messages::text(instructions(system)).map_err(|error| error.of_field("system"))?;
         if !text.is_empty() {
             history.insert(0, Message::system(text));
         }

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -167,9 +168,9 @@ impl Worker {
         }
         let start = Instant::now();
         self.projector.set_cancel(Some(job.cancel.clone()));
-        let rows = self.projector.encode(&job.file.bytes, &self.limits);
+        let rows = caught(|| self.projector.encode(&job.file.bytes, &self.limits));
         self.projector.set_cancel(None);
-        let rows = rows.map_err(|e| error_of(&job.file, &e))?;
+        let rows = rows?.map_err(|e| error_of(&job.file, &e))?;
         job.metrics.n_media_encoded.add(1);
         job.metrics.t_media.add_time(start.elapsed());
         lock(&self.cache).insert(job.key, rows.clone());
@@ -195,6 +196,12 @@ fn cached(cache: &Mutex<RowCache>, key: &Key, metrics: &Metrics) -> Option<Arc<M
 
 fn lock(cache: &Mutex<RowCache>) -> MutexGuard<'_, RowCache> {
     cache.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the work on a file. A panic, such as one of a decoder, ends the request but not the thread.
+fn caught<T>(work: impl FnOnce() -> T) -> ApiResult<T> {
+    // The buffers of the encoder are written anew for each file.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| ApiError::server("internal error: encoding a file panicked"))
 }
 
 fn disconnected() -> ApiError {
@@ -276,6 +283,13 @@ fn n_bytes(rows: &MediaRows) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn panics_become_errors_of_requests() {
+        assert_eq!(caught(|| 1), Ok(1));
+        let error = caught(|| [1][std::hint::black_box(1)]).unwrap_err();
+        assert_eq!((error.status.as_u16(), error.param), (500, None));
+    }
 
     #[test]
     fn cache_evicts_least_recently_used_files() {

@@ -10,6 +10,7 @@ use engine::grammar::{Constraint, Grammar};
 use engine::model::{Medium, Model};
 use engine::sample::{LogitBias, Token};
 use engine::vocab::Vocab;
+use llama::parts::Transcriber;
 use media::Limits;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -19,7 +20,6 @@ use crate::chat::{ChatFormat, ChatParams, Conversation, MediaFile, OutputStream,
 use crate::constraints::Constraints;
 use crate::media_encoder::MediaQueue;
 use crate::scheduler::{Event, Request, Scheduler, SubmitError};
-use crate::speech::SpeechRecognizer;
 
 /// Settings of a served model.
 #[derive(Clone, Debug)]
@@ -143,7 +143,7 @@ impl ModelService {
 
     /// Returns true if the model hears: in prompts, or to transcribe.
     pub fn reads_audio(&self) -> bool {
-        self.chat.reads(Medium::Audio) || SpeechRecognizer::is_supported(self.model())
+        self.chat.reads(Medium::Audio) || Transcriber::supports(self.model())
     }
 
     /// Encodes files, unless they are cached.

@@ -33,11 +33,6 @@ impl SpeechRecognizer {
         }
     }
 
-    /// Returns true if the model recognizes speech.
-    pub fn is_supported(model: &Model) -> bool {
-        model.frame_width().is_some() && model.arch().encoder
-    }
-
     /// Transcribes the speech of an audio file. Also returns the duration of the audio in seconds.
     ///
     /// # Errors
@@ -48,7 +43,7 @@ impl SpeechRecognizer {
         limits: Limits,
         options: TranscribeOptions,
     ) -> ApiResult<(Transcription, f64)> {
-        if !SpeechRecognizer::is_supported(&self.model) {
+        if !Transcriber::supports(&self.model) {
             let arch = self.model.arch().name;
             let message = format!("architecture {arch} cannot transcribe audio; serve a Whisper model");
             return Err(ApiError::unsupported(message));

@@ -261,6 +261,41 @@ fn bad_images_are_refused_with_position_and_limit() {
 }
 
 #[test]
+fn files_of_a_request_share_twice_the_limit() {
+    let media_bytes = 64 << 10;
+    let server = Server::with(Options {
+        media_bytes,
+        ..Options::with_images()
+    });
+    // Bytes after the pixels do not count as pixels.
+    let part = |seed: usize, n_bytes: usize| {
+        let mut file = bitmap(IMAGE_SIDE, seed);
+        file.resize(n_bytes, 0);
+        let url = format!("data:image/bmp;base64,{}", STANDARD.encode(&file));
+        json!({"type": "image_url", "image_url": {"url": url}})
+    };
+    let ask = |sizes: &[usize]| {
+        let parts: Vec<Json> = sizes.iter().enumerate().map(|(seed, &n)| part(seed, n)).collect();
+        json!({"messages": [{"role": "user", "content": parts}], "max_tokens": 2})
+    };
+    server.ask(CHAT, &ask(&[media_bytes, media_bytes]));
+    let error = server.refused(CHAT, &ask(&[media_bytes, media_bytes - 20_000, 20_001]), 400);
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("image 3 of the request: the files of a request have more than 131072 bytes together"),
+        "{message}"
+    );
+    // Routes that accept text only are named.
+    let prompt = json!({"prompt_string": "<__media__>", "multimodal_data": [data(0)]});
+    let error = server.refused("/v1/completions", &json!({ "prompt": prompt }), 400);
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("this route accepts text only: /v1/completions"),
+        "{message}"
+    );
+}
+
+#[test]
 fn body_limit_allows_images_in_base64() {
     let server = server();
     // 18 MiB of data behind the pixels need 24 MiB of base64.
@@ -489,7 +524,12 @@ fn images_are_embedded_with_texts() {
             json!({"content": [{"type": "video_url"}]}),
             "of type \"video_url\"",
         ),
-        (&server, "/api/embed", input(0), "--mmproj"),
+        (
+            &server,
+            "/api/embed",
+            input(0),
+            "this route accepts text only: /api/embed",
+        ),
     ] {
         let refused = server.post(path, &json!({"input": [input]}));
         assert!(

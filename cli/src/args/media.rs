@@ -63,29 +63,34 @@ pub struct MediaArgs {
     pub audio: Vec<PathBuf>,
 }
 
-/// Image options of a server.
+/// Image and audio options of a server.
 #[derive(Clone, Debug, Args)]
 pub struct ServedMediaArgs {
     #[command(flatten)]
     pub projector: ProjectorArgs,
-    /// Memory for encoded images in MiB; a repeated image is not encoded again
+    /// Memory for encoded images and audio in MiB; a repeated file is not encoded again
     #[arg(long, value_name = "MIB", default_value_t = 256, hide_short_help = true, help_heading = MEDIA, value_parser = clap::value_parser!(u32).range(..=1 << 20))]
     pub media_cache: u32,
-    /// Maximum size of an image in MiB
+    /// Maximum size of an image or audio file in MiB; the files of a request may have twice as much together
     #[arg(long, value_name = "MIB", default_value_t = 20, hide_short_help = true, help_heading = MEDIA, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub media_max_mib: u32,
-    /// Directory whose files requests may name with `file:` URLs
+    /// Directory whose files requests may name with `file:` URLs, if the model has a projector
     #[arg(long, value_name = "DIR", hide_short_help = true, help_heading = MEDIA)]
     pub media_path: Option<PathBuf>,
-    /// Web servers whose files requests may name with URLs, separated by commas
+    /// Hosts whose files requests may name with http: and https: URLs (may be repeated, or comma-separated)
     ///
-    /// Ports, redirects, and addresses that are not public are refused. `.example.org` admits all subdomains.
+    /// Needs a model with a projector. Ports, redirects, and addresses that are not public are refused. `.example.org` admits all subdomains.
     #[arg(long, value_name = "HOST", value_delimiter = ',', hide_short_help = true, help_heading = MEDIA)]
     pub media_domains: Vec<String>,
 }
 
 impl ServedMediaArgs {
-    /// Returns the limits of an image.
+    /// Returns true if requests may name files.
+    pub fn has_sources(&self) -> bool {
+        self.media_path.is_some() || !self.media_domains.is_empty()
+    }
+
+    /// Returns the limits of a file.
     pub fn limits(&self) -> Limits {
         Limits {
             bytes: self.max_bytes(),
@@ -98,7 +103,7 @@ impl ServedMediaArgs {
         mib(self.media_cache)
     }
 
-    /// Returns the maximum size of an image in bytes.
+    /// Returns the maximum size of a file in bytes.
     pub fn max_bytes(&self) -> usize {
         mib(self.media_max_mib)
     }

@@ -14,8 +14,11 @@ use media::Limits;
 use serde_json::{Map, Value as Json};
 use sha2::{Digest as _, Sha256};
 
+use super::content_error::ContentError;
+use super::file_limit::FileLimit;
 use super::media_sources::MediaSources;
 use crate::api::{ApiError, ApiResult};
+use crate::http::Charge;
 
 /// Maximum number of images and audio files of a request.
 pub const MAX_MEDIA: usize = 32;
@@ -31,22 +34,13 @@ pub struct MediaFormat {
     pub sources: MediaSources,
 }
 
-impl MediaFormat {
-    /// Returns the rules for the data of a file.
-    pub fn data(&self) -> DataRules<'_> {
-        DataRules {
-            max: self.limits.bytes,
-            sources: &self.sources,
-        }
-    }
-}
-
 /// Rules for the data of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct DataRules<'a> {
-    /// Maximum size in bytes.
-    max: usize,
-    sources: &'a MediaSources,
+    /// Limits of the size.
+    pub limit: FileLimit<'a>,
+    /// Sources besides the request itself.
+    pub sources: &'a MediaSources,
 }
 
 /// An image or audio file of a request.
@@ -58,6 +52,8 @@ pub struct MediaFile {
     pub digest: [u8; 32],
     /// Rows of the medium; `None` until the file is encoded.
     pub rows: Option<Arc<MediaRows>>,
+    /// Memory of the fetched files of the request, counted as long as one of them lives.
+    _memory: Arc<Charge>,
     n_rows: usize,
     /// Texts between the rows, each with the number of rows before it.
     texts: Vec<(usize, String)>,
@@ -67,8 +63,15 @@ pub struct MediaFile {
 }
 
 impl MediaFile {
-    /// Checks the header of a file against the limits. `field` and `title` identify the file in errors.
-    pub fn new(bytes: Vec<u8>, format: &MediaFormat, field: &str, title: &str) -> Result<MediaFile, String> {
+    /// Checks the header of a file against the limits. `field` and `title` identify the file in errors, and `memory`
+    /// counts the fetched files of the request.
+    pub fn new(
+        bytes: Vec<u8>,
+        format: &MediaFormat,
+        field: &str,
+        title: &str,
+        memory: Arc<Charge>,
+    ) -> Result<MediaFile, String> {
         let n_rows = format
             .layout
             .n_rows(&bytes, &format.limits)
@@ -79,6 +82,7 @@ impl MediaFile {
             digest: Sha256::digest(&bytes).into(),
             bytes: bytes.into(),
             rows: None,
+            _memory: memory,
             n_rows,
             field: field.to_owned(),
             title: title.to_owned(),
@@ -133,7 +137,7 @@ pub fn plural_of(medium: Medium) -> &'static str {
 }
 
 /// Returns the data of a part in the format of OpenAI, Anthropic, vLLM, or the Model Context Protocol.
-pub fn part_data(fields: &Map<String, Json>, rules: DataRules<'_>) -> Result<Vec<u8>, String> {
+pub fn part_data(fields: &Map<String, Json>, rules: DataRules<'_>) -> Result<Vec<u8>, ContentError> {
     let given = |name: &&str| fields.get(*name).is_some_and(|value| !value.is_null());
     if let Some(name) = ["image_url", "audio_url"].into_iter().find(given) {
         let url = &fields[name];
@@ -148,49 +152,40 @@ pub fn part_data(fields: &Map<String, Json>, rules: DataRules<'_>) -> Result<Vec
     match (text("data").or_else(|| text("base64")), text("url")) {
         (Some(data), _) => plain_data(data, rules),
         (None, Some(url)) => url_data(url, rules),
-        (None, None) => Err("expected base64 data; files are not stored by this server".to_owned()),
+        (None, None) => Err("expected base64 data; files are not stored by this server".into()),
     }
 }
 
 /// Returns the data of a file that is given as base64 or as a `data:` URL.
-pub fn plain_data(text: &str, rules: DataRules<'_>) -> Result<Vec<u8>, String> {
+pub fn plain_data(text: &str, rules: DataRules<'_>) -> Result<Vec<u8>, ContentError> {
     if text.contains(':') {
         url_data(text, rules)
     } else {
-        decoded(text, rules.max)
+        decoded(text, rules)
     }
 }
 
 /// Returns the data of a URL. The media type of a `data:` URL is ignored, because files start with their format.
-fn url_data(url: &str, DataRules { max, sources }: DataRules<'_>) -> Result<Vec<u8>, String> {
+fn url_data(url: &str, rules: DataRules<'_>) -> Result<Vec<u8>, ContentError> {
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     match scheme.to_ascii_lowercase().as_str() {
         "data" => {}
-        "http" | "https" => return sources.download(url, max),
-        "file" => return sources.file(rest, max),
-        _ => return Err("expected a `data:` URL, such as data:image/png;base64,…".to_owned()),
+        "http" | "https" => return rules.sources.download(url, rules.limit),
+        "file" => return rules.sources.file(rest, rules.limit),
+        _ => return Err("expected a `data:` URL, such as data:image/png;base64,…".into()),
     }
     let (kind, data) = rest
         .split_once(',')
         .ok_or("the `data:` URL has no comma before its data")?;
     if kind.to_ascii_lowercase().ends_with(";base64") {
-        return decoded(data, max);
+        return decoded(data, rules);
     }
     let bytes: Vec<u8> = percent_encoding::percent_decode_str(data).collect();
-    check_size(bytes.len(), max).map(|()| bytes)
-}
-
-fn check_size(n_bytes: usize, max: usize) -> Result<(), String> {
-    if n_bytes > max {
-        return Err(format!(
-            "the file has {n_bytes} bytes; the limit is {max} (--media-max-mib)"
-        ));
-    }
-    Ok(())
+    rules.limit.check(bytes.len()).map(|()| bytes)
 }
 
 /// Decodes base64 in the standard or the URL-safe alphabet. Padding is optional, and whitespace is ignored.
-fn decoded(data: &str, max: usize) -> Result<Vec<u8>, String> {
+fn decoded(data: &str, rules: DataRules<'_>) -> Result<Vec<u8>, ContentError> {
     const CONFIG: GeneralPurposeConfig =
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
     const PLAIN: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, CONFIG);
@@ -200,12 +195,12 @@ fn decoded(data: &str, max: usize) -> Result<Vec<u8>, String> {
         true => data.split(is_space).collect::<String>().into(),
         false => data.into(),
     };
-    check_size(data.trim_end_matches('=').len() * 3 / 4, max)?;
+    rules.limit.check(data.trim_end_matches('=').len() * 3 / 4)?;
     let engine = if data.contains(['-', '_']) { SAFE } else { PLAIN };
     let bytes = engine
         .decode(data.as_bytes())
         .map_err(|e| format!("invalid base64: {e}"))?;
-    check_size(bytes.len(), max).map(|()| bytes)
+    rules.limit.check(bytes.len()).map(|()| bytes)
 }
 
 #[cfg(test)]
@@ -214,16 +209,38 @@ mod tests {
 
     use super::*;
 
-    fn rules(sources: &MediaSources) -> DataRules<'_> {
-        DataRules { max: 8, sources }
+    fn read(data: impl FnOnce(DataRules<'_>) -> Result<Vec<u8>, ContentError>, left: usize) -> Result<Vec<u8>, String> {
+        let (sources, memory) = (MediaSources::default(), Charge::default());
+        let limit = FileLimit {
+            max: 8,
+            left,
+            memory: &memory,
+        };
+        let rules = DataRules {
+            limit,
+            sources: &sources,
+        };
+        data(rules).map_err(|error| error.of_field("f").message)
     }
 
     fn data(part: Json) -> Result<Vec<u8>, String> {
-        part_data(part.as_object().unwrap(), rules(&MediaSources::default()))
+        read(|rules| part_data(part.as_object().unwrap(), rules), 16)
     }
 
     fn plain(text: &str) -> Result<Vec<u8>, String> {
-        plain_data(text, rules(&MediaSources::default()))
+        read(|rules| plain_data(text, rules), 16)
+    }
+
+    #[test]
+    fn files_after_others_have_the_rest_of_the_limit() {
+        assert_eq!(
+            read(|rules| plain_data("aGVsbG8=", rules), 5).as_deref(),
+            Ok(&b"hello"[..])
+        );
+        for text in ["aGVsbG8=", "data:,hello"] {
+            let error = read(|rules| plain_data(text, rules), 4).unwrap_err();
+            assert!(error.contains("more than 16 bytes together"), "{error}");
+        }
     }
 
     #[test]

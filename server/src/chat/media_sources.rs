@@ -1,7 +1,7 @@
 //! Sources of media besides the request itself: a directory and web servers that the operator admits.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +13,8 @@ use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
+use super::content_error::ContentError;
+use super::file_limit::FileLimit;
 use crate::wanted::is_wanted;
 
 /// Maximum time of a download.
@@ -47,11 +49,11 @@ impl MediaSources {
 
     /// Reads the file of a `file:` URL, given without its scheme. A path is relative to the directory, or absolute.
     /// Errors do not reveal whether a file outside of the directory exists.
-    pub fn file(&self, rest: &str, max: usize) -> Result<Vec<u8>, String> {
+    pub fn file(&self, rest: &str, limit: FileLimit<'_>) -> Result<Vec<u8>, ContentError> {
         let Some(directory) = &self.directory else {
-            return Err("files of the server are not read; send the file as a `data:` URL".to_owned());
+            return Err("files of the server are not read; send the file as a `data:` URL".into());
         };
-        let refused = || "cannot read the file: it is not in the directory of --media-path".to_owned();
+        let refused = || ContentError::from("cannot read the file: it is not in the directory of --media-path");
         let rest = rest.strip_prefix("//").unwrap_or(rest);
         let rest = rest.strip_prefix("localhost/").unwrap_or(rest);
         let path = percent_encoding::percent_decode_str(rest).decode_utf8();
@@ -61,13 +63,16 @@ impl MediaSources {
             return Err(refused());
         }
         let file = File::open(&path).map_err(|e| format!("cannot read the file: {e}"))?;
-        read(file, max)
+        limit.read(file)
     }
 
     /// Downloads the file of an `http:` or `https:` URL from an admitted web server.
-    pub fn download(&self, url: &str, max: usize) -> Result<Vec<u8>, String> {
+    ///
+    /// # Errors
+    /// If the file is refused, cannot be downloaded, or exceeds a limit.
+    pub fn download(&self, url: &str, limit: FileLimit<'_>) -> Result<Vec<u8>, ContentError> {
         if self.domains.is_empty() {
-            return Err("files of other servers are not fetched; send the file as a `data:` URL".to_owned());
+            return Err("files of other servers are not fetched; send the file as a `data:` URL".into());
         }
         let uri: Uri = url.parse().map_err(|_| "expected a valid URL".to_owned())?;
         let host = uri.host().unwrap_or_default().to_ascii_lowercase();
@@ -78,13 +83,15 @@ impl MediaSources {
             return Err(format!(
                 "files of {:?} are not fetched; send the file as a `data:` URL, or add the domain to --media-domains",
                 uri.authority().map(|authority| authority.as_str()).unwrap_or_default()
-            ));
+            )
+            .into());
         }
         if !is_wanted() {
-            return Err("the client has disconnected".to_owned());
+            return Err("the client has disconnected".into());
         }
-        let _slot = Slot::take().ok_or("too many files are downloaded at the same time; retry later")?;
-        downloaded(&uri, max).map_err(|why| format!("cannot download the file from {host}: {why}"))
+        let full = || ContentError::Busy("too many files are downloaded at the same time; retry later".to_owned());
+        let _slot = Slot::take().ok_or_else(full)?;
+        downloaded(&uri, limit).map_err(|error| error.prefixed(&format!("cannot download the file from {host}")))
     }
 
     fn admits(&self, host: &str) -> bool {
@@ -114,7 +121,7 @@ impl Drop for Slot {
     }
 }
 
-fn downloaded(uri: &Uri, max: usize) -> Result<Vec<u8>, String> {
+fn downloaded(uri: &Uri, limit: FileLimit<'_>) -> Result<Vec<u8>, ContentError> {
     let config = Agent::config_builder()
         // A redirect could lead to any server.
         .max_redirects(0)
@@ -128,21 +135,10 @@ fn downloaded(uri: &Uri, max: usize) -> Result<Vec<u8>, String> {
     let agent = Agent::with_parts(config, DefaultConnector::default(), PublicResolver::default());
     let response = agent.get(uri).call().map_err(|e| e.to_string())?;
     match response.status().as_u16() {
-        200 => read(response.into_body().into_reader(), max),
-        300..400 => Err("redirects are not followed".to_owned()),
-        status => Err(format!("the server answered with status {status}")),
+        200 => limit.read(response.into_body().into_reader()),
+        300..400 => Err("redirects are not followed".into()),
+        status => Err(format!("the server answered with status {status}").into()),
     }
-}
-
-/// Reads at most `max` bytes.
-fn read(reader: impl Read, max: usize) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let limited = reader.take(max as u64 + 1).read_to_end(&mut bytes);
-    limited.map_err(|e| format!("cannot read the file: {e}"))?;
-    if bytes.len() > max {
-        return Err(format!("the file has more than {max} bytes (--media-max-mib)"));
-    }
-    Ok(bytes)
 }
 
 /// Resolver that returns only public addresses. The connection is made to these addresses, so that a name cannot be
@@ -201,7 +197,38 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+    use crate::http::Charge;
+
+    fn file(sources: &MediaSources, rest: &str, max: usize) -> Result<Vec<u8>, String> {
+        let memory = Charge::default();
+        let read = sources.file(rest, limit(max, &memory));
+        read.map_err(|error| error.of_field("f").message)
+    }
+
+    fn download(sources: &MediaSources, url: &str) -> Result<Vec<u8>, ContentError> {
+        sources.download(url, limit(9, &Charge::default()))
+    }
+
+    /// Tests that take slots run one at a time.
+    static SLOTS: Mutex<()> = Mutex::new(());
+
+    fn limit(max: usize, memory: &Charge) -> FileLimit<'_> {
+        FileLimit { max, left: max, memory }
+    }
+
+    #[test]
+    fn downloads_above_the_maximum_are_refused_for_now() {
+        let sources = MediaSources::new(None, &["localhost".to_owned()]).unwrap();
+        let _guard = SLOTS.lock().unwrap();
+        let slots: Vec<Slot> = std::iter::from_fn(Slot::take).collect();
+        assert!(!slots.is_empty());
+        let error = download(&sources, "http://localhost/a.png").unwrap_err();
+        drop(slots);
+        assert_eq!(error.of_field("f").status.as_u16(), 503);
+    }
 
     #[test]
     fn files_are_read_only_from_the_directory() {
@@ -221,7 +248,7 @@ mod tests {
             "//localhost/a b/c.png",
             &absolute,
         ] {
-            assert_eq!(sources.file(rest, 5).as_deref(), Ok(&b"hello"[..]), "{rest}");
+            assert_eq!(file(&sources, rest, 5).as_deref(), Ok(&b"hello"[..]), "{rest}");
         }
         let outside = format!("//{}/secret", root.path().display());
         for rest in [
@@ -233,21 +260,19 @@ mod tests {
             "///etc/passwd",
             &outside,
         ] {
-            let error = sources.file(rest, 9).unwrap_err();
+            let error = file(&sources, rest, 9).unwrap_err();
             assert_eq!(
-                error, "cannot read the file: it is not in the directory of --media-path",
+                error, "f: cannot read the file: it is not in the directory of --media-path",
                 "{rest}"
             );
         }
         assert!(
-            sources
-                .file("//a%20b/c.png", 4)
+            file(&sources, "//a%20b/c.png", 4)
                 .unwrap_err()
                 .contains("more than 4 bytes")
         );
         assert!(
-            MediaSources::default()
-                .file("//a", 9)
+            file(&MediaSources::default(), "//a", 9)
                 .unwrap_err()
                 .contains("are not read")
         );
@@ -256,6 +281,7 @@ mod tests {
 
     #[test]
     fn other_domains_and_addresses_are_refused() {
+        let _guard = SLOTS.lock().unwrap();
         let domains = ["Example.org", ".example.net", "127.0.0.1", "[::1]", "localhost"].map(str::to_owned);
         let sources = MediaSources::new(None, &domains).unwrap();
         assert!(sources.admits("example.org") && sources.admits("a.b.example.net"));
@@ -268,17 +294,18 @@ mod tests {
             "https://example.org:8443/a.png",
             "https://evil.org/example.org",
         ] {
-            let error = sources.download(url, 9).unwrap_err();
+            let error = download(&sources, url).unwrap_err().of_field("f").message;
             assert!(error.contains("--media-domains"), "{url}: {error}");
         }
         for url in ["http://127.0.0.1/a.png", "http://[::1]/a.png", "http://localhost/a.png"] {
-            let error = sources.download(url, 9).unwrap_err();
+            let error = download(&sources, url).unwrap_err().of_field("f").message;
             assert!(error.contains("not public"), "{url}: {error}");
         }
         assert!(
-            MediaSources::default()
-                .download("https://a/b", 9)
+            download(&MediaSources::default(), "https://a/b")
                 .unwrap_err()
+                .of_field("f")
+                .message
                 .contains("are not fetched")
         );
     }

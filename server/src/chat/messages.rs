@@ -4,6 +4,7 @@ use engine::chat::Message;
 use llama::parts::IMAGE_MARK;
 use serde_json::{Map, Value as Json, json};
 
+use super::content_error::ContentError;
 use super::parts::ContentReader;
 use crate::api::{ApiError, ApiResult, text_of};
 
@@ -94,7 +95,7 @@ fn content(i: usize, role: &str, fields: &mut Map<String, Json>, reader: &mut Co
     let path = |field: &str| format!("messages[{i}]{field}");
     reader.enter(&path(".images"), role);
     let images = reader.list(fields.remove("images").unwrap_or_default());
-    let images = images.map_err(|what| ApiError::field(&path(".images"), what))?;
+    let images = images.map_err(|error| error.of_field(&path(".images")))?;
     let field = path(".content");
     let mut content = match fields.remove("content") {
         None | Some(Json::Null) if role == "assistant" => String::new(),
@@ -105,7 +106,7 @@ fn content(i: usize, role: &str, fields: &mut Map<String, Json>, reader: &mut Co
         Some(content) => {
             reader.enter(&field, role);
             let text = reader.text(content);
-            text.map_err(|what| ApiError::field(&field, what))?
+            text.map_err(|error| error.of_field(&field))?
         }
     };
     // Marks come before the text, and a note after it.
@@ -115,7 +116,7 @@ fn content(i: usize, role: &str, fields: &mut Map<String, Json>, reader: &mut Co
 }
 
 /// Returns the text of a `content` value without images.
-pub fn text(content: Json) -> Result<String, String> {
+pub fn text(content: Json) -> Result<String, ContentError> {
     let mut reader = ContentReader::new(None);
     reader.enter("content", "system");
     reader.text(content)

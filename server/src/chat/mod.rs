@@ -21,8 +21,10 @@
 //! - [`OutputStream`]: merges the scheduler events of all choices into [`OutputDelta`]s with usage counts;
 //!   completions without a chat use it with a parser that treats all output as content
 
+mod content_error;
 mod conversation;
 mod event;
+mod file_limit;
 mod format;
 mod media_files;
 mod media_sources;
@@ -32,6 +34,7 @@ mod parser;
 mod parts;
 pub mod tools;
 
+pub use content_error::ContentError;
 pub use conversation::Conversation;
 pub use event::{Call, OutputEvent};
 pub use format::{ChatFormat, ChatParams, Prompt, is_control};

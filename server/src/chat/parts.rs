@@ -1,16 +1,21 @@
 //! Text, images, and audio of the parts of a message's content. Other parts become notes, so that a conversation with
 //! such a part remains usable.
 
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE};
 use engine::model::Medium;
 use llama::parts::{IMAGE_MARK, without_marks};
 use serde_json::{Map, Value as Json};
 
+use super::content_error::ContentError;
+use super::file_limit::FileLimit;
 use super::media_files::{
     DataRules, MAX_MEDIA, MediaFile, MediaFormat, medium_of, name_of, part_data, plain_data, plural_of,
 };
 use crate::api::{shown, text_of};
+use crate::http::Charge;
 
 /// Maximum length of a part's type in messages.
 const MAX_KIND: usize = 32;
@@ -20,13 +25,19 @@ const MAX_DEPTH: usize = 8;
 /// Reader of the content of messages. Collects the media, and warnings about parts that become notes.
 #[derive(Debug, Default)]
 pub struct ContentReader {
-    /// Sizes and limits of media; `None` if the model reads text only.
+    /// Sizes and limits of media; `None` if the model or the route reads text only.
     format: Option<MediaFormat>,
+    /// Route that reads text only.
+    text_route: Option<&'static str>,
     /// Field of the request that is being read.
     field: String,
     /// Treatment of the media of the field.
     media_in: MediaIn,
     files: Vec<MediaFile>,
+    /// Size of the files in bytes.
+    n_bytes: usize,
+    /// Memory of the fetched files.
+    memory: Arc<Charge>,
     warnings: Vec<String>,
 }
 
@@ -46,7 +57,18 @@ impl ContentReader {
     /// Creates a reader for a model that reads media, or text only.
     pub fn new(format: Option<MediaFormat>) -> ContentReader {
         ContentReader {
+            memory: Arc::new(Charge::with_media(
+                format.as_ref().map_or(0, |format| format.limits.bytes),
+            )),
             format,
+            ..ContentReader::default()
+        }
+    }
+
+    /// Creates a reader for a route that accepts text only.
+    pub fn text_only(route: &'static str) -> ContentReader {
+        ContentReader {
+            text_route: Some(route),
             ..ContentReader::default()
         }
     }
@@ -68,21 +90,21 @@ impl ContentReader {
 
     /// Returns the text of a `content` value: a string, or the concatenated text of its parts. Each medium becomes an
     /// [`IMAGE_MARK`].
-    pub fn text(&mut self, content: Json) -> Result<String, String> {
+    pub fn text(&mut self, content: Json) -> Result<String, ContentError> {
         match content {
             Json::String(text) => Ok(self.plain(text)),
             Json::Array(list) => list.into_iter().map(|part| self.part(part, 0)).collect(),
-            other => Err(format!("expected a string or a list of parts, found {}", shown(&other))),
+            other => Err(format!("expected a string or a list of parts, found {}", shown(&other)).into()),
         }
     }
 
     /// Reads a list of media that is separate from the content of a message, as in Ollama's API: base64 data without a
     /// media type. Returns the marks of the media.
-    pub fn list(&mut self, media: Json) -> Result<String, String> {
+    pub fn list(&mut self, media: Json) -> Result<String, ContentError> {
         let list = match media {
             Json::Array(list) => list,
             Json::Null => Vec::new(),
-            other => return Err(format!("expected a list of base64 texts, found {}", shown(&other))),
+            other => return Err(format!("expected a list of base64 texts, found {}", shown(&other)).into()),
         };
         if list.is_empty() {
             return Ok(String::new());
@@ -121,27 +143,44 @@ impl ContentReader {
     fn file(
         &mut self,
         medium: Medium,
-        data: impl FnOnce(DataRules<'_>) -> Result<Vec<u8>, String>,
-    ) -> Result<String, String> {
+        data: impl FnOnce(DataRules<'_>) -> Result<Vec<u8>, ContentError>,
+    ) -> Result<String, ContentError> {
         let Some(format) = &self.format else {
-            return Err(
-                "this model reads text only; to send images or audio, serve a model with its projector (--mmproj)"
-                    .to_owned(),
-            );
+            return Err(match self.text_route {
+                Some(route) => format!("this route accepts text only: {route}").into(),
+                None => {
+                    "this model reads text only; to send images or audio, serve a model with its projector (--mmproj)"
+                        .into()
+                }
+            });
         };
         let (number, name) = (self.files.len() + 1, name_of(medium));
         let title = format!("{name} {number} of the request");
         let read = format.layout.medium();
-        let file = match number <= MAX_MEDIA {
+        let max = format.limits.bytes;
+        let rules = DataRules {
+            limit: FileLimit {
+                max,
+                left: FileLimit::of_request(max) - self.n_bytes,
+                memory: &self.memory,
+            },
+            sources: &format.sources,
+        };
+        let bytes = match number <= MAX_MEDIA {
             true if read != medium => Err(format!(
                 "the projector of this model encodes {}, not {}",
                 plural_of(read),
                 plural_of(medium)
-            )),
-            true => data(format.data()).and_then(|bytes| MediaFile::new(bytes, format, &self.field, &title)),
-            false => Err(format!("the limit is {MAX_MEDIA} images or audio files")),
+            )
+            .into()),
+            true => data(rules),
+            false => Err(format!("the limit is {MAX_MEDIA} images or audio files").into()),
         };
-        self.files.push(file.map_err(|why| format!("{title}: {why}"))?);
+        let file = bytes.and_then(|bytes| {
+            self.n_bytes += bytes.len();
+            Ok(MediaFile::new(bytes, format, &self.field, &title, self.memory.clone())?)
+        });
+        self.files.push(file.map_err(|error| error.prefixed(&title))?);
         Ok(IMAGE_MARK.to_string())
     }
 
@@ -167,14 +206,14 @@ impl ContentReader {
         note(kind, fields)
     }
 
-    fn part(&mut self, part: Json, depth: usize) -> Result<String, String> {
+    fn part(&mut self, part: Json, depth: usize) -> Result<String, ContentError> {
         let Json::Object(mut fields) = part else {
             let text = text_of(part).ok_or("expected a list of objects")?;
             return Ok(self.plain(text));
         };
         let kind = kind_of(&fields);
         if kind.is_empty() {
-            return Err("a part has no `type`".to_owned());
+            return Err("a part has no `type`".into());
         }
         if is_document(&kind) {
             return Ok(match document(&fields) {
@@ -188,7 +227,7 @@ impl ContentReader {
         match read(&fields, &kind) {
             Part::Text(text) => Ok(self.plain(text)),
             Part::Empty => Ok(String::new()),
-            Part::Invalid => Err(format!("a part of type {kind:?} has no text")),
+            Part::Invalid => Err(format!("a part of type {kind:?} has no text").into()),
             // Results of tools that other servers run contain parts.
             Part::Unreadable => match fields.remove("content") {
                 Some(Json::Array(list)) if depth < MAX_DEPTH => {
@@ -319,7 +358,7 @@ mod tests {
     use super::*;
 
     /// Reads the content of a tool's result with a model that reads text only.
-    fn read(content: Json) -> (Result<String, String>, Vec<String>) {
+    fn read(content: Json) -> (Result<String, ContentError>, Vec<String>) {
         let mut reader = ContentReader::new(None);
         reader.enter("messages[0].content", "tool");
         let text = reader.text(content);
@@ -331,8 +370,9 @@ mod tests {
         let parts = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]);
         let mut reader = ContentReader::new(None);
         reader.enter("messages[0].content", "user");
-        assert!(reader.text(parts.clone()).unwrap_err().contains("--mmproj"));
-        assert!(reader.list(json!(["AA"])).unwrap_err().contains("--mmproj"));
+        let message = |error: ContentError| error.of_field("f").message;
+        assert!(message(reader.text(parts.clone()).unwrap_err()).contains("--mmproj"));
+        assert!(message(reader.list(json!(["AA"])).unwrap_err()).contains("--mmproj"));
         reader.enter("messages[1].content", "assistant");
         assert!(reader.text(parts).unwrap().contains("omitted"));
         assert_eq!(reader.finish().1, ["content of type image_url"]);

@@ -41,6 +41,12 @@ impl Charge {
         MAX_BODY.saturating_add(self.media)
     }
 
+    /// Returns the counted memory in bytes.
+    #[cfg(test)]
+    pub fn charged(&self) -> usize {
+        self.charged.load(Ordering::Relaxed)
+    }
+
     /// Adds `n` bytes.
     ///
     /// # Errors

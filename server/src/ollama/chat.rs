@@ -238,7 +238,7 @@ fn read_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResul
     let mut reader = service.chat.content_reader();
     reader.enter("images", "user");
     let marks = reader.list(fields.take("images").unwrap_or_default());
-    let marks = marks.map_err(|why| ApiError::field("images", why))?;
+    let marks = marks.map_err(|error| error.of_field("images"))?;
     let is_raw = fields.flag("raw")?.unwrap_or(false);
     common.started.ignored_fields.extend(fields.finish()?);
     if prompt.is_empty() && suffix.is_none() && marks.is_empty() {
@@ -266,9 +266,7 @@ fn read_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResul
         .map(Message::system)
         .into_iter()
         .collect();
-    let prompt = reader
-        .text(prompt.into())
-        .map_err(|why| ApiError::field("prompt", why))?;
+    let prompt = reader.text(prompt.into()).map_err(|error| error.of_field("prompt"))?;
     conversation.push(Message::user(marks + &prompt));
     Ok(common.into_chat(conversation, reader, None))
 }

@@ -64,7 +64,7 @@ fn embed_all(app: &App, mut fields: Fields) -> ApiResult {
     fields.text("model")?;
     let n_dimensions = dimensions(&mut fields, service.model().base().n_embd())?;
     let truncate = fields.flag("truncate")?.unwrap_or(true);
-    let mut texts = prompts(&mut fields, "input", MAX_TEXTS, service)?;
+    let mut texts = prompts(&mut fields, "input", MAX_TEXTS, service, "/api/embed")?;
     fields.finish()?;
     if truncate {
         texts.iter_mut().for_each(|text| text.truncate(app.embedder.n_max()));

@@ -182,7 +182,7 @@ fn ask(
     request.client = client;
     let suffix = fields.text("suffix")?.filter(|suffix| !suffix.is_empty());
     let prompts = match &suffix {
-        None => prompts(&mut fields, "prompt", MAX_PROMPTS, service)?,
+        None => prompts(&mut fields, "prompt", MAX_PROMPTS, service, "/v1/completions")?,
         Some(suffix) => gaps(&mut fields, suffix, service)?,
     };
     request.n = between("n", fields.integer("n")?, 1, MAX_CHOICES as i64)?.unwrap_or(1);

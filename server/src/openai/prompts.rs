@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use crate::api::{ApiError, ApiResult, Fields, integer_of};
 use crate::app::App;
-use crate::chat::{ContentReader, MediaFile, medium_of};
+use crate::chat::{ContentError, ContentReader, MediaFile, medium_of};
 use crate::encoding::MediaInput;
 use crate::service::ModelService;
 
@@ -97,9 +97,15 @@ impl MediaInput for Prompts {
 const EXPECTED: &str =
     "expected a string, a list of tokens and strings, an object with prompt_string, or a list of these";
 
-/// Reads the prompts in a field of a route without media; at most `max`.
-pub fn prompts(fields: &mut Fields, name: &str, max: usize, service: &ModelService) -> ApiResult<Vec<Vec<Token>>> {
-    let found = read(fields, name, max, service, ContentReader::new(None))?;
+/// Reads the prompts in a field of a route that accepts text only; at most `max`.
+pub fn prompts(
+    fields: &mut Fields,
+    name: &str,
+    max: usize,
+    service: &ModelService,
+    route: &'static str,
+) -> ApiResult<Vec<Vec<Token>>> {
+    let found = read(fields, name, max, service, ContentReader::text_only(route))?;
     let tokens = |input| match input {
         Input::Tokens(tokens) => tokens,
         Input::WithMedia(text) => service.tokens(&text),
@@ -122,7 +128,7 @@ fn read(
     reader.enter(name, "user");
     let missing = || ApiError::field(name, "missing; expected a string or tokens");
     let value = fields.take(name).ok_or_else(missing)?;
-    let mut read = |value: Json| prompt(value, service, &mut reader).map_err(|why| ApiError::field(name, why));
+    let mut read = |value: Json| prompt(value, service, &mut reader).map_err(|error| error.of_field(name));
     let (prompts, is_list) = match value {
         // A list of tokens and strings is one prompt.
         Json::Array(list) if !list.iter().any(Json::is_number) => {
@@ -147,11 +153,11 @@ fn read(
 }
 
 /// Reads one prompt. Returns an error message for other values.
-fn prompt(value: Json, service: &ModelService, reader: &mut ContentReader) -> Result<Input, String> {
+fn prompt(value: Json, service: &ModelService, reader: &mut ContentReader) -> Result<Input, ContentError> {
     match value {
         Json::String(text) => Ok(Input::Tokens(service.tokens(&text))),
         Json::Array(list) if !list.is_empty() => {
-            let tokens = mixed(&list, service).ok_or_else(|| EXPECTED.to_owned())?;
+            let tokens = mixed(&list, service).ok_or(EXPECTED)?;
             Ok(Input::Tokens(tokens))
         }
         Json::Object(mut fields) => match (fields.remove("prompt_string"), fields.remove("content")) {
@@ -162,15 +168,20 @@ fn prompt(value: Json, service: &ModelService, reader: &mut ContentReader) -> Re
                 reader,
             ),
             (None, Some(Json::Array(parts))) => of_parts(parts, service, reader),
-            _ => Err(EXPECTED.to_owned()),
+            _ => Err(EXPECTED.into()),
         },
-        _ => Err(EXPECTED.to_owned()),
+        _ => Err(EXPECTED.into()),
     }
 }
 
 /// Reads a prompt with media. Each [`MEDIA_MARKER`] of the text stands for the next medium.
-fn with_media(text: &str, data: Json, service: &ModelService, reader: &mut ContentReader) -> Result<Input, String> {
-    let marks = reader.list(data).map_err(|why| format!("multimodal_data: {why}"))?;
+fn with_media(
+    text: &str,
+    data: Json,
+    service: &ModelService,
+    reader: &mut ContentReader,
+) -> Result<Input, ContentError> {
+    let marks = reader.list(data).map_err(|error| error.prefixed("multimodal_data"))?;
     if marks.is_empty() {
         return Ok(Input::Tokens(service.tokens(text)));
     }
@@ -178,7 +189,8 @@ fn with_media(text: &str, data: Json, service: &ModelService, reader: &mut Conte
     if n_media != n_marks {
         return Err(format!(
             "multimodal_data: prompt_string has {n_marks} times {MEDIA_MARKER}, expected {n_media}, the number of files"
-        ));
+        )
+        .into());
     }
     let pieces: Vec<String> = text
         .split(MEDIA_MARKER)
@@ -200,13 +212,11 @@ fn mixed(list: &[Json], service: &ModelService) -> Option<Vec<Token>> {
 }
 
 /// Reads the texts and media of content parts.
-fn of_parts(parts: Vec<Json>, service: &ModelService, reader: &mut ContentReader) -> Result<Input, String> {
+fn of_parts(parts: Vec<Json>, service: &ModelService, reader: &mut ContentReader) -> Result<Input, ContentError> {
     let is_read = |part: &&Json| part["text"].is_string() || part["type"].as_str().and_then(medium_of).is_some();
     if let Some(other) = parts.iter().find(|part| !is_read(part)) {
         let kind: String = other["type"].as_str().unwrap_or("none").chars().take(32).collect();
-        return Err(format!(
-            "unsupported content part of type {kind:?}: expected text, an image or audio"
-        ));
+        return Err(format!("unsupported content part of type {kind:?}: expected text, an image or audio").into());
     }
     let text = reader.text(parts.into())?;
     if text.contains(IMAGE_MARK) && reader.reads_media() {
