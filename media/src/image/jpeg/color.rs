@@ -82,7 +82,7 @@ impl Enlarged {
     fn fill(&mut self, component: &Component, max: [usize; 2], plane: &[u8], y: usize) {
         let [across, down] = [0, 1].map(|axis| max[axis] / component.sampling[axis]);
         let [width, height] = component.size;
-        let (at, is_upper) = (y / down, y % down == 0);
+        let (at, is_upper) = (y / down, y.is_multiple_of(down));
         let row = |at: usize| &plane[at * component.stride()..][..width];
         let near = row(at);
         let far = || {
@@ -145,27 +145,41 @@ const STEP: usize = 32;
 
 /// Converts a row of YCbCr.
 fn convert(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
-    let steps = y.chunks(STEP).zip(cb.chunks(STEP)).zip(cr.chunks(STEP));
-    for (((y, cb), cr), out) in steps.zip(out.chunks_mut(3 * STEP)) {
-        let mut planes = [[0; STEP]; 3];
-        let [red, green, blue] = &mut planes;
-        for (i, ((&y, &cb), &cr)) in y.iter().zip(cb).zip(cr).enumerate() {
-            let [r, g, b] = rgb_of(y, cb, cr);
-            (red[i], green[i], blue[i]) = (r, g, b);
-        }
-        interleave(red, green, blue, out);
+    let [(ys, y), (cbs, cb), (crs, cr)] = [y, cb, cr].map(<[u8]>::as_chunks::<STEP>);
+    let (whole, rest) = out.split_at_mut(3 * STEP * ys.len());
+    for (((y, cb), cr), out) in ys.iter().zip(cbs).zip(crs).zip(whole.chunks_exact_mut(3 * STEP)) {
+        convert_step(y, cb, cr, out);
     }
+    let mut last = [[0; STEP]; 3];
+    for (padded, row) in last.iter_mut().zip([y, cb, cr]) {
+        padded[..row.len()].copy_from_slice(row);
+    }
+    let mut pixels = [0; 3 * STEP];
+    convert_step(&last[0], &last[1], &last[2], &mut pixels);
+    rest.copy_from_slice(&pixels[..rest.len()]);
+}
+
+/// Converts pixels in an order that the compiler turns into vectors.
+fn convert_step(y: &[u8; STEP], cb: &[u8; STEP], cr: &[u8; STEP], out: &mut [u8]) {
+    let mut planes = [[0; STEP]; 3];
+    let [red, green, blue] = &mut planes;
+    for i in 0..STEP {
+        [red[i], green[i], blue[i]] = rgb_of(y[i], cb[i], cr[i]);
+    }
+    interleave(red, green, blue, out);
 }
 
 /// Converts a pixel. The weights 1.402, -0.34414, -0.71414, and 1.772 have 16 fractional bits; whole parts are split off,
 /// so that the others fit 16 bits.
 #[inline(always)]
 fn rgb_of(y: u8, cb: u8, cr: u8) -> [u8; 3] {
-    const HALF: i32 = 1 << 15;
-    let [y, cb, cr] = [i32::from(y), i32::from(cb) - 128, i32::from(cr) - 128];
-    let red = y + cr + ((26_345 * cr + HALF) >> 16);
-    let green = y - cr + ((18_734 * cr - 22_554 * cb + HALF) >> 16);
-    let blue = y + 2 * cb + ((HALF - 14_942 * cb) >> 16);
+    // The product with a fraction, rounded.
+    let part = |value: i16, weight: i16| (((i32::from(2 * value) * i32::from(weight)) >> 16) as i16 + 1) >> 1;
+    let [y, cb, cr] = [i16::from(y), i16::from(cb) - 128, i16::from(cr) - 128];
+    let both = 18_734 * i32::from(cr) - 22_554 * i32::from(cb) + (1 << 15);
+    let red = y + cr + part(cr, 26_345);
+    let green = y - cr + (both >> 16) as i16;
+    let blue = y + 2 * cb + part(cb, -14_942);
     [red, green, blue].map(|value| value.clamp(0, 255) as u8)
 }
 

@@ -6,69 +6,74 @@ const CONST_BITS: u32 = 13;
 /// Fractional bits of the results of the first pass.
 const PASS_BITS: u32 = 2;
 
-/// Transforms 8 values. Results have [`CONST_BITS`] more fractional bits.
+/// Transforms the columns of a block. Results are rounded, with `shift` less fractional bits.
+///
+/// All factors are products of 16-bit numbers, which compilers turn into vectors of columns.
 #[inline(always)]
-fn transform(x: [i32; 8]) -> [i32; 8] {
-    let times = i32::wrapping_mul;
-    let z = times(x[2].wrapping_add(x[6]), 4433);
-    let (even2, even3) = (z.wrapping_sub(times(x[6], 15137)), z.wrapping_add(times(x[2], 6270)));
-    let (even0, even1) = (
-        x[0].wrapping_add(x[4]).wrapping_shl(CONST_BITS),
-        x[0].wrapping_sub(x[4]).wrapping_shl(CONST_BITS),
-    );
-    let even = [
-        even0.wrapping_add(even3),
-        even1.wrapping_add(even2),
-        even1.wrapping_sub(even2),
-        even0.wrapping_sub(even3),
-    ];
-    let (z1, z2) = (x[7].wrapping_add(x[1]), x[5].wrapping_add(x[3]));
-    let (z3, z4) = (x[7].wrapping_add(x[3]), x[5].wrapping_add(x[1]));
-    let z5 = times(z3.wrapping_add(z4), 9633);
-    let (z1, z2) = (times(z1, -7373), times(z2, -20995));
-    let (z3, z4) = (times(z3, -16069).wrapping_add(z5), times(z4, -3196).wrapping_add(z5));
-    let odd = [
-        times(x[1], 12299).wrapping_add(z1).wrapping_add(z4),
-        times(x[3], 25172).wrapping_add(z2).wrapping_add(z3),
-        times(x[5], 16819).wrapping_add(z2).wrapping_add(z4),
-        times(x[7], 2446).wrapping_add(z1).wrapping_add(z3),
-    ];
-    [
-        even[0].wrapping_add(odd[0]),
-        even[1].wrapping_add(odd[1]),
-        even[2].wrapping_add(odd[2]),
-        even[3].wrapping_add(odd[3]),
-        even[3].wrapping_sub(odd[3]),
-        even[2].wrapping_sub(odd[2]),
-        even[1].wrapping_sub(odd[1]),
-        even[0].wrapping_sub(odd[0]),
-    ]
+fn transform(x: &[[i16; 8]; 8], shift: u32) -> [[i16; 8]; 8] {
+    let mut out = [[0; 8]; 8];
+    for i in 0..8 {
+        let times = |value: i16, factor: i16| i32::from(value) * i32::from(factor);
+        let scaled = |value: i16| i32::from(value) << CONST_BITS;
+        let even2 = times(x[2][i], 4433) + times(x[6][i], 4433 - 15137);
+        let even3 = times(x[2][i], 4433 + 6270) + times(x[6][i], 4433);
+        let (sum, difference) = (x[0][i].wrapping_add(x[4][i]), x[0][i].wrapping_sub(x[4][i]));
+        let even = [
+            scaled(sum).wrapping_add(even3),
+            scaled(difference).wrapping_add(even2),
+            scaled(difference).wrapping_sub(even2),
+            scaled(sum).wrapping_sub(even3),
+        ];
+        let [z3, z4] = [x[7][i].wrapping_add(x[3][i]), x[5][i].wrapping_add(x[1][i])];
+        let both3 = times(z3, 9633 - 16069) + times(z4, 9633);
+        let both4 = times(z3, 9633) + times(z4, 9633 - 3196);
+        let odd = [
+            (times(x[1][i], 12299 - 7373) + times(x[7][i], -7373)).wrapping_add(both4),
+            (times(x[3][i], 25172 - 20995) + times(x[5][i], -20995)).wrapping_add(both3),
+            (times(x[5][i], 16819 - 20995) + times(x[3][i], -20995)).wrapping_add(both4),
+            (times(x[7][i], 2446 - 7373) + times(x[1][i], -7373)).wrapping_add(both3),
+        ];
+        for k in 0..4 {
+            let rounded = |value: i32| (value.wrapping_add(1 << (shift - 1)) >> shift).clamp(-32768, 32767) as i16;
+            out[k][i] = rounded(even[k].wrapping_add(odd[k]));
+            out[7 - k][i] = rounded(even[k].wrapping_sub(odd[k]));
+        }
+    }
+    out
+}
+
+#[inline(always)]
+fn transposed(x: &[[i16; 8]; 8]) -> [[i16; 8]; 8] {
+    let mut out = [[0; 8]; 8];
+    for (i, row) in x.iter().enumerate() {
+        for (j, &value) in row.iter().enumerate() {
+            out[j][i] = value;
+        }
+    }
+    out
 }
 
 /// Computes the samples of a block from its coefficients, and writes them to `out`, whose rows are `stride` bytes.
 pub(super) fn samples(coefficients: &[i16; 64], quantizers: &[u16; 64], out: &mut [u8], stride: usize) {
     if coefficients[1..] == [0; 63] {
-        let value = i32::from(coefficients[0]).wrapping_mul(i32::from(quantizers[0]));
-        return fill(out, stride, sample(value.wrapping_shl(PASS_BITS), PASS_BITS + 3));
+        let value = coefficients[0].wrapping_mul(quantizers[0] as i16);
+        return fill(out, stride, sample((i32::from(value) + 4) >> 3));
     }
-    let mut columns = [0_i32; 64];
-    for x in 0..8 {
-        let value = |y: usize| i32::from(coefficients[8 * y + x]).wrapping_mul(i32::from(quantizers[8 * y + x]));
-        let column: [i32; 8] = std::array::from_fn(value);
-        let results = if column[1..] == [0; 7] {
-            [column[0].wrapping_shl(PASS_BITS); 8]
-        } else {
-            const SHIFT: u32 = CONST_BITS - PASS_BITS;
-            transform(column).map(|value| value.wrapping_add(1 << (SHIFT - 1)) >> SHIFT)
-        };
-        for (y, value) in results.into_iter().enumerate() {
-            columns[8 * y + x] = value;
+    let mut block = [[0; 8]; 8];
+    let pairs = coefficients
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .zip(quantizers.as_chunks::<8>().0);
+    for (row, (values, factors)) in block.iter_mut().zip(pairs) {
+        for i in 0..8 {
+            row[i] = values[i].wrapping_mul(factors[i] as i16);
         }
     }
-    let (rows, _) = columns.as_chunks::<8>();
+    let columns = transform(&block, CONST_BITS - PASS_BITS);
+    let rows = transposed(&transform(&transposed(&columns), CONST_BITS + PASS_BITS + 3));
     for (row, target) in rows.iter().zip(out.chunks_mut(stride)) {
-        let values = transform(*row).map(|value| sample(value, CONST_BITS + PASS_BITS + 3));
-        target[..8].copy_from_slice(&values);
+        target[..8].copy_from_slice(&row.map(|value| sample(value.into())));
     }
 }
 
@@ -77,11 +82,10 @@ pub(super) fn fill(out: &mut [u8], stride: usize, value: u8) {
     out.chunks_mut(stride).take(8).for_each(|row| row[..8].fill(value));
 }
 
-/// Rounds a value to a sample. Samples are centered at 128.
+/// Limits a value to a sample. Samples are centered at 128.
 #[inline(always)]
-fn sample(value: i32, shift: u32) -> u8 {
-    let rounded = value.wrapping_add(1 << (shift - 1)) >> shift;
-    rounded.saturating_add(128).clamp(0, 255) as u8
+fn sample(value: i32) -> u8 {
+    (value + 128).clamp(0, 255) as u8
 }
 
 #[cfg(test)]
