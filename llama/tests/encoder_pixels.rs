@@ -73,3 +73,50 @@ fn padded_images_are_centered_between_borders_of_mean_color() {
         assert_eq!(found[0].data[..3], color);
     }
 }
+
+/// Returns the recorded image of a case: noise, as `noise` in `tests/tools/record_pixels.py`.
+fn noise(case: u64, width: u32, height: u32) -> RgbImage {
+    let byte = |i: u64| {
+        let mut hash = (i + case * 1_000_003).wrapping_mul(2_654_435_761) & 0xffff_ffff;
+        hash ^= hash >> 15;
+        hash = hash.wrapping_mul(2_246_822_519) & 0xffff_ffff;
+        (hash >> 13) as u8
+    };
+    RgbImage {
+        width,
+        height,
+        data: (0..u64::from(width * height * 3)).map(byte).collect(),
+    }
+}
+
+/// Returns the CRC-32 of zlib.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+    !bytes.iter().fold(!0, |crc: u32, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| step(crc))
+    })
+}
+
+/// The parts of images from 1 x 1 to 8192 x 16 pixels equal those of the published preprocessing, byte for byte.
+#[test]
+fn pixels_of_parts_match_published_preprocessing() {
+    let text = std::fs::read_to_string(data_dir().join("media/parts.txt")).unwrap();
+    let (mut n, mut failures) = (0, Vec::new());
+    for name in ["gemma3", "internvl", "mlp", "pixtral", "qwen2vl_merger"] {
+        let encoder = encoder(name);
+        for line in text.lines().filter(|line| line.split(' ').next() == Some(name)) {
+            let numbers: Vec<u32> = line.split(' ').skip(1).map(|word| word.parse().unwrap()).collect();
+            let [case, width, height, n_parts, digest] = numbers[..] else {
+                panic!("{line}")
+            };
+            let found = parts(&encoder, &noise(case.into(), width, height));
+            let pixels: Vec<u8> = found.iter().flat_map(|part| part.data.iter().copied()).collect();
+            if (found.len() as u32, crc32(&pixels)) != (n_parts, digest) {
+                failures.push(format!("{line}: {} parts", found.len()));
+            }
+            n += 1;
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+    assert_eq!(n, 110);
+}

@@ -7,6 +7,8 @@
 some sizes by columns first, which rounds differently; all versions before resize by rows first.
 `images.bin`: encoded images of all color types, and their pixels after `exif_transpose` and `convert("RGB")`.
 `samplings.bin`: JPEG images of all common samplings in small and odd sizes, and the CRC-32 of their pixels.
+`parts.txt`: for the encoders of `tests/data/encoders` and images of noise, the number of parts and the CRC-32 of their pixels, as
+the image processors of transformers that use Pillow compute them. Images with sides above 200 to 1 are recorded for encoders of squares.
 `audio.bin`: encoded audio and the average of its channels, as 16-bit integers.
 `mels.bin`: log-mel spectrograms of a computed signal. The extractors run in float64.
 """
@@ -210,6 +212,45 @@ def samplings():
     return bytes(out)
 
 
+PART_SIZES = [(1, 1), (2, 1), (1, 2), (3, 5), (16, 16), (48, 48), (47, 49), (100, 75), (75, 100), (112, 112), (300, 150), (150, 300),
+              (333, 500), (640, 480), (481, 641), (1000, 10), (10, 1000), (1200, 90), (90, 1200), (2048, 16), (8192, 48), (8192, 16), (16, 8192)]
+
+
+def parts():
+    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+    from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+    from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+    raw = dict(do_rescale=False, do_normalize=False, do_convert_rgb=False)
+    square = lambda side: dict(height=side, width=side)
+    processors = dict(
+        gemma3=Gemma3ImageProcessorPil(size=square(112), **raw),
+        internvl=GotOcr2ImageProcessorPil(crop_to_patches=True, min_patches=1, max_patches=12, size=square(48), **raw),
+        mlp=LlavaImageProcessorPil(do_pad=True, size=dict(shortest_edge=48), crop_size=square(48), image_mean=[0.5, 0.45, 0.4], **raw),
+        pixtral=PixtralImageProcessorPil(size=dict(longest_edge=144), patch_size=square(16), **raw),
+        qwen2vl_merger=Qwen2VLImageProcessorPil(patch_size=8, merge_size=2, size=dict(shortest_edge=8 * 256, longest_edge=4096 * 256), **raw),
+    )
+    lines = []
+    for name, processor in processors.items():
+        for case, (w, h) in enumerate(PART_SIZES):
+            if name in ('pixtral', 'qwen2vl_merger') and max(w, h) > 200 * min(w, h):
+                continue
+            if name == 'pixtral' and max(w, h) > 144 * min(w, h):
+                continue  # The processor computes a side of 0.
+            image = Image.fromarray(noise(case, w * h * 3).reshape(h, w, 3))
+            got = processor(images=[image], return_tensors='np')
+            pixels = np.asarray(got['pixel_values'])
+            if name == 'qwen2vl_merger':
+                # Rows of patches in blocks of 2 x 2, each with its channels and two equal frames.
+                _, rows, columns = got['image_grid_thw'][0]
+                pixels = pixels.reshape(rows // 2, columns // 2, 2, 2, 3, 2, 8, 8)[:, :, :, :, :, 0]
+                pixels = pixels.transpose(4, 0, 2, 5, 1, 3, 6).reshape(1, 3, rows * 8, columns * 8)
+            parts = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)).round().astype(np.uint8)
+            lines.append(f'{name} {case} {w} {h} {len(parts)} {zlib.crc32(parts.tobytes())}\n')
+    return ''.join(lines).encode()
+
+
 def images():
     out = bytearray()
     small = Image.fromarray(picture(11, 6, 3))
@@ -293,9 +334,9 @@ def mels():
 
 
 if __name__ == '__main__':
-    for name, make in dict(resized=resized, images=images, samplings=samplings, audio=audio, mels=mels).items():
+    for name, make in dict(resized=resized, images=images, samplings=samplings, parts=parts, audio=audio, mels=mels).items():
         if len(sys.argv) > 2 and name not in sys.argv[2:]:
             continue
         data = make()
-        open(f'{sys.argv[1]}/{name}.bin', 'wb').write(data)
+        open(f'{sys.argv[1]}/{name}.{"txt" if name == "parts" else "bin"}', 'wb').write(data)
         print(name, len(data))
