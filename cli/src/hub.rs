@@ -44,6 +44,17 @@ impl HubArgs {
             None => Err(no_file(given)),
         }
     }
+
+    /// Returns the projector file at this path, or the projector of the model with this name.
+    pub fn projector_of(&self, given: &Path) -> Outcome<PathBuf> {
+        if given.try_exists().unwrap_or(true) {
+            return Ok(given.to_owned());
+        }
+        match given.to_str().and_then(Name::meant) {
+            Some(name) => Hub::new(self)?.projector(&name),
+            None => Err(no_file(given)),
+        }
+    }
 }
 
 /// Maximum number of files of a directory that are compared with a mistyped name.
@@ -96,6 +107,12 @@ impl Hub {
     pub fn model(&self, name: &Name) -> Outcome<PathBuf> {
         let _stop = interrupt::listen();
         Ok(self.0.model(name)?)
+    }
+
+    /// Returns the projector of the model, downloading it unless it is cached.
+    pub fn projector(&self, name: &Name) -> Outcome<PathBuf> {
+        let _stop = interrupt::listen();
+        Ok(self.0.projector(name)?)
     }
 
     /// Downloads the latest version of the model, reusing cached files.

@@ -8,21 +8,26 @@ use engine::model::{MediaUse, Model};
 use llama::parts::{MediaProjector, SoundError};
 use tracing::warn;
 
-use crate::args::{LoadArgs, PrecisionArg, ProjectorArgs};
+use crate::args::{HubArgs, LoadArgs, PrecisionArg, ProjectorArgs};
 use crate::failure::{Failure, Outcome};
 use crate::{declared, input};
 
-/// Loads the projector of a language model on the devices of the model: the file of `--mmproj`, or the file
+/// Loads the projector of a language model, by default on the devices of the model: that of `--mmproj`, or the file
 /// `mmproj*.gguf` in the directory of the model. Returns `None` if neither exists, or if the file in the directory
 /// cannot be used with the model.
 pub fn projector(
     args: &ProjectorArgs,
+    hub: &HubArgs,
     load: &LoadArgs,
     precision: PrecisionArg,
     params: &ContextParams,
     language: &Model,
 ) -> Outcome<Option<MediaProjector>> {
     let open = |path: &Path| -> Outcome<Result<MediaProjector, SoundError>> {
+        let mut load = load.clone();
+        if args.mmproj_device.is_some() {
+            load.placement.device.clone_from(&args.mmproj_device);
+        }
         let mut load = load.params(precision, None)?;
         if let Some(file) = &args.mmproj_arch {
             load.archs.insert(0, declared::load_encoder(file)?);
@@ -37,8 +42,8 @@ pub fn projector(
             .map_err(|e| Failure::new(format_args!("--image-min-tokens, --image-max-tokens: {e}")))?;
         Ok(Ok(projector))
     };
-    if let Some(path) = &args.mmproj {
-        let opened = open(path)?.map_err(|e| Failure::new(format_args!("--mmproj: {e}")))?;
+    if let Some(given) = &args.mmproj {
+        let opened = open(&hub.projector_of(given)?)?.map_err(|e| Failure::new(format_args!("--mmproj: {e}")))?;
         return Ok(Some(opened));
     }
     let path = if args.no_mmproj || language.arch().media_use == MediaUse::None {

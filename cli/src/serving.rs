@@ -108,7 +108,14 @@ fn media_encoder(args: &ServingArgs, params: &mut ContextParams, model: &Model) 
         ..params.clone()
     };
     let precision = args.context.precision.mode;
-    let projector = images::projector(&media.projector, &args.load, precision, &encoder_params, model)?;
+    let projector = images::projector(
+        &media.projector,
+        &args.hub,
+        &args.load,
+        precision,
+        &encoder_params,
+        model,
+    )?;
     let Some(projector) = projector else {
         if media.has_sources() {
             let model = model.path().display();

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use media::Limits;
 
+use super::placement::{DeviceList, device_list};
+
 /// Help heading of the options.
 const MEDIA: &str = "Images and audio";
 
@@ -12,13 +14,18 @@ const MEDIA: &str = "Images and audio";
 #[derive(Clone, Debug, Default, Args)]
 pub struct ProjectorArgs {
     /// Projector for images or audio (-mm) [default: mmproj*.gguf next to the model]
+    ///
+    /// A model name, such as user/repo:Q4_K_M, stands for the projector in its repository.
     #[arg(
         long,
-        value_name = "FILE",
+        value_name = "FILE|NAME",
         overrides_with = "no_mmproj",
         help_heading = MEDIA
     )]
     pub mmproj: Option<PathBuf>,
+    /// Devices of the projector (-mmdev), as for --device [default: --device]
+    #[arg(long, value_name = "LIST", value_parser = device_list, hide_short_help = true, help_heading = MEDIA)]
+    pub mmproj_device: Option<DeviceList>,
     /// Declaration FILE.rs of the projector's encoder [default: the built-in encoder]
     #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = MEDIA)]
     pub mmproj_arch: Option<PathBuf>,

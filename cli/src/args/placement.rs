@@ -148,7 +148,8 @@ impl DeviceList {
     }
 }
 
-fn device_list(text: &str) -> Result<DeviceList, String> {
+/// Parses device names, separated by commas.
+pub fn device_list(text: &str) -> Result<DeviceList, String> {
     // llama.cpp's name for the CPU alone.
     let text = if text == "none" { "cpu" } else { text };
     let names: Vec<_> = text.split(',').map(|name| name.trim().to_owned()).collect();

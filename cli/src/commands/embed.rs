@@ -226,7 +226,14 @@ fn image_inputs(args: &EmbedArgs, model: &Model) -> Outcome<Vec<MediaPrompt>> {
         precision: args.precision.mode.into(),
         ..defaults
     };
-    let projector = images::projector(&args.projector, &args.load, args.precision.mode, &params, model)?;
+    let projector = images::projector(
+        &args.projector,
+        &args.hub,
+        &args.load,
+        args.precision.mode,
+        &params,
+        model,
+    )?;
     let missing = "--image needs a projector: pass it with --mmproj, or put it next to the model as mmproj*.gguf";
     let mut projector = projector.ok_or_else(|| Failure::new(missing))?;
     let input = |file: &PathBuf| {

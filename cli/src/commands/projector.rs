@@ -32,7 +32,7 @@ pub struct ProjectorSummary {
 }
 
 impl ProjectorPlan {
-    /// Plans the projector of a model that reads media: the file of `--mmproj`, or the file next to the model. A file
+    /// Plans the projector of a model that reads media: that of `--mmproj`, or the file next to the model. A file
     /// next to the model that is not a projector is ignored.
     pub fn of(
         args: &PlanArgs,
@@ -43,7 +43,12 @@ impl ProjectorPlan {
         if args.no_mmproj || language.arch.media_use == MediaUse::None {
             return Ok(None);
         }
-        let Some(path) = args.mmproj.clone().or_else(|| images::projector_next_to(file)) else {
+        let given = args
+            .mmproj
+            .as_deref()
+            .map(|given| args.hub.projector_of(given))
+            .transpose()?;
+        let Some(path) = given.or_else(|| images::projector_next_to(file)) else {
             return Ok(None);
         };
         let planned = Gguf::open_header(&path)

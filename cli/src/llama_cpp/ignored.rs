@@ -69,7 +69,7 @@ const IGNORED: &[Group] = &[
         &[
             "--cpu-mask", "--cpu-range", "--cpu-strict", "--prio", "--poll", "--cpu-mask-batch", "--cpu-range-batch",
             "--cpu-strict-batch", "--prio-batch", "--poll-batch", "--ctx-checkpoints", "--rpc", "--lazy-mode", "--numa",
-            "--lookup-cache-static", "--lookup-cache-dynamic", "--mmproj-url", "--mmproj-device",
+            "--lookup-cache-static", "--lookup-cache-dynamic", "--mmproj-url",
             "--video-fps", "--video-timestamp-interval",
             "--video-ffmpeg-dir", "--threads-draft", "--threads-batch-draft", "--cpu-mask-draft", "--cpu-range-draft",
             "--cpu-strict-draft", "--prio-draft", "--poll-draft", "--cpu-mask-batch-draft", "--cpu-range-batch-draft",

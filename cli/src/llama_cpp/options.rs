@@ -124,6 +124,7 @@ pub const ACCEPTED: &[CompatOption] = &[
     flag("-cb --cont-batching", "", "", "--cont-batching"),
     flag("-nocb --no-cont-batching", "", "", "--cont-batching"),
     flag("-mm --mmproj", "mmproj.gguf", "", "--mmproj"),
+    flag("-mmdev --mmproj-device", "cpu", "", "--mmproj-device"),
     flag("--no-mmproj --no-mmproj-auto", "", "", "--no-mmproj"),
     flag("--image-min-tokens", "64", "LLAMA_ARG_IMAGE_MIN_TOKENS", "--image-min-tokens"),
     flag("--image-max-tokens", "256", "LLAMA_ARG_IMAGE_MAX_TOKENS", "--image-max-tokens"),

@@ -64,7 +64,6 @@ pub const UNSUPPORTED: &[UnsupportedOptions] = &[
         "-mmu --mmproj-url", "--mmproj-auto", "--mmproj-offload", "--no-mmproj-offload",
         "--video", "--video-fps",
         "--video-timestamp-interval", "--video-ffmpeg-dir", "--tts-lang", "--tts-speaker-file",
-        "-mmdev --mmproj-device",
     ], "not supported with --mmproj"),
     no(&["--rpc"], "remote devices are not supported"),
     no(&["-lzm --lazy-mode"], "mapped pages are always read on first use"),

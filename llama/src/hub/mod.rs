@@ -149,6 +149,30 @@ impl Hub {
         }
     }
 
+    /// Returns the projector of the model, downloading it unless it is cached. The model itself is not downloaded.
+    ///
+    /// # Errors
+    /// [`HubError`] if the hub does not have the projector or the download fails.
+    pub fn projector(&self, name: &Name) -> HubResult<PathBuf> {
+        if let Some(entry) = self.cache.find(name)
+            && let Some(projector) = &entry.projector
+            && self.verify(&entry)?
+        {
+            return Ok(projector.clone());
+        }
+        if self.offline {
+            return Err(offline(name));
+        }
+        let listing = listing::of(&self.client, name, &self.cancel)?;
+        let paths: Vec<&str> = listing.files.iter().map(|f| f.path.as_str()).collect();
+        // A repository can have projectors without models.
+        let models = select::files(name, &paths);
+        let first = models.map_or("", |models| models[0]);
+        let missing = || HubError::new(format_args!("{name}: the repository has no projector (mmproj*.gguf)"));
+        let projector = select::projector(first, &paths).ok_or_else(missing)?;
+        self.model(&name.clone().with_file(projector))
+    }
+
     /// Downloads the latest version of the model and of its projector, reusing cached files.
     ///
     /// # Errors

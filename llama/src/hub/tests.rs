@@ -575,7 +575,12 @@ fn projector_is_downloaded_and_removed_with_its_model() {
         Reply::Bytes(file(request, &found.1))
     });
     let hub = hub_at(&server.address, &dir);
+    // The projector alone.
+    let alone = hub.projector(&name("u/r:Q8_0")).unwrap();
+    assert_eq!(std::fs::read(&alone).unwrap(), content(2));
+    assert!(hub.cache.find(&name("u/r:Q8_0")).is_none());
     let path = hub.pull(&name("u/r:Q8_0")).unwrap();
+    assert_eq!(hub.projector(&name("u/r:Q8_0")).unwrap(), alone);
     let projector = path.with_file_name("mmproj-F16.gguf");
     assert_eq!(std::fs::read(&projector).unwrap(), content(2));
     assert!(!path.with_file_name("mmproj-F32.gguf").exists());

@@ -152,7 +152,7 @@ fn projector(args: &RunArgs, params: &mut ContextParams, model: &Model) -> Outco
         return Ok(None);
     }
     let precision = args.context.precision.mode;
-    let projector = images::projector(&media.projector, &args.load, precision, params, model)?;
+    let projector = images::projector(&media.projector, &args.hub, &args.load, precision, params, model)?;
     let Some(projector) = projector else {
         return Err(Failure::new(
             "--image and --audio need a projector: pass it with --mmproj, or put it next to the model as mmproj*.gguf",
