@@ -107,11 +107,10 @@ struct Slot;
 
 impl Slot {
     fn take() -> Option<Slot> {
-        let slot = (DOWNLOADS.fetch_add(1, Ordering::Relaxed) < MAX_DOWNLOADS).then_some(Slot);
-        if slot.is_none() {
-            DOWNLOADS.fetch_sub(1, Ordering::Relaxed);
-        }
-        slot
+        let is_free = DOWNLOADS.fetch_add(1, Ordering::Relaxed) < MAX_DOWNLOADS;
+        // A slot that is not returned frees its place again.
+        let slot = Slot;
+        is_free.then_some(slot)
     }
 }
 
