@@ -194,7 +194,7 @@ fn published_rows(encoder: &str, n_samples: usize) -> usize {
     let chunk = 80;
     let n_frames = n_samples.div_ceil(HOP);
     match encoder {
-        "qwen2a" => {
+        "qwen2a" | "musicflamingo" => {
             let whole = n_frames / chunk;
             let of = |n: usize| n.div_ceil(2) / 2;
             whole * of(chunk) + of(n_frames % chunk)

@@ -99,6 +99,15 @@ impl Scaling<'_> {
     }
 }
 
+/// Returns an error if heads have more rotated elements than any model.
+fn check_rotated(config: &Config, n_rot: usize) -> Result<(), CheckpointError> {
+    if n_rot <= MAX_ROT {
+        return Ok(());
+    }
+    let text = format!("heads have {n_rot} rotated elements; the maximum is {MAX_ROT}");
+    Err(CheckpointError::config(config.path(), text))
+}
+
 /// Writes the keys of the scaling of a configuration, and returns its frequency factors.
 pub fn scaling(
     config: &Config,
@@ -107,10 +116,7 @@ pub fn scaling(
     freq_base: f64,
     metadata: &mut Metadata,
 ) -> Result<Factors, CheckpointError> {
-    if n_rot > MAX_ROT {
-        let text = format!("heads have {n_rot} rotated elements; the maximum is {MAX_ROT}");
-        return Err(CheckpointError::config(config.path(), text));
-    }
+    check_rotated(config, n_rot)?;
     let paths = ["rope_parameters.full_attention", "rope_parameters", "rope_scaling"];
     let json = paths
         .into_iter()

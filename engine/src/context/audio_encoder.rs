@@ -167,7 +167,7 @@ impl AudioEncoder {
     }
 }
 
-/// Returns the minimum number of positions, up to `n`, for which `has_row` is true. It is true for `n` and for all
+/// Returns the minimum number of positions, up to `n`, with a true `has_row`. It is true for `n` and for all
 /// numbers above the minimum. Each call builds a graph, and the minimum is small: the search goes up in powers of 2.
 fn least(n: usize, has_row: impl Fn(usize) -> bool) -> usize {
     let powers = std::iter::successors(Some(1_usize), |power| power.checked_mul(2));
