@@ -250,7 +250,10 @@ fn bad_images_are_refused_with_position_and_limit() {
         );
         assert_eq!(error["param"], "messages[1].content");
     }
-    let many = server.refused(CHAT, &chat(&[0; 33], "what"), 400);
+    let small = format!("data:image/bmp;base64,{}", STANDARD.encode(bitmap(8, 0)));
+    let parts = vec![json!({"type": "image_url", "image_url": {"url": small}}); 33];
+    let many = json!({"messages": [{"role": "user", "content": parts}]});
+    let many = server.refused(CHAT, &many, 400);
     assert!(
         many["message"].as_str().unwrap().contains("the limit is 32 images"),
         "{many}"
