@@ -18,7 +18,7 @@ pub struct ProjectorArgs {
     /// A model name, such as user/repo:Q4_K_M, stands for the projector in its repository.
     #[arg(
         long,
-        value_name = "FILE|NAME",
+        value_name = "FILE",
         overrides_with = "no_mmproj",
         help_heading = MEDIA
     )]
