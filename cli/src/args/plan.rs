@@ -32,7 +32,7 @@ pub struct PlanArgs {
     /// Projector for images or audio (-mm) [default: mmproj*.gguf next to the model]
     ///
     /// A model name, such as user/repo:Q4_K_M, stands for the projector in its repository.
-    #[arg(long, value_name = "FILE|NAME", overrides_with = "no_mmproj")]
+    #[arg(long, value_name = "FILE", overrides_with = "no_mmproj")]
     pub mmproj: Option<PathBuf>,
     /// Plan without a projector
     #[arg(long, overrides_with = "mmproj")]
