@@ -101,9 +101,7 @@ fn damaged(name: &str, tensor: &str, at: usize, bytes: &[u8]) -> String {
     let found = tensors.iter().find(|t| t.name == tensor).unwrap();
     file[found.data.start + at..][..bytes.len()].copy_from_slice(bytes);
     fs::write(directory.path().join("model.safetensors"), file).unwrap();
-    let error = convert_as(directory.path(), OutputType::Auto)
-        .err()
-        .expect("the scale is invalid");
+    let error = convert_as(directory.path(), OutputType::Auto).expect_err("the scale is invalid");
     let message = error.to_string();
     // A tensor that is computed when it is read has the same error.
     let set = open_model(directory.path(), archs::ALL).unwrap();
