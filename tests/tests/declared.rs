@@ -403,7 +403,7 @@ fn fixtures_have_equal_tables_and_graphs() {
 }
 
 /// Tokens of the compared graphs of encoders: squares of blocks.
-const N_PATCHES: [usize; 2] = [16, 576];
+const N_PATCHES: [usize; 2] = [144, 576];
 
 #[test]
 fn test_models_have_equal_tables_and_graphs() {
