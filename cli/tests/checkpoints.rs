@@ -259,6 +259,13 @@ fn models_dir_serves_checkpoints() {
     // A repaired checkpoint is listed without a restart.
     std::fs::write(directory.join("broken/config.json"), config).unwrap();
     assert_eq!(statuses(), ["broken unloaded", "llama unloaded", "small unloaded"]);
+    assert!(
+        server
+            .said
+            .contains("serving llama.gguf instead of the checkpoint llama"),
+        "{}",
+        server.said
+    );
     server.signal(libc::SIGTERM);
     let (code, said) = server.end();
     assert_eq!(code, Some(0), "{said}");

@@ -14,7 +14,7 @@ pub struct Serving {
     pub child: Child,
     err: BufReader<std::process::ChildStderr>,
     /// Stderr output before the server listened.
-    said: String,
+    pub said: String,
     pub address: String,
 }
 

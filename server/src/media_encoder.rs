@@ -200,7 +200,7 @@ fn lock(cache: &Mutex<RowCache>) -> MutexGuard<'_, RowCache> {
 
 /// Runs the work on a file. A panic, such as one of a decoder, ends the request but not the thread.
 fn caught<T>(work: impl FnOnce() -> T) -> ApiResult<T> {
-    // The buffers of the encoder are written anew for each file.
+    // The next file overwrites the buffers of the encoder, so a panic leaves no invalid state.
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| ApiError::server("internal error: encoding a file panicked"))
 }
 

@@ -20,9 +20,11 @@ pub(crate) struct Family {
     pub text_optional: &'static [&'static str],
     /// Tensors of the language model that have a bias.
     pub text_biases: &'static [&'static str],
+    /// Matrices in the layers of the encoder have bounds.
+    pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 13] = [
+pub(crate) const FAMILIES: [Family; 14] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -45,6 +47,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
         without_bias: &[],
         text_optional: &[],
         text_biases: &[],
+        has_bounds: false,
     },
     Family {
         name: "idefics3",
@@ -63,6 +66,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
         without_bias: &["mm.model.fc"],
         text_optional: &[],
         text_biases: &[],
+        has_bounds: false,
     },
     // The image is not a square, nor are its sides multiples of a window.
     Family {
@@ -83,6 +87,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
         without_bias: &["v.patch_embd"],
         text_optional: &[],
         text_biases: &["attn_q", "attn_k", "attn_v"],
+        has_bounds: false,
     },
     Family {
         name: "qwen2.5vl_merger",
@@ -102,6 +107,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
         without_bias: &["v.patch_embd"],
         text_optional: &[],
         text_biases: &["attn_q", "attn_k", "attn_v"],
+        has_bounds: false,
     },
     Family {
         name: "qwen3vl_merger",
@@ -121,6 +127,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
         without_bias: &[],
         text_optional: &[],
         text_biases: &[],
+        has_bounds: false,
     },
     // No features for the first layers, gated delta nets, and partial rotation.
     Family {
@@ -149,6 +156,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
         without_bias: &[],
         text_optional: &["attn_qkv"],
         text_biases: &[],
+        has_bounds: false,
     },
     Family {
         name: "pixtral",
@@ -160,6 +168,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
         without_bias: WITHOUT_BIAS,
         text_optional: &[],
         text_biases: &[],
+        has_bounds: false,
     },
     Family {
         name: "internvl",
@@ -171,6 +180,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
         without_bias: &[],
         text_optional: &[],
         text_biases: &["attn_q", "attn_k", "attn_v"],
+        has_bounds: false,
     },
     Family {
         name: "lfm2",
@@ -190,6 +200,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
         without_bias: &[],
         text_optional: &[],
         text_biases: &[],
+        has_bounds: false,
     },
     Family {
         name: "mlp",
@@ -201,6 +212,35 @@ pub(crate) const FAMILIES: [Family; 13] = [
         without_bias: &["v.patch_embd"],
         text_optional: &[],
         text_biases: &[],
+        has_bounds: false,
+    },
+    // Rows see each other in layers with windows. The last two layers have no keys of their own.
+    Family {
+        name: "gemma4v",
+        encoder: "gemma4v",
+        encoder_sizes: &[],
+        text: "gemma4",
+        image: [120, 72],
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 2.0),
+            ("head_dim", 32.0),
+            ("head_dim_v", 32.0),
+            ("head_dim_swa", 16.0),
+            ("head_dim_v_swa", 16.0),
+            ("n_rot_swa", 16.0),
+            ("n_layer", 4.0),
+            ("n_sharing", 2.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+            ("n_swa", 20.0),
+            ("n_pl", 0.0),
+        ],
+        without_bias: WITHOUT_BIAS,
+        text_optional: &["attn_v", "layer_output_scale"],
+        text_biases: &[],
+        has_bounds: true,
     },
     Family {
         name: "lightonocr",
@@ -212,6 +252,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
         without_bias: WITHOUT_BIAS,
         text_optional: &[],
         text_biases: &[],
+        has_bounds: false,
     },
     Family {
         name: "paddleocr",
@@ -223,6 +264,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
         without_bias: &[],
         text_optional: &[],
         text_biases: &[],
+        has_bounds: false,
     },
     Family {
         name: "glm4v",
@@ -246,6 +288,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
         ],
         text_optional: &[],
         text_biases: &["attn_q", "attn_k", "attn_v"],
+        has_bounds: false,
     },
 ];
 

@@ -4,7 +4,7 @@
     python tests/tools/record_pixels.py tests/data/media
 
 `resized.bin`: CRC-32 of 10,000 resized images, whose sizes and pixels are functions of their number. Pillow 13 resizes
-some sizes by columns first, which rounds differently; all versions before resize by rows first.
+some sizes by columns first, which rounds differently; versions before do this only for heights above 100 widths.
 `images.bin`: encoded images of all color types, and their pixels after `exif_transpose` and `convert("RGB")`.
 `samplings.bin`: JPEG images of all common samplings in small and odd sizes, and the CRC-32 of their pixels.
 `parts.txt`: for the encoders of `tests/data/encoders` and images of noise, the number of parts and the CRC-32 of their pixels, as

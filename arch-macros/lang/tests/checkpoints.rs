@@ -292,14 +292,22 @@ fn layers_of_multi_token_prediction_have_names_of_their_own() {
         (source("attn_norm").origins[0].name.as_str(), source("attn_norm").mtp),
         ("model.layers.{}.input_layernorm", false)
     );
-    for (instead, expected) in [
-        ("attn_norm <- \"mtp.fc\";", "attn_norm: `attn_norm` has two sources"),
+    let of_layer = "attn_norm <- \".input_layernorm\" plus 1;";
+    let of_mtp = "eh_proj <- \"mtp.fc\";";
+    for (changes, expected) in [
         (
-            "eh_proj <- \"mtp.fc.{}\";",
+            [(of_layer, ""), (of_mtp, "attn_norm <- \"mtp.fc\";")],
+            "attn_norm: `attn_norm` is not only in layers of multi-token prediction, as sources in `mtp` are",
+        ),
+        (
+            [(of_layer, of_layer), (of_mtp, "eh_proj <- \"mtp.fc.{}\";")],
             "\"mtp.fc.{}\": \"mtp.fc.{}\" has 1 `{}`, expected 0: one for the layer, and one for a stack",
         ),
     ] {
-        let faults = compiled(&text.replacen("eh_proj <- \"mtp.fc\";", instead, 1)).unwrap_err();
+        let changed = changes
+            .iter()
+            .fold(text.clone(), |text, (from, to)| text.replacen(from, to, 1));
+        let faults = compiled(&changed).unwrap_err();
         let shown: Vec<String> = faults.iter().map(common::shown).collect();
         assert!(shown.iter().any(|fault| fault == expected), "{shown:?}");
     }

@@ -78,7 +78,7 @@ pub struct ServedMediaArgs {
     /// Memory for encoded images and audio in MiB; a repeated file is not encoded again
     #[arg(long, value_name = "MIB", default_value_t = 256, hide_short_help = true, help_heading = MEDIA, value_parser = clap::value_parser!(u32).range(..=1 << 20))]
     pub media_cache: u32,
-    /// Maximum size of an image or audio file in MiB; the files of a request may have twice as much together
+    /// Maximum size of an image or audio file in MiB; the files of a request may total twice as much
     #[arg(long, value_name = "MIB", default_value_t = 20, hide_short_help = true, help_heading = MEDIA, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub media_max_mib: u32,
     /// Directory whose files requests may name with `file:` URLs, if the model has a projector

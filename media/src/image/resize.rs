@@ -1,4 +1,4 @@
-//! Pillow's resampling on bytes: separable filters in fixed point, rows first.
+//! Pillow's resampling on bytes: separable filters in fixed point.
 
 use super::RgbImage;
 
@@ -99,6 +99,14 @@ const HALF: i32 = 1 << (PRECISION_BITS - 1);
 /// Resizes an image to `width` x `height` pixels, byte for byte as Pillow's `Image.resize`. A side of 0 counts as 1.
 pub fn resize(image: &RgbImage, width: u32, height: u32, filter: Filter) -> RgbImage {
     let (width, height) = (width.max(1), height.max(1));
+    if reduces_height_first(image, height) {
+        let reduced = resize_height(image, height, filter);
+        return if width == image.width {
+            reduced
+        } else {
+            resize_width(&reduced, width, filter)
+        };
+    }
     let mut resized = None;
     if width != image.width {
         resized = Some(resize_width(image, width, filter));
@@ -107,6 +115,11 @@ pub fn resize(image: &RgbImage, width: u32, height: u32, filter: Filter) -> RgbI
         resized = Some(resize_height(resized.as_ref().unwrap_or(image), height, filter));
     }
     resized.unwrap_or_else(|| image.clone())
+}
+
+/// Returns true if Pillow resizes the columns of an image before its rows. The order affects the rounding.
+fn reduces_height_first(image: &RgbImage, height: u32) -> bool {
+    u64::from(image.height) > 100 * u64::from(image.width) && height < image.height
 }
 
 /// Extends the shorter side of an image by borders of one color, and resizes the square. The border after the image is

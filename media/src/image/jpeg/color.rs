@@ -14,7 +14,7 @@ pub(super) enum ColorSpace {
 }
 
 impl ColorSpace {
-    /// Returns the meaning of the channels, which files tell by their segments and by the names of the channels.
+    /// Returns the meaning of the channels, which follows from the segments and the names of the channels.
     pub fn of(frame: &Frame, has_jfif: bool, transform: Option<u8>) -> ColorSpace {
         let ids: Vec<u8> = frame.components.iter().map(|c| c.id).collect();
         match (ids.len(), transform) {
