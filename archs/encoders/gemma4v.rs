@@ -25,7 +25,7 @@ arch_macros::encoder! {
         patch_embd:    linear "v.patch_embd"           [3 * patch_size * patch_size -> n_embd];
         position_embd: raw    "v.position_embd.weight" [n_embd, n_pos, 2];
         use standardized;
-        proj:          linear "mm.input_projection"    [n_embd -> n_out];
+        proj: linear "mm.input_projection" [n_embd -> n_out];
 
         layer {
             use gemma_block;
