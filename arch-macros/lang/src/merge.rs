@@ -46,7 +46,8 @@ pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
 
 /// Returns the child's models and the inherited models that it does not replace.
 fn merge_models(inherited: Vec<ModelDecl>, mut own: Vec<ModelDecl>) -> Vec<ModelDecl> {
-    let kept = inherited.into_iter().filter(|m| !own.iter().any(|o| o.name == m.name));
+    let replaced = |m: &ModelDecl| own.iter().any(|o| o.name.value() == m.name.value());
+    let kept = inherited.into_iter().filter(|m| !replaced(m));
     let kept: Vec<ModelDecl> = kept.map(|m| ModelDecl { inherited: true, ..m }).collect();
     own.extend(kept);
     own

@@ -43,7 +43,7 @@ impl Checker<'_> {
             [arg] => text_of(arg),
             _ => None,
         };
-        let found = name.and_then(|name| self.models.iter_mut().find(|m| m.name == *name));
+        let found = name.and_then(|name| self.models.iter_mut().find(|m| m.name.value() == name.value()));
         let (Some(name), Some(model)) = (name, found) else {
             return self.unknown_model(at, name);
         };
