@@ -12,7 +12,7 @@ use engine::vocab::Vocab;
 use serde_json::json;
 
 use crate::args::values::{positive, threads};
-use crate::args::{CacheTypeArgs, HubArgs, LoadArgs, PrecisionArgs};
+use crate::args::{CacheTypeArgs, HubArgs, LoadArgs, ModelArgs, PrecisionArgs};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::loading::{no_context, warn_of_threads};
@@ -32,12 +32,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(args_override_self = true, after_help = NOTES)]
 pub struct CvectorArgs {
-    /// GGUF file or model name
-    #[arg(value_name = "MODEL", required_unless_present_any = ["model", "hf_repo", "model_url"], conflicts_with = "model")]
-    pub first: Option<PathBuf>,
-    /// GGUF file or model name; replaces MODEL
-    #[arg(short, long, value_name = "FILE")]
-    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Prompts to move towards, one per line
     #[arg(long, value_name = "FILE", alias = "positive-file")]
     pub positive: PathBuf,
@@ -94,8 +90,7 @@ type Pair = [Vec<Token>; 2];
 pub fn run(args: &CvectorArgs) -> Outcome {
     check_absent(&args.output, args.force)?;
     let prompts = prompt_pairs(args)?;
-    let given = args.first.as_deref().or(args.model.as_deref());
-    let path = args.hub.file(given)?.ok_or_else(|| Failure::new("no model given"))?;
+    let path = args.model.file(&args.hub)?;
     let model = args.load.load(&path, args.precision.mode, None)?;
     let of_model = |error: ContrastError| Failure::new(format_args!("{}: {error}", path.display()));
     let pairs = prompts

@@ -13,7 +13,7 @@ use serde_json::json;
 use tracing::warn;
 
 use crate::args::values::{positive, threads};
-use crate::args::{BatchSizeArgs, CacheTypeArgs, HubArgs, LoadArgs, PrecisionArgs};
+use crate::args::{BatchSizeArgs, CacheTypeArgs, HubArgs, LoadArgs, ModelArgs, PrecisionArgs};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::loading::{no_context, warn_of_threads};
@@ -29,14 +29,11 @@ Examples:
 
 /// Arguments of `llama imatrix`.
 #[derive(Debug, Args)]
-#[command(args_override_self = true, after_help = NOTES)]
+#[command(args_override_self = true, after_help = NOTES,
+          mut_arg("first", |arg| arg.required_unless_present_any(["merge", "show"])))]
 pub struct ImatrixArgs {
-    /// GGUF file or model name
-    #[arg(value_name = "MODEL", required_unless_present_any = ["model", "hf_repo", "model_url", "merge", "show"], conflicts_with = "model")]
-    pub first: Option<PathBuf>,
-    /// GGUF file or model name; replaces MODEL
-    #[arg(short, long, value_name = "FILE")]
-    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Calibration text; `-` reads standard input (may be repeated)
     #[arg(short, long, value_name = "FILE")]
     pub file: Vec<PathBuf>,
@@ -103,7 +100,7 @@ pub fn run(args: &ImatrixArgs) -> Outcome {
             .merge(&other)
             .map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))?;
     }
-    if args.first.is_none() && args.model.is_none() && !args.hub.names_a_model() {
+    if args.model.given().is_none() && !args.hub.names_a_model() {
         save(&args.output, &matrix)?;
     } else {
         matrix = collect(args, matrix)?;
@@ -143,8 +140,7 @@ fn collect(args: &ImatrixArgs, matrix: ImportanceMatrix) -> Outcome<ImportanceMa
     }
     let params = context_params(args);
     warn_of_threads(params.n_threads);
-    let given = args.first.as_deref().or(args.model.as_deref());
-    let path = args.hub.file(given)?.ok_or_else(|| Failure::new("no model given"))?;
+    let path = args.model.file(&args.hub)?;
     let model = args
         .load
         .load(&path, args.precision.mode, Some(params.memory(params.n_ctx)))?;

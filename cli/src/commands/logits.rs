@@ -12,7 +12,7 @@ use engine::gguf::logits::Logits;
 use engine::sample::Token;
 
 use crate::args::values::threads;
-use crate::args::{AdapterArgs, CacheTypeArgs, HubArgs, LoadArgs, PrecisionArgs, UbatchSizeArgs};
+use crate::args::{AdapterArgs, CacheTypeArgs, HubArgs, LoadArgs, ModelArgs, PrecisionArgs, UbatchSizeArgs};
 use crate::failure::{Failure, Outcome};
 use crate::input;
 use crate::loading::warn_of_threads;
@@ -21,12 +21,8 @@ use crate::loading::warn_of_threads;
 #[derive(Debug, Args)]
 #[command(args_override_self = true, group = clap::ArgGroup::new("sequence").required(true))]
 pub struct LogitsArgs {
-    /// GGUF file or model name
-    #[arg(value_name = "MODEL", required_unless_present_any = ["model", "hf_repo", "model_url"], conflicts_with = "model")]
-    pub first: Option<PathBuf>,
-    /// GGUF file or model name; replaces MODEL
-    #[arg(short, long, value_name = "FILE")]
-    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Token ids, separated by commas or whitespace
     #[arg(long, value_name = "IDS", group = "sequence")]
     pub tokens: Option<String>,
@@ -73,9 +69,7 @@ pub fn run(args: &LogitsArgs) -> Outcome {
         ..defaults
     };
     warn_of_threads(params.n_threads.max(params.n_threads_batch));
-    let model = args.first.iter().chain(&args.model).next();
-    let model = args.hub.file(model.map(PathBuf::as_path))?;
-    let model = model.ok_or_else(|| Failure::new("no model given"))?;
+    let model = args.model.file(&args.hub)?;
     let model = args
         .load
         .load(&model, args.precision.mode, Some(params.memory(tokens.len())))?;

@@ -7,7 +7,7 @@ use engine::context::ContextParams;
 use engine::measure::{Corpus, TaskKind};
 
 use crate::args::values::{positive, threads};
-use crate::args::{AdapterArgs, BatchSizeArgs, CacheTypeArgs, HubArgs, LoadArgs, PrecisionArgs};
+use crate::args::{AdapterArgs, BatchSizeArgs, CacheTypeArgs, HubArgs, LoadArgs, ModelArgs, PrecisionArgs};
 use crate::failure::{Failure, Outcome};
 
 /// Examples at the end of the help.
@@ -22,12 +22,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(args_override_self = true, after_help = NOTES)]
 pub struct PerplexityArgs {
-    /// GGUF file or model name
-    #[arg(value_name = "MODEL", required_unless_present_any = ["model", "hf_repo", "model_url"], conflicts_with = "model")]
-    pub first: Option<PathBuf>,
-    /// GGUF file or model name; replaces MODEL
-    #[arg(short, long, value_name = "FILE")]
-    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Text or tasks to measure with; `-` reads standard input
     #[arg(short, long, value_name = "FILE", alias = "binary-file")]
     pub file: Option<PathBuf>,
@@ -112,9 +108,7 @@ impl PerplexityArgs {
 
     /// Returns the file of the model.
     pub fn model(&self) -> Outcome<PathBuf> {
-        let given = self.first.as_deref().or(self.model.as_deref());
-        let file = self.hub.file(given)?;
-        file.ok_or_else(|| Failure::new("no model given"))
+        self.model.file(&self.hub)
     }
 
     /// Returns the path of the text.
