@@ -22,6 +22,19 @@ fn options() -> Options {
     }
 }
 
+fn calibration(text: &str) -> Calibration<'_> {
+    Calibration {
+        archs: archs::ALL,
+        load: LoadParams::default(),
+        text,
+        n_ctx: 64,
+        n_chunks: 3,
+        n_batch: 64,
+        n_threads: 2,
+        n_layers: 1,
+    }
+}
+
 fn written(source: &GgufSet, plan: &QuantizePlan, rounding: Option<&CalibratedRounding<'_>>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let file = QuantizedFile::new(source, plan, &[]).rounded_by(rounding);
@@ -36,20 +49,27 @@ fn calibration_in_one_or_many_passes_writes_the_same_file() {
     let source = GgufSet::from_file(file).unwrap();
     let plan = QuantizePlan::new(&source, &options()).unwrap();
     let text = "The ships sail on the wide sea. ".repeat(20);
-    let calibration = Calibration {
-        archs: archs::ALL,
-        load: LoadParams::default(),
-        text: &text,
-        n_ctx: 64,
-        n_chunks: 3,
-        n_batch: 64,
-        n_threads: 2,
-        n_layers: 1,
-    };
+    let calibration = calibration(&text);
     let rounding = || CalibratedRounding::new(&source, &plan, &calibration).unwrap();
     assert_eq!(rounding().n_tokens(), 3 * 64);
     let plain = written(&source, &plan, None);
     let calibrated = written(&source, &plan, Some(&rounding()));
     assert!(calibrated != plain && calibrated.len() == plain.len());
     assert!(calibrated == written(&source, &plan, Some(&rounding().with_max_bytes(1))));
+}
+
+/// Later tokens of a chunk need the caches of all layers, even if a pass collects the moments of the first layers.
+#[test]
+fn calibration_in_many_passes_reads_chunks_in_several_batches() {
+    let file = GgufFile::from_bytes("model.gguf", &tests::text_model("gpt2", None)).unwrap();
+    let source = GgufSet::from_file(file).unwrap();
+    let plan = QuantizePlan::new(&source, &options()).unwrap();
+    let text = "The ships sail on the wide sea. ".repeat(20);
+    let calibration = Calibration {
+        n_batch: 24,
+        ..calibration(&text)
+    };
+    let rounding = || CalibratedRounding::new(&source, &plan, &calibration).unwrap();
+    let one_pass = written(&source, &plan, Some(&rounding()));
+    assert!(one_pass == written(&source, &plan, Some(&rounding().with_max_bytes(1))));
 }

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::calibration::{Calibration, Decoding};
+use super::calibration::Calibration;
 use super::error::QuantizeError;
-use super::moments::{MatrixFactors, Moments, SharedMoments};
+use super::moments::{self, MatrixFactors, Moments, SharedMoments};
 use super::plan::{PlannedTensor, QuantizePlan};
 use super::role::{self, Role};
 use crate::context::DecodeError;
@@ -15,7 +15,7 @@ use crate::importance::InputObserver;
 use crate::measure::{Corpus, MeasureError, check_model, decode_step};
 use crate::model::{Model, TableRow};
 
-/// Maximum size of the moments in memory, unless those of a single matrix are larger.
+/// Maximum size of the moments in memory.
 const MAX_BYTES: usize = 1 << 30;
 
 /// Rounding with error feedback. The moments of as many tensors as fit in memory are collected in one pass over the
@@ -73,8 +73,8 @@ impl<'a> CalibratedRounding<'a> {
         tensor.is_encoded() && kernels::can_encode_rows(tensor.to) && role::role(&tensor.source) != Role::Embedding
     }
 
-    /// Sets the maximum size of the moments in memory, unless those of a single matrix are larger. Experts share a moment
-    /// if their own do not fit.
+    /// Sets the maximum size of the moments in memory. If those of a tensor do not fit, its experts share a moment, or
+    /// errors are compensated within ranges of columns only.
     #[must_use]
     pub fn with_max_bytes(self, max_bytes: usize) -> CalibratedRounding<'a> {
         CalibratedRounding { max_bytes, ..self }
@@ -115,13 +115,8 @@ impl<'a> CalibratedRounding<'a> {
             let (layer, kind) = role::split(&tensor.source);
             let shared = role::siblings(kind).first().copied().unwrap_or(kind);
             if inputs.insert((layer, shared)) {
-                let of_matrix = tensor.shape[0].saturating_pow(2).saturating_mul(size_of::<f32>());
-                let of_tensor = of_matrix.saturating_mul(tensor.n_matrices());
-                bytes = bytes.saturating_add(if of_tensor <= self.max_bytes {
-                    of_tensor
-                } else {
-                    of_matrix
-                });
+                let size = moments::Size::of(tensor.shape[0], tensor.n_matrices(), self.max_bytes);
+                bytes = bytes.saturating_add(size.bytes);
                 if bytes > self.max_bytes && !tensors.is_empty() {
                     break;
                 }
@@ -134,9 +129,11 @@ impl<'a> CalibratedRounding<'a> {
     /// Reads the text once.
     fn collect(&self, first: &PlannedTensor, progress: &mut dyn FnMut() -> bool) -> Result<Pass, QuantizeError> {
         let tensors = self.tensors_from(first);
-        let shared = SharedMoments::new(Moments::new(tensors.clone(), self.max_bytes));
+        // A chunk in several steps needs the caches of all layers.
+        let stops_early = self.corpus.n_ctx() <= self.calibration.n_batch;
+        let shared = SharedMoments::new(Moments::new(tensors.clone(), self.max_bytes, stops_early));
         let is_observed = |row: &TableRow| tensors.contains(&row.name);
-        let mut context = Decoding::new(&self.corpus, self.calibration).context(&self.model)?;
+        let mut context = self.calibration.context(&self.model, &self.corpus)?;
         let observer = InputObserver::new(&self.model, &is_observed, shared.clone());
         context.set_observer(Some(Box::new(observer)));
         for step in self.corpus.steps(self.calibration.n_batch, 0, false) {

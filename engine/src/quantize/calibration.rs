@@ -6,6 +6,7 @@ use kernels::GgmlType::F32;
 
 use super::error::QuantizeError;
 use crate::context::{Context, ContextParams};
+use crate::gguf::GgufSet;
 use crate::measure::Corpus;
 use crate::model::{LoadParams, Model, Registered};
 
@@ -30,31 +31,29 @@ pub struct Calibration<'a> {
     pub n_layers: usize,
 }
 
-/// Parameters of contexts that decode a text.
-pub(super) struct Decoding(ContextParams);
+impl Calibration<'_> {
+    /// Loads a model to decode the text with.
+    pub(super) fn load(&self, set: &GgufSet) -> Result<Arc<Model>, QuantizeError> {
+        let model = Model::from_set(set.clone(), self.archs, &self.load);
+        Ok(Arc::new(model.map_err(Box::new)?))
+    }
 
-impl Decoding {
-    /// Returns the parameters for a text.
-    pub fn new(corpus: &Corpus, calibration: &Calibration<'_>) -> Decoding {
-        let n_batch = calibration.n_batch;
-        let n_seq_max = corpus.n_parallel(n_batch);
-        Decoding(ContextParams {
+    /// Creates a context that decodes the steps of a corpus.
+    pub(super) fn context(&self, model: &Arc<Model>, corpus: &Corpus) -> Result<Context, QuantizeError> {
+        let n_seq_max = corpus.n_parallel(self.n_batch);
+        let params = ContextParams {
             n_ctx: corpus.n_ctx() * n_seq_max,
             n_seq_max,
-            n_batch,
-            n_ubatch: n_batch,
-            n_outputs_max: n_batch,
-            n_threads: calibration.n_threads,
-            n_threads_batch: calibration.n_threads,
+            n_batch: self.n_batch,
+            n_ubatch: self.n_batch,
+            n_outputs_max: self.n_batch,
+            n_threads: self.n_threads,
+            n_threads_batch: self.n_threads,
             precision: kernels::Precision::Exact,
             type_k: F32,
             type_v: F32,
             ..ContextParams::default()
-        })
-    }
-
-    /// Creates a context.
-    pub fn context(&self, model: &Arc<Model>) -> Result<Context, QuantizeError> {
-        Ok(Context::new(model.clone(), &self.0)?)
+        };
+        Ok(Context::new(model.clone(), &params)?)
     }
 }

@@ -1,5 +1,6 @@
 //! Second moments of the inputs of matrices, collected while a context decodes.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,15 +20,56 @@ const ROWS: usize = 16;
 /// Factors for the rounding errors of each matrix of a tensor; `None` for matrices without inputs.
 pub(super) type MatrixFactors = Vec<Option<Arc<Feedback>>>;
 
-/// Sum of the outer products of a matrix's inputs; empty before the first input.
+/// Largest number of elements of a block, which ranges of columns do not divide.
+const BLOCK: usize = 256;
+
+/// Size of the moments of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    /// Number of moments: one per matrix, or one for all matrices.
+    n_moments: usize,
+    /// Maximum number of columns of a range. Products of columns in different ranges are not collected.
+    width: usize,
+    /// Size in memory.
+    pub bytes: usize,
+}
+
+impl Size {
+    /// Returns the size of the moments of matrices with `n_in` columns. The columns of a matrix are divided into ranges if
+    /// the moment of a single matrix exceeds `max_bytes`.
+    pub fn of(n_in: usize, n_matrices: usize, max_bytes: usize) -> Size {
+        let column = n_in.saturating_mul(size_of::<f32>());
+        let most = max_bytes / column.max(1);
+        if n_in > most {
+            let n_ranges = n_in.div_ceil((most / BLOCK * BLOCK).max(BLOCK));
+            let width = n_in.div_ceil(n_ranges.max(1)).next_multiple_of(BLOCK).min(n_in);
+            return Size {
+                n_moments: 1,
+                width,
+                bytes: column.saturating_mul(width),
+            };
+        }
+        let of_all = column.saturating_mul(n_in).saturating_mul(n_matrices);
+        let n_moments = if of_all <= max_bytes { n_matrices } else { 1 };
+        Size {
+            n_moments,
+            width: n_in,
+            bytes: column * n_in * n_moments,
+        }
+    }
+}
+
+/// Sums of the outer products of a matrix's inputs, for each range of columns; empty before the first input.
 #[derive(Default)]
 struct Moment {
-    sums: Vec<f32>,
+    ranges: Vec<Vec<f32>>,
 }
 
 /// Moments of the matrices of a tensor, or of several tensors with the same inputs.
 struct TensorMoments {
     n_in: usize,
+    /// Maximum number of columns of a range.
+    width: usize,
     /// Moments of each matrix, or a moment shared by all matrices.
     matrices: Vec<Moment>,
 }
@@ -36,8 +78,10 @@ struct TensorMoments {
 pub(super) struct Moments {
     /// Tensors to collect.
     wanted: BTreeSet<String>,
-    /// Maximum size of the moments of a tensor with a moment per matrix.
+    /// Maximum size of the moments of a tensor.
     max_bytes: usize,
+    /// Whether to stop a graph after the last tensor.
+    stops_early: bool,
     /// Moments by the name of the first tensor that reads the inputs.
     collected: BTreeMap<String, TensorMoments>,
     /// First tensor with the same inputs, for each tensor.
@@ -48,11 +92,12 @@ pub(super) struct Moments {
 }
 
 impl Moments {
-    /// Creates moments without data.
-    pub fn new(wanted: BTreeSet<String>, max_bytes: usize) -> Moments {
+    /// Creates moments without data. `stops_early` permits stopping a graph after the last tensor.
+    pub fn new(wanted: BTreeSet<String>, max_bytes: usize, stops_early: bool) -> Moments {
         Moments {
             wanted,
             max_bytes,
+            stops_early,
             collected: BTreeMap::new(),
             leaders: BTreeMap::new(),
             seen: BTreeSet::new(),
@@ -65,18 +110,17 @@ impl Moments {
         self.failure.take()
     }
 
-    /// Returns true if the inputs of all tensors of the current graph were received, so that the rest of the graph is
-    /// not needed.
+    /// Returns true if the rest of the current graph is not needed, because the inputs of all tensors were received.
     pub fn is_complete(&self) -> bool {
-        self.seen.len() == self.wanted.len()
+        self.stops_early && self.seen.len() == self.wanted.len()
     }
 
     /// Returns the factors of all moments by leader, and the leader of each tensor.
     pub fn into_factors(self) -> (BTreeMap<String, MatrixFactors>, BTreeMap<String, String>) {
         let factors = self.collected.into_iter().map(|(name, moments)| {
-            let n_in = moments.n_in;
+            let (n_in, width) = (moments.n_in, moments.width);
             let matrices = moments.matrices.into_iter();
-            (name, matrices.map(|moment| factor(moment.sums, n_in)).collect())
+            (name, matrices.map(|moment| moment.feedback(n_in, width)).collect())
         });
         (factors.collect(), self.leaders)
     }
@@ -97,15 +141,11 @@ impl Moments {
         }
         let n_in = inputs.x.tensor.ne[0];
         let [m2, m3] = first.matrices;
-        let of_matrix = n_in.saturating_mul(n_in).saturating_mul(size_of::<f32>());
-        let n_moments = if of_matrix.saturating_mul(m2 * m3) <= self.max_bytes {
-            m2 * m3
-        } else {
-            1
-        };
+        let size = Size::of(n_in, m2 * m3, self.max_bytes);
         let moments = self.collected.entry(leader.clone()).or_insert_with(|| TensorMoments {
             n_in,
-            matrices: (0..n_moments).map(|_| Moment::default()).collect(),
+            width: size.width,
+            matrices: (0..size.n_moments).map(|_| Moment::default()).collect(),
         });
         let mut rows: Vec<Vec<f32>> = vec![Vec::new(); moments.matrices.len()];
         inputs.for_each(first, &mut |matrix, at| {
@@ -113,7 +153,7 @@ impl Moments {
             rows[matrix].extend(inputs.x.floats(at));
         });
         for (moment, rows) in moments.matrices.iter_mut().zip(&rows) {
-            if !moment.add(rows, n_in) {
+            if !moment.add(rows, n_in, moments.width) {
                 return Err(ImportanceError::NotFinite {
                     tensor: first.tensor.clone(),
                 });
@@ -125,46 +165,68 @@ impl Moments {
 
 impl Moment {
     /// Adds the products of inputs. Returns false if an input is not finite.
-    fn add(&mut self, x: &[f32], n_in: usize) -> bool {
+    fn add(&mut self, x: &[f32], n_in: usize, width: usize) -> bool {
         if x.is_empty() {
             return true;
         }
-        if self.sums.is_empty() {
-            self.sums = vec![0.0; n_in * n_in];
+        let ranges = || (0..n_in).step_by(width).map(|start| start..n_in.min(start + width));
+        if self.ranges.is_empty() {
+            self.ranges = ranges().map(|range| vec![0.0; range.len() * range.len()]).collect();
         }
-        self.sums
-            .par_chunks_mut(ROWS * n_in)
-            .enumerate()
-            .for_each(|(i, rows)| kernels::add_moments(rows, i * ROWS, n_in, x));
-        (0..n_in).all(|i| self.sums[i * n_in + i].is_finite())
+        for (sums, range) in self.ranges.iter_mut().zip(ranges()) {
+            let n = range.len();
+            let columns = x.chunks_exact(n_in).flat_map(|x| &x[range.clone()]);
+            let x = if n == n_in {
+                Cow::Borrowed(x)
+            } else {
+                columns.copied().collect()
+            };
+            sums.par_chunks_mut(ROWS * n)
+                .enumerate()
+                .for_each(|(i, rows)| kernels::add_moments(rows, i * ROWS, n, &x));
+            if !(0..n).all(|i| sums[i * n + i].is_finite()) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Factors the moment in place. Returns `None` without data.
+    fn feedback(self, n_in: usize, width: usize) -> Option<Arc<Feedback>> {
+        let floor = floor(&self.ranges, n_in)?;
+        let factors = self.ranges.into_iter().map(|sums| factor(sums, floor));
+        Some(Arc::new(Feedback::new(factors.collect(), n_in, width)))
     }
 }
 
-/// Factors a moment in place. Returns `None` without data.
-fn factor(mut sums: Vec<f32>, n_in: usize) -> Option<Arc<Feedback>> {
-    let trace: f64 = (0..n_in)
-        .filter_map(|i| sums.get(i * n_in + i))
-        .map(|v| f64::from(*v))
-        .sum();
+/// Returns the addition to the diagonal of a moment with these ranges; `None` if the moment is zero or not finite.
+fn floor(ranges: &[Vec<f32>], n_in: usize) -> Option<f32> {
+    let diagonals = ranges
+        .iter()
+        .flat_map(|sums| sums.iter().step_by(sums.len().isqrt() + 1));
+    let trace: f64 = diagonals.map(|&v| f64::from(v)).sum();
     let floor = (DAMPING * trace / n_in as f64) as f32;
-    if floor <= 0.0 || !floor.is_finite() {
-        return None;
+    (floor > 0.0 && floor.is_finite()).then_some(floor)
+}
+
+/// Factors a square matrix in place, after adding `floor` to its diagonal.
+fn factor(mut sums: Vec<f32>, floor: f32) -> Vec<f32> {
+    let n = sums.len().isqrt();
+    for i in 0..n {
+        sums[i * n + i] += floor;
     }
-    for i in 0..n_in {
-        sums[i * n_in + i] += floor;
-    }
-    let starts: Vec<usize> = (0..n_in).step_by(kernels::FACTOR_ROWS).collect();
+    let starts: Vec<usize> = (0..n).step_by(kernels::FACTOR_ROWS).collect();
     for first in starts.into_iter().rev() {
-        let (above, block) = sums.split_at_mut(first * n_in);
-        let n_block = kernels::FACTOR_ROWS.min(n_in - first);
-        let block = &mut block[..n_block * n_in];
-        kernels::factor_diagonal(block, first, n_in, floor);
+        let (above, block) = sums.split_at_mut(first * n);
+        let n_block = kernels::FACTOR_ROWS.min(n - first);
+        let block = &mut block[..n_block * n];
+        kernels::factor_diagonal(block, first, n, floor);
         let block = &*block;
         above
-            .par_chunks_mut(ROWS * n_in)
-            .for_each(|rows| kernels::factor_rows(rows, block, first, n_in));
+            .par_chunks_mut(ROWS * n)
+            .for_each(|rows| kernels::factor_rows(rows, block, first, n));
     }
-    Some(Arc::new(Feedback::new(sums, n_in)))
+    sums
 }
 
 /// Moments that an observer and its caller share.
@@ -184,7 +246,7 @@ impl SharedMoments {
 
     /// Takes the moments.
     pub fn take(&self) -> Moments {
-        self.with(|moments| std::mem::replace(moments, Moments::new(BTreeSet::new(), 0)))
+        self.with(|moments| std::mem::replace(moments, Moments::new(BTreeSet::new(), 0, false)))
     }
 }
 
@@ -203,5 +265,51 @@ impl InputSink for SharedMoments {
                 ControlFlow::Continue(())
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_is_limited_by_sharing_a_moment_and_by_ranges() {
+        let size = |n_moments, width, bytes| Size {
+            n_moments,
+            width,
+            bytes,
+        };
+        assert_eq!(Size::of(100, 3, 120_000), size(3, 100, 120_000));
+        assert_eq!(Size::of(100, 3, 119_999), size(1, 100, 40_000));
+        // Ranges consist of whole blocks.
+        assert_eq!(Size::of(1024, 1, 1024 * 4 * 1023), size(1, 512, 1024 * 4 * 512));
+        let wide = Size::of(28_672, 1, 1 << 30);
+        assert_eq!(wide, size(1, 7168, 28_672 * 4 * 7168));
+        assert!(wide.bytes <= 1 << 30);
+        assert_eq!(Size::of(1000, 8, 1), size(1, 256, 1000 * 4 * 256));
+        assert_eq!(Size::of(64, 8, 1), size(1, 64, 64 * 4 * 64));
+    }
+
+    /// Products of columns in different ranges are missing; all others equal those of one range.
+    #[test]
+    fn ranges_have_the_products_of_their_columns() {
+        let x: Vec<f32> = (0..3 * 600).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+        let (mut whole, mut divided) = (Moment::default(), Moment::default());
+        assert!(whole.add(&x, 600, 600) && divided.add(&x, 600, 256));
+        assert_eq!(
+            divided.ranges.iter().map(Vec::len).collect::<Vec<_>>(),
+            [256 * 256, 256 * 256, 88 * 88]
+        );
+        for (r, sums) in divided.ranges.iter().enumerate() {
+            let n = sums.len().isqrt();
+            for i in 0..n {
+                for j in i..n {
+                    let expected = whole.ranges[0][(256 * r + i) * 600 + 256 * r + j];
+                    assert!((sums[i * n + j] - expected).abs() < 1e-5, "{r}: {i}, {j}");
+                }
+            }
+        }
+        assert_eq!(floor(&divided.ranges, 600), floor(&whole.ranges, 600));
+        assert!(!divided.add(&[f32::NAN; 600], 600, 256));
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kernels::GgmlType::{self, *};
 use rayon::prelude::*;
 
-use super::calibration::{Calibration, Decoding};
+use super::calibration::Calibration;
 use super::costs::{MatrixCosts, TypeCost};
 use super::error::QuantizeError;
 use super::plan::{PlannedTensor, QuantizePlan};
@@ -240,14 +240,6 @@ impl Base {
     }
 }
 
-impl Calibration<'_> {
-    /// Loads a model to measure.
-    pub(super) fn load(&self, set: &GgufSet) -> Result<Arc<Model>, QuantizeError> {
-        let model = Model::from_set(set.clone(), self.archs, &self.load);
-        Ok(Arc::new(model.map_err(Box::new)?))
-    }
-}
-
 /// Logits of a scored position, and the token that follows.
 type Scored<'a> = (&'a [f32], Token);
 
@@ -258,7 +250,7 @@ fn decode(
     calibration: &Calibration<'_>,
     visit: &mut dyn FnMut(&[Scored<'_>]) -> Result<(), MeasureError>,
 ) -> Result<(), QuantizeError> {
-    let mut context = Decoding::new(corpus, calibration).context(model)?;
+    let mut context = calibration.context(model, corpus)?;
     for step in corpus.steps(calibration.n_batch, 0, false) {
         decode_step(&mut context, &step)?;
         let row = |scored| Ok((logits_at(&context, scored)?, scored.token));

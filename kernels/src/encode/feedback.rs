@@ -12,6 +12,8 @@
 //! Scales of a block are searched on its corrected columns, with the weights `D`. The first search assumes that the block
 //! has exact values. It is repeated on the targets of the first rounding, and the better result is kept.
 
+use std::ops::Range;
+
 use super::cpu::for_this_cpu;
 use super::lanes::N;
 
@@ -19,29 +21,43 @@ use super::lanes::N;
 #[derive(Clone, Debug)]
 pub struct Feedback {
     n: usize,
-    /// `U`: row `j` has the shares of the error of column `j` that later columns compensate.
-    shares: Vec<f32>,
+    /// Number of columns of each range but the last. Errors are compensated within a range.
+    width: usize,
+    /// `U` of each range: row `j` has the shares of the error of column `j` that later columns compensate.
+    shares: Vec<Vec<f32>>,
     /// `D`: variance of each input that later inputs do not explain.
     variances: Vec<f32>,
 }
 
 impl Feedback {
-    /// Creates the factors from the upper triangular `C` with `H = C C^T`, by rows.
+    /// Creates the factors from the upper triangular `C` with `H = C C^T` of each range of `width` columns, by rows. The
+    /// last range may have fewer columns. Columns of different ranges are treated as independent.
     ///
     /// # Panics
-    /// If the matrix is not square.
-    pub fn new(mut factor: Vec<f32>, n: usize) -> Feedback {
-        assert_eq!(factor.len(), n * n, "a square matrix of {n} rows");
-        let diagonal: Vec<f32> = (0..n).map(|k| factor[k * n + k]).collect();
-        for (j, row) in factor.chunks_exact_mut(n).enumerate() {
-            for (share, pivot) in row.iter_mut().zip(&diagonal).skip(j) {
-                *share = if *pivot > 0.0 { *share / pivot } else { 0.0 };
+    /// If a matrix is not square, or the matrices have less or more than `n` columns.
+    pub fn new(mut factors: Vec<Vec<f32>>, n: usize, width: usize) -> Feedback {
+        assert_eq!(
+            factors.len(),
+            n.div_ceil(width),
+            "a matrix for each {width} of {n} columns"
+        );
+        let mut variances = Vec::with_capacity(n);
+        for (range, factor) in factors.iter_mut().enumerate() {
+            let n = width.min(n - range * width);
+            assert_eq!(factor.len(), n * n, "a square matrix of {n} rows");
+            let diagonal: Vec<f32> = (0..n).map(|k| factor[k * n + k]).collect();
+            for (j, row) in factor.chunks_exact_mut(n).enumerate() {
+                for (share, pivot) in row.iter_mut().zip(&diagonal).skip(j) {
+                    *share = if *pivot > 0.0 { *share / pivot } else { 0.0 };
+                }
             }
+            variances.extend(diagonal.iter().map(|pivot| pivot * pivot));
         }
         Feedback {
             n,
-            shares: factor,
-            variances: diagonal.iter().map(|pivot| pivot * pivot).collect(),
+            width,
+            shares: factors,
+            variances,
         }
     }
 
@@ -50,10 +66,13 @@ impl Feedback {
         self.n
     }
 
-    /// Returns the shares of the error of column `j` for columns `j + 1..end`.
+    /// Returns the shares of the error of column `j` for later columns of the same range.
     #[inline(always)]
-    fn shares(&self, j: usize, end: usize) -> &[f32] {
-        &self.shares[j * self.n + j + 1..j * self.n + end]
+    fn shares(&self, j: usize, columns: Range<usize>) -> &[f32] {
+        let (range, row) = (j / self.width, j % self.width);
+        let first = j - row;
+        let n = self.width.min(self.n - first);
+        &self.shares[range][row * n..][columns.start - first..columns.end - first]
     }
 }
 
@@ -96,6 +115,13 @@ for_this_cpu! {
 /// Encodes rows of a matrix with error feedback. Results are the same on every CPU.
 pub(super) fn encode<R: Rounding>(rounding: &R, feedback: &Feedback, x: &[f32], out: &mut [u8]) {
     let n = feedback.n;
+    let is_whole = feedback.width >= n || feedback.width.is_multiple_of(R::LEN);
+    assert!(
+        is_whole,
+        "ranges of {} columns divide blocks of {}",
+        feedback.width,
+        R::LEN
+    );
     let row_bytes = out.len() / (x.len() / n).max(1);
     for (x, out) in x.chunks(N * n).zip(out.chunks_mut(N * row_bytes)) {
         encode_group(rounding, feedback, x, out);
@@ -176,7 +202,7 @@ fn step_weights(feedback: &Feedback, start: usize, len: usize, step: usize, weig
     for first in (start..start + len).step_by(step) {
         for i in first..first + step {
             let shares = feedback
-                .shares(i, first + step)
+                .shares(i, i + 1..first + step)
                 .iter()
                 .zip(&feedback.variances[i + 1..]);
             let inner: f32 = shares.map(|(share, variance)| share * share * variance).sum();
@@ -191,8 +217,8 @@ fn step_weights(feedback: &Feedback, start: usize, len: usize, step: usize, weig
 #[inline(always)]
 fn correct_rows(feedback: &Feedback, errors: &[f32], corrected: &mut [f32], start: usize, len: usize) {
     let n = feedback.n;
-    for j in 0..start {
-        let shares = &feedback.shares[j * n + start..][..len];
+    for j in start / feedback.width * feedback.width..start {
+        let shares = feedback.shares(j, start..start + len);
         for (row, corrected) in corrected.chunks_exact_mut(len).enumerate() {
             let error = errors[row * n + j];
             for (x, share) in corrected.iter_mut().zip(shares) {
@@ -207,7 +233,7 @@ fn correct_rows(feedback: &Feedback, errors: &[f32], corrected: &mut [f32], star
 fn settle_columns(feedback: &Feedback, start: usize, original: &[f32], targets: &mut [f32]) {
     for (i, original) in original.iter().enumerate() {
         let error = original - targets[i];
-        let shares = feedback.shares(start + i, start + targets.len());
+        let shares = feedback.shares(start + i, start + i + 1..start + targets.len());
         for (target, share) in targets[i + 1..].iter_mut().zip(shares) {
             *target += error * share;
         }
@@ -234,7 +260,7 @@ fn round_columns<R: Rounding>(rounding: &R, columns: &Columns<'_>, row: &mut Row
             row.errors[i] = error;
             let rest = f64::from(row.targets[i] - value);
             sum += f64::from(feedback.variances[start + i]) * rest * rest;
-            let shares = feedback.shares(start + i, start + len);
+            let shares = feedback.shares(start + i, start + i + 1..start + len);
             for (target, share) in row.targets[i + 1..].iter_mut().zip(shares) {
                 *target += error * share;
             }

@@ -133,7 +133,7 @@ fn factor_times_its_transpose_is_the_moment() {
 fn feedback_lowers_the_output_error_of_all_types() {
     let (h, floor) = moments(&inputs(600));
     let importance: Vec<f32> = (0..COLUMNS).map(|i| h[i * COLUMNS + i]).collect();
-    let feedback = Feedback::new(factor(h.clone(), floor), COLUMNS);
+    let feedback = Feedback::new(vec![factor(h.clone(), floor)], COLUMNS, COLUMNS);
     let x = weights(ROWS);
     let mut n_types = 0;
     for ty in row_types() {
@@ -153,7 +153,7 @@ fn feedback_lowers_the_output_error_of_all_types() {
 #[test]
 fn encode_rows_is_independent_of_the_instruction_set() {
     let (h, floor) = moments(&inputs(600));
-    let feedback = Feedback::new(factor(h, floor), COLUMNS);
+    let feedback = Feedback::new(vec![factor(h, floor)], COLUMNS, COLUMNS);
     let x = weights(ROWS);
     for ty in row_types() {
         let vectorized = encoded(ty, &x, &feedback);
@@ -191,7 +191,7 @@ fn inverse(h: &[f32]) -> Vec<f64> {
 #[test]
 fn rounding_matches_gptq_with_an_inverse() {
     let (h, floor) = moments(&inputs(600));
-    let feedback = Feedback::new(factor(h.clone(), floor), COLUMNS);
+    let feedback = Feedback::new(vec![factor(h.clone(), floor)], COLUMNS, COLUMNS);
     let x = weights(1);
     let values = decoded(GgmlType::Q4_0, &encoded(GgmlType::Q4_0, &x, &feedback), COLUMNS);
     let mut inverse = inverse(&h);
@@ -227,7 +227,7 @@ fn feedback_of_independent_inputs_changes_little() {
     let identity: Vec<f32> = (0..COLUMNS * COLUMNS)
         .map(|i| f32::from(u8::from(i / COLUMNS == i % COLUMNS)))
         .collect();
-    let feedback = Feedback::new(identity.clone(), COLUMNS);
+    let feedback = Feedback::new(vec![identity.clone()], COLUMNS, COLUMNS);
     let x = weights(ROWS);
     for ty in row_types() {
         let mut plain = vec![0; ty.row_bytes(x.len()).unwrap()];
@@ -238,5 +238,34 @@ fn feedback_of_independent_inputs_changes_little() {
         let before = output_error(&identity, &x, &decoded(ty, &plain, x.len()));
         let after = output_error(&identity, &x, &decoded(ty, &encoded(ty, &x, &feedback), x.len()));
         assert!(after < 1.001 * before, "{ty}: {after} exceeds {before}");
+    }
+}
+
+/// Ranges of columns are independent inputs: a moment without products between ranges has the same feedback.
+#[test]
+fn ranges_equal_a_moment_without_products_between_them() {
+    let (mut h, floor) = moments(&inputs(600));
+    let n = COLUMNS / 2;
+    let mut halves = [vec![0f32; n * n], vec![0f32; n * n]];
+    for i in 0..COLUMNS {
+        for j in 0..COLUMNS {
+            if i / n != j / n {
+                h[i * COLUMNS + j] = 0.0;
+            } else {
+                halves[i / n][i % n * n + j % n] = h[i * COLUMNS + j];
+            }
+        }
+    }
+    let c = factor(h, floor);
+    for (half, found) in halves.iter_mut().enumerate() {
+        for (i, row) in found.chunks_exact_mut(n).enumerate() {
+            row.copy_from_slice(&c[(half * n + i) * COLUMNS + half * n..][..n]);
+        }
+    }
+    let whole = Feedback::new(vec![c], COLUMNS, COLUMNS);
+    let divided = Feedback::new(halves.to_vec(), COLUMNS, n);
+    let x = weights(ROWS);
+    for ty in row_types() {
+        assert!(encoded(ty, &x, &divided) == encoded(ty, &x, &whole), "{ty}");
     }
 }
