@@ -38,13 +38,14 @@ impl Block for BlockNVFP4 {
     }
 }
 
-/// Returns half the value of an E4M3 scale: 4 exponent bits (bias 7), 3 mantissa bits, no sign. NaN is
-/// treated as zero.
+/// Returns half the value of an E4M3 scale: 4 exponent bits (bias 7) and 3 mantissa bits. The sign bit is ignored, and
+/// NaN is treated as zero.
 #[inline(always)]
 fn half_scale(d: u8) -> f32 {
     // Interpreted as f32 bits, a scale is too small by the factor 2^120, the difference of the exponent
     // biases. This also holds for subnormal scales.
-    let scale = f32::from_bits(u32::from(d & 0x7f) << 20) * f32::from_bits((127 + 119) << 23);
+    let d = d & 0x7f;
+    let scale = f32::from_bits(u32::from(d) << 20) * f32::from_bits((127 + 119) << 23);
     if d == 0x7f { 0.0 } else { scale }
 }
 
@@ -161,6 +162,30 @@ impl<V: IntSimd> UnpackGroup<V> for BlockNVFP4 {
             let both: V = group_word(block, offset_of!(Self, qs) + i % 2 * 16 + j / 4 * 8 + j % 2 * 4);
             let nibbles = if j % 4 < 2 { both } else { both.shr(4) };
             nibbles.and(V::splat(15)).lookup(&SHIFTED)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::portable::Portable;
+
+    #[test]
+    fn scales_ignore_the_sign_and_treat_nan_as_zero() {
+        for d in 0..=255u8 {
+            let magnitude = d & 0x7f;
+            let (exponent, mantissa) = (i32::from(magnitude >> 3), f32::from(magnitude & 7));
+            let expected = match (exponent, magnitude) {
+                (_, 0x7f) => 0.0,
+                (0, _) => mantissa * 2f32.powi(-10),
+                _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 8),
+            };
+            assert_eq!(half_scale(d), expected, "{d:#x}");
+            let mut lanes = [f32::NAN; 8];
+            // SAFETY: the array has a float for each lane.
+            unsafe { half_scales::<Portable>([u32::from(d); 8]).store(lanes.as_mut_ptr()) };
+            assert_eq!(lanes, [expected; 8], "{d:#x}");
         }
     }
 }
