@@ -106,8 +106,8 @@ impl BestSearch {
         self.functions = Some(functions);
     }
 
-    /// Enqueues a search. Returns the memory with the results, and their byte range, or `None` if the rows are unsuitable
-    /// or the kernels are not loaded. The results are valid until the next search on the stream. The caller checks the
+    /// Enqueues a search. Returns the memory with the results, and their byte range, or `None` if the rows are unsuitable,
+    /// the kernels are not loaded, or the GPU has no memory for the search. The results are valid until the next search on the stream. The caller checks the
     /// bounds of `from`.
     pub(super) fn queue(
         &mut self,
@@ -122,7 +122,10 @@ impl BestSearch {
         let n_bytes = sizes.keys + sizes.results + sizes.invalid;
         let memory = match self.memory.take().filter(|memory| memory.len() >= n_bytes) {
             Some(memory) => memory,
-            None => DeviceMemory::new(context, n_bytes.next_power_of_two())?,
+            None => match DeviceMemory::new(context, n_bytes.next_power_of_two()) {
+                Err(error) if error.is_out_of_memory() => return Ok(None),
+                memory => memory?,
+            },
         };
         let memory = self.memory.insert(memory);
         let results = sizes.keys..sizes.keys + sizes.results;
