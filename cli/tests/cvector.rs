@@ -75,37 +75,105 @@ fn cvector_writes_a_file_that_changes_logits() {
     assert!(logits("a", &[]) != logits("b", &["--control-vector", &out]));
 }
 
-/// With one pair of one token, both methods return the normalized difference of the two outputs. Exchanged files give
-/// the opposite direction.
+/// Weights of a model in F32.
+struct Weights(GgufFile);
+
+impl Weights {
+    fn tensor(&self, name: &str) -> Vec<f64> {
+        let info = self.0.tensor(name).unwrap();
+        let bytes = self.0.tensor_data(info).as_chunks::<4>().0;
+        bytes.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect()
+    }
+
+    fn times(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let rows = self.tensor(name);
+        let rows = rows.chunks_exact(x.len());
+        rows.map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect()
+    }
+
+    fn normalized(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let epsilon = self.0.require::<f32>("llama.attention.layer_norm_rms_epsilon").unwrap();
+        let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+        let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
+        let weights = self.tensor(name);
+        x.iter().zip(weights).map(|(x, w)| x * scale * w).collect()
+    }
+
+    /// Returns the outputs of all layers for a single token, which attends to its own value only.
+    fn outputs(&self, token: usize) -> Vec<Vec<f64>> {
+        let number = |key: &str| self.0.require::<u32>(&format!("llama.{key}")).unwrap() as usize;
+        let n_embd = number("embedding_length");
+        let n_shared = number("attention.head_count") / number("attention.head_count_kv");
+        let mut x = self.tensor("token_embd.weight")[token * n_embd..][..n_embd].to_vec();
+        let layers = (0..number("block_count")).map(|layer| {
+            let name = |kind: &str| format!("blk.{layer}.{kind}.weight");
+            let add = |x: &mut Vec<f64>, y: Vec<f64>| x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+            let values = self.times(&name("attn_v"), &self.normalized(&name("attn_norm"), &x));
+            let head = values.len() / number("attention.head_count_kv");
+            let repeated: Vec<f64> = values.chunks_exact(head).flat_map(|v| v.repeat(n_shared)).collect();
+            add(&mut x, self.times(&name("attn_output"), &repeated));
+            let h = self.normalized(&name("ffn_norm"), &x);
+            let (gate, up) = (self.times(&name("ffn_gate"), &h), self.times(&name("ffn_up"), &h));
+            let h: Vec<f64> = gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+            add(&mut x, self.times(&name("ffn_down"), &h));
+            x.clone()
+        });
+        layers.collect()
+    }
+}
+
+fn unit(x: &[f64]) -> Vec<f64> {
+    let norm = x.iter().map(|x| x * x).sum::<f64>().sqrt();
+    x.iter().map(|x| x / norm).collect()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Returns the sum of the rows, each times its factor.
+fn combined(rows: &[Vec<f64>], factors: &[f64]) -> Vec<f64> {
+    let column = |i: usize| rows.iter().zip(factors).map(|(row, f)| row[i] * f).sum();
+    (0..rows[0].len()).map(column).collect()
+}
+
+/// Directions equal those of outputs that the test computes from the weights in 64 bits.
 #[test]
-fn cvector_of_one_token_is_antisymmetric_in_both_methods() {
+fn directions_match_a_computation_from_the_weights() {
     let home = Home::new();
     let model = home.model_with_text("gpt2", None);
-    let (good, bad) = (prompts(&home, "good.txt", "y\n"), prompts(&home, "bad.txt", "n\n"));
-    let mut found = Vec::new();
-    for (name, positive, negative, method) in [
-        ("1", &good, &bad, "pca"),
-        ("2", &good, &bad, "mean"),
-        ("3", &bad, &good, "pca"),
-    ] {
-        let out = path(&home, name);
-        let args = [
-            &model,
-            "--positive",
-            positive,
-            "--negative",
-            negative,
-            "--method",
-            method,
-            "-o",
-            &out,
-        ];
-        cvector(&home, &args).succeeds();
-        found.push(directions(&out));
-    }
-    for ((a, b), c) in found[0].iter().zip(&found[1]).zip(&found[2]) {
-        for ((x, y), z) in a.1.iter().zip(&b.1).zip(&c.1) {
-            assert!((x - y).abs() < 1e-5 && (x + z).abs() < 1e-5, "{x} {y} {z}");
+    let (good, bad) = (
+        prompts(&home, "good.txt", "y\nq\nR\n"),
+        prompts(&home, "bad.txt", "n\nk\n7\n"),
+    );
+    let weights = Weights(GgufFile::open(&model).unwrap());
+    // The vocabulary has the characters from `!` on as tokens 5 and later.
+    let outputs = |char: u8| weights.outputs(usize::from(char - b'!') + 5);
+    let pairs = [(b'y', b'n'), (b'q', b'k'), (b'R', b'7')].map(|(a, b)| (outputs(a), outputs(b)));
+    for method in ["mean", "pca"] {
+        let out = path(&home, method);
+        let files = ["--positive", &good, "--negative", &bad, "--method", method, "-o", &out];
+        cvector(&home, &[&[&model[..]], &files[..]].concat()).succeeds();
+        for (layer, (_, found)) in directions(&out).iter().enumerate() {
+            let row =
+                |(a, b): &(Vec<Vec<f64>>, Vec<Vec<f64>>)| combined(&[a[layer].clone(), b[layer].clone()], &[1.0, -1.0]);
+            let rows: Vec<_> = pairs.iter().map(row).collect();
+            let mean = unit(&combined(&rows, &[1.0; 3]));
+            let mut expected = mean.clone();
+            for _ in 0..if method == "pca" { 10_000 } else { 0 } {
+                let projections: Vec<f64> = rows.iter().map(|row| dot(row, &expected)).collect();
+                expected = unit(&combined(&rows, &projections));
+            }
+            if dot(&expected, &mean) < 0.0 {
+                expected.iter_mut().for_each(|x| *x = -*x);
+            }
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(&expected) {
+                assert!(
+                    (f64::from(*found) - expected).abs() < 1e-4,
+                    "{method}, {layer}: {found} {expected}"
+                );
+            }
         }
     }
 }
