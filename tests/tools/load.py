@@ -113,8 +113,8 @@ def run(command, args, n_users, directory):
             users = pathlib.Path(__file__).with_name("load_users.py")
             seconds = [str(args.warm), str(args.seconds)]
             load = [packages.python("load", PACKAGES), users, url, str(n_users), *seconds, prompts_file]
-            told = subprocess.run(load, stdout=subprocess.PIPE, cwd=directory, check=True)
-            result = json.loads(told.stdout)
+            ended = subprocess.run(load, stdout=subprocess.PIPE, cwd=directory, check=True)
+            result = json.loads(ended.stdout)
             for text in sorted(set(result["failed"])):
                 print(f"{result['failed'].count(text)} requests failed: {text}", file=sys.stderr, flush=True)
             if args.idle:

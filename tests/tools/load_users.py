@@ -84,8 +84,8 @@ def main():
     # Responses still streaming at the end count up to that time; they are read to completion.
     runner.stop_timeout = environment.stop_timeout = 120
     environment.runner.stop()
-    told = {name: getattr(record, name) for name in ("first", "between", "whole", "failed", "n_tokens", "n_prompt", "n_cached")}
-    print(json.dumps({**told, "seconds": record.end - record.begin}))
+    values = {name: getattr(record, name) for name in ("first", "between", "whole", "failed", "n_tokens", "n_prompt", "n_cached")}
+    print(json.dumps({**values, "seconds": record.end - record.begin}))
 
 
 main()

@@ -152,7 +152,7 @@ ENCODERS = ("bert", "eurobert", "modernbert", "nomic_bert")
 
 
 def has(config, name):
-    """Whether a configuration has a setting, also if layers have different values."""
+    """Returns true if a configuration has a setting, even if layers have different values."""
     try:
         return hasattr(config, name)
     except Exception:

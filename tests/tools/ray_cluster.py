@@ -45,7 +45,7 @@ def until(what, condition):
 
 
 def bounded(what, run, *given):
-    """Runs a part of the test. One that does not end says where it stands, and ends the test with all that it started."""
+    """Runs a part of the test. After a timeout, prints the stacks of all threads and ends the test with its processes."""
 
     def give_up():
         print(f"{what}: not through within {CHECK} s", flush=True)
@@ -65,7 +65,7 @@ def bounded(what, run, *given):
 
 
 def end_children():
-    """Kills what this process has started, and the engines: whose parent is gone is nobody's child."""
+    """Kills the started processes, and engines whose parent process has ended."""
     import psutil
 
     for process in psutil.Process().children(recursive=True) + engines():
@@ -157,8 +157,8 @@ class Client:
         self._client = openai.OpenAI(base_url=f"http://127.0.0.1:{PORT}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
         self._create = self._client.chat.completions.with_raw_response.create
 
-    def ask(self, messages, n_max, stream=False, told=None):
-        """An answer, as far as it came. `told` is set when the first chunk of a stream arrives."""
+    def ask(self, messages, n_max, stream=False, started=None):
+        """Returns the received part of an answer. `started` is set when the first chunk of a stream arrives."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         options = {"extra_body": {"ignore_eos": True}, "max_tokens": n_max, "temperature": 0, "stream": stream}
@@ -173,8 +173,8 @@ class Client:
             for chunk in answer:
                 for choice in chunk.choices:
                     text, finish = text + (choice.delta.content or ""), choice.finish_reason or finish
-                if told and text:
-                    told.set()
+                if started and text:
+                    started.set()
             return Answer(text, finish, None, replica)
         except self._errors as error:
             return Answer(text, None, error, replica)
@@ -193,12 +193,12 @@ def check_passing_on(client):
             assert "message" in json.loads(error.read())["error"]
             return error.code
 
-    told = [status("/v1/chat/completions", b"{"), status("/v1/chat/completions", b'{"messages": [], "odd": 1}')]
-    told += [status("/slots/0?action=erase", b""), status("/metrics", None)]
-    told += [status("/v1/responses", b'{"input": "a", "previous_response_id": "b"}')]
-    told += [status("/v1/completions", b" " * (17 << 20)), status("/v1/models", None)]
-    assert told == [400, 400, 404, 404, 501, 413, 200], told
-    print("rejected requests:", told)
+    codes = [status("/v1/chat/completions", b"{"), status("/v1/chat/completions", b'{"messages": [], "odd": 1}')]
+    codes += [status("/slots/0?action=erase", b""), status("/metrics", None)]
+    codes += [status("/v1/responses", b'{"input": "a", "previous_response_id": "b"}')]
+    codes += [status("/v1/completions", b" " * (17 << 20)), status("/v1/models", None)]
+    assert codes == [400, 400, 404, 404, 501, 413, 200], codes
+    print("rejected requests:", codes)
 
 
 def check_growth(client):

@@ -72,7 +72,7 @@ class Page:
         self.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": is_phone})
 
     def system(self, **features):
-        """What the reader's system prefers, such as `prefers_color_scheme="dark"`."""
+        """Sets preferences of the reader's system, such as `prefers_color_scheme="dark"`."""
         features = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
@@ -121,7 +121,7 @@ class Page:
         return self.js("const e = document.activeElement; return e.id || e.getAttribute('aria-label') || e.textContent.trim()")
 
     def answers(self):
-        """What the answers that are shown say."""
+        """Returns the texts of the displayed answers."""
         return self.js("return [...document.querySelectorAll('.assistant .text')].map((e) => e.textContent)")
 
     def questions(self):
@@ -321,7 +321,7 @@ def check_history(page):
 
 
 def menu(page, label, at):
-    """What the menu of the chat at a place of the list does, chosen by keys."""
+    """Chooses an item of the menu of a chat with keys. `at` is the index of the chat in the list."""
     page.js("document.querySelectorAll('#chats .icon-button')[arguments[0]].focus()", at)
     page.press("\ue007")
     items = [item.text for item in page.all("#menu button")]
