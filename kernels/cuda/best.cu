@@ -21,58 +21,42 @@ __shared__ u32 counts[N_COUNTS];
 __shared__ u32 n_chosen, first_invalid;
 __shared__ u64 chosen[MAX_K];
 
-// Returns a bound that exactly `k` of the block's keys reach, or 1 if there are fewer keys. Keys are unique, except for 0
-// in place of a missing key. A radix search of 8 bits per pass, which ends once all keys with the same digits are needed.
-DEVICE u64 bound_of(const u64 (&keys)[VALUES], u32 k) {
-    u64 prefix = 0;
-    for (int shift = 56; shift >= 0; shift -= 8) {
-        for (int i = threadIdx.x; i < N_COUNTS; i += blockDim.x) counts[i] = 0;
-        __syncthreads();
+// The keys of a thread; 0 for missing keys.
+struct Keys {
+    u64 keys[VALUES];
+
+    template <class F> DEVICE void each(F f) const {
 #pragma unroll
-        for (int i = 0; i < VALUES; i++) {
-            bool fits = shift == 56 || keys[i] >> (shift + 8) == prefix >> (shift + 8);
-            if (keys[i] != 0 && fits) atomicAdd(&counts[keys[i] >> shift & 255], 1u);
-        }
-        __syncthreads();
-        if (threadIdx.x < 32) find_digit(counts, k);
-        __syncthreads();
-        u32 digit = counts[256], left = counts[257], n_same = counts[digit];
-        __syncthreads();
-        if (left == 0) return 1;
-        prefix |= (u64)digit << shift;
-        k = left;
-        if (n_same == left) break;
+        for (int i = 0; i < VALUES; i++) f(keys[i]);
     }
-    return prefix;
-}
+
+    // Appends the `k` largest keys of the block to a list, in any order, and counts them in `n_chosen`.
+    DEVICE void choose(u32 k, u64 *to) const {
+        u64 bound = bound_of(k, *this, counts);
+        each([&](u64 key) {
+            if (key != 0 && key >= bound) to[atomicAdd(&n_chosen, 1u)] = key;
+        });
+    }
+};
 
 // Finds the keys of a slice, in any order, and its first invalid value. Grid: slices, rows.
 extern "C" __global__ void __launch_bounds__(SLICE_THREADS) best_of_slice(const __grid_constant__ Params p) {
     i64 slice = (i64)blockIdx.y * p.n_slices + blockIdx.x;
     const float *x = p.x + (i64)blockIdx.y * p.n;
     if (threadIdx.x == 0) n_chosen = 0, first_invalid = NONE;
-    float values[VALUES];
-#pragma unroll
-    for (int i = 0; i < VALUES; i++) {
-        int at = blockIdx.x * SLICE + i * SLICE_THREADS + threadIdx.x;
-        values[i] = at < p.n ? x[at] : 0.0f;
-    }
-    u64 keys[VALUES];
+    Keys all;
     u32 invalid = NONE;
 #pragma unroll
     for (int i = 0; i < VALUES; i++) {
         int at = blockIdx.x * SLICE + i * SLICE_THREADS + threadIdx.x;
-        keys[i] = at < p.n ? key_of(values[i], at) : 0;
-        if (!(values[i] < INF)) invalid = min(invalid, (u32)at);
+        float value = at < p.n ? x[at] : 0.0f;
+        all.keys[i] = at < p.n ? key_of(value, at) : 0;
+        if (!(value < INF)) invalid = min(invalid, (u32)at);
     }
-    u64 bound = bound_of(keys, p.k);
+    u64 *to = p.keys + slice * p.k;
+    all.choose(p.k, to);
     invalid = __reduce_min_sync(ALL_LANES, invalid);
     if (threadIdx.x % 32 == 0 && invalid != NONE) atomicMin(&first_invalid, invalid);
-    u64 *to = p.keys + slice * p.k;
-#pragma unroll
-    for (int i = 0; i < VALUES; i++) {
-        if (keys[i] != 0 && keys[i] >= bound) to[atomicAdd(&n_chosen, 1u)] = keys[i];
-    }
     __syncthreads();
     for (int i = n_chosen + threadIdx.x; i < p.k; i += blockDim.x) to[i] = 0;
     if (threadIdx.x == 0) p.invalid[slice] = first_invalid;
@@ -84,24 +68,18 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_of_row(const __gr
     const float *x = p.x + (i64)row * p.n;
     u32 *y = p.y + (i64)row * (2 * p.k + 2);
     if (threadIdx.x == 0) n_chosen = 0;
-    u64 keys[VALUES];
+    Keys all;
 #pragma unroll
     for (int i = 0; i < VALUES; i++) {
         int at = i * ROW_THREADS + threadIdx.x;
-        keys[i] = at < n_keys ? p.keys[(i64)row * n_keys + at] : 0;
+        all.keys[i] = at < n_keys ? p.keys[(i64)row * n_keys + at] : 0;
     }
-    u64 bound = bound_of(keys, p.k);
-#pragma unroll
-    for (int i = 0; i < VALUES; i++) {
-        if (keys[i] != 0 && keys[i] >= bound) chosen[atomicAdd(&n_chosen, 1u)] = keys[i];
-    }
+    all.choose(p.k, chosen);
     __syncthreads();
-    // The keys are in arbitrary order. The rank of a key is the number of larger keys.
+    // The keys are in arbitrary order.
     if (threadIdx.x < n_chosen) {
-        u64 own = chosen[threadIdx.x];
-        int rank = 0;
-        for (int i = 0; i < n_chosen; i++) rank += chosen[i] > own;
-        u32 index = ~(u32)own;
+        int rank = rank_of(chosen[threadIdx.x], chosen, n_chosen);
+        u32 index = ~(u32)chosen[threadIdx.x];
         y[rank] = index;
         y[p.k + rank] = __float_as_uint(x[index]);
     }

@@ -91,7 +91,7 @@ DEVICE void dot(RowPairs &stream, const Lane &lane, int n_rows, int n_blocks, co
 // assembler from using too few registers.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) mul_vec_int(const __grid_constant__ Params p) {
     int block;
-    Part part = part_of(p, block);
+    const Part &part = part_of(p, block);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_rows = p.turns * RESULTS;
     int first = (block * WARPS + warp) * n_rows, end = min(first + n_rows, part.w.ne[1]);
     if (first >= end) return;

@@ -210,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) select_blocks(const __grid
         __syncthreads();
         int own = q_pos - origin;
         Choice choice = {p, table, origin, own < 0 ? 0u : (u32)own / p.block_size, 1};
-        choice.least = kth_largest(p.n_slots, p.n_blocks, [&](int slot) { return choice.key(slot); }, counts);
+        choice.least = bound_of_computed(p.n_slots, p.n_blocks, [&](int slot) { return choice.key(slot); }, counts);
         store_cells(p, choice, entries, q_pos, p.y.data + i1 * p.y.nb[1] + i2 * p.y.nb[2]);
         __syncthreads();
     }

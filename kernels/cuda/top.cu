@@ -26,7 +26,7 @@ struct KeyOfRow {
 // Stores 1 for the `k` largest elements of a row, and 0 for the rest.
 extern "C" __global__ void top_mask(const __grid_constant__ Params p) {
     KeyOfRow key = {row_of(p.x), p.x.nb[0]};
-    u64 least = kth_largest(p.x.ne[0], p.k, key, counts);
+    u64 least = bound_of_computed(p.x.ne[0], p.k, key, counts);
     for (int i = threadIdx.x; i < p.x.ne[0]; i += blockDim.x) {
         *(float *)(row_of(p.y) + i * p.y.nb[0]) = key(i) >= least ? 1.0f : 0.0f;
     }
@@ -36,15 +36,13 @@ extern "C" __global__ void top_mask(const __grid_constant__ Params p) {
 extern "C" __global__ void top_k(const __grid_constant__ Params p) {
     KeyOfRow key = {row_of(p.x), p.x.nb[0]};
     if (threadIdx.x == 0) n_chosen = 0;
-    u64 least = kth_largest(p.x.ne[0], p.k, key, counts);
+    u64 least = bound_of_computed(p.x.ne[0], p.k, key, counts);
     for (int i = threadIdx.x; i < p.x.ne[0]; i += blockDim.x) {
         if (key(i) >= least) chosen[atomicAdd(&n_chosen, 1u)] = key(i);
     }
     __syncthreads();
-    // The keys are in arbitrary order. The rank of a key is the number of larger keys.
+    // The keys are in arbitrary order.
     for (int i = threadIdx.x; i < p.k; i += blockDim.x) {
-        int rank = 0;
-        for (int j = 0; j < p.k; j++) rank += chosen[j] > chosen[i];
-        *(int *)(row_of(p.y) + rank * p.y.nb[0]) = (int)~(u32)chosen[i];
+        *(int *)(row_of(p.y) + rank_of(chosen[i], chosen, p.k) * p.y.nb[0]) = (int)~(u32)chosen[i];
     }
 }

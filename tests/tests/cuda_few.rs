@@ -39,7 +39,7 @@ fn counted(ty: GgmlType, n: usize) -> Option<(u64, u64)> {
 const INSTRUCTIONS: [(GgmlType, [f64; 2]); 5] = [
     (GgmlType::Q4_K, [1.04, 2.07]),
     (GgmlType::Q6_K, [1.57, 2.67]),
-    (GgmlType::Q8_0, [1.20, 2.14]),
+    (GgmlType::Q8_0, [1.26, 2.24]),
     (GgmlType::Q4_0, [1.37, 2.23]),
     (GgmlType::Q5_K, [1.07, 1.77]),
 ];
