@@ -1,7 +1,7 @@
 // Rounds columns of floats to f16 for `mul_stream.cu`. Values of a column are divided by a power of two, so that their
 // largest magnitude is in [512, 1024).
 //
-// COLUMNS: columns of a tile. Missing columns are zeros.
+// COLUMNS: columns of a tile. Missing columns are zeros. SUMS: see `steps.cuh`.
 #include "common.cuh"
 #include "steps.cuh"
 
@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) halve_columns(const __grid
     // The number of quads is a multiple of 8, so that warps are complete.
     for (int i = threadIdx.x; i < n; i += THREADS) {
         int group = i / 4;
-        float v[8] = {}, sum = 0.0f;
+        float v[8] = {}, sums[2] = {};
         if (is_there) {
             Values values(p, x, group, t);
             for (int e = 0; e < 8; e++) v[e] = values.v[e] * inverse;
@@ -71,14 +71,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) halve_columns(const __grid
         for (int e = 0; e < 4; e++) {
             u32 low = float_to_half(v[e / 2 * 4 + e % 2]), high = float_to_half(v[e / 2 * 4 + e % 2 + 2]);
             pairs[e] = low | high << 16;
-            sum += half_to_float(low) + half_to_float(high);
+            sums[e / 2] += half_to_float(low) + half_to_float(high);
         }
-        sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-        sum += __shfl_xor_sync(ALL_LANES, sum, 2);
         Step &to = steps[group / 8];
         *(uint4 *)to.values[group % 8][number % COLUMNS][t] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-        u32 high = float_to_half(sum), low = float_to_half(sum - half_to_float(high));
-        u16 (&sums)[2][2] = to.sums[number % COLUMNS][group % 8 / 2];
-        if (t < 2) sums[t][group % 2] = t == 0 ? high : low;
+        if (SUMS == 8) sums[0] += sums[1];
+#pragma unroll
+        for (int i = 0; i < SUMS / 8; i++) {
+            sums[i] += __shfl_xor_sync(ALL_LANES, sums[i], 1);
+            sums[i] += __shfl_xor_sync(ALL_LANES, sums[i], 2);
+            int place = SUMS / 8 * (group % 8) + i;
+            u16 high = float_to_half(sums[i]), low = float_to_half(sums[i] - half_to_float(high));
+            if (t < 2) to.sums[number % COLUMNS][place % 8 / 2][place / 8][t][place % 2] = t == 0 ? high : low;
+        }
     }
 }

@@ -1,10 +1,11 @@
-// Matmuls with 9 to 32 columns on tensor cores, in f16 with f32 accumulation. A block multiplies ROWS rows by all columns
+// Matmuls with 9 to 128 columns on tensor cores, in f16 with f32 accumulation. A block multiplies ROWS rows by all columns
 // of a tile, and streams weights and columns through shared memory, several steps of 256 values ahead. Weights are
 // converted from shared memory to fragments directly. Blocks share long rows: the last block of a tile to finish adds the
 // parts in order.
 //
 // TYPE: type of the weights; rows must start at multiples of 16 bytes and consist of whole steps. COLUMNS: columns of a
-// tile: 16 or 32. STAGES: steps in shared memory.
+// tile: 16 or 32. SUMS: see `steps.cuh`. STAGES: steps in shared memory. IDS: columns are grouped by expert (see
+// `group.cu`), and a tile contains columns of one group.
 #include "halves_of_rows.cuh"
 #include "matrices.cuh"
 #include "steps.cuh"
@@ -18,12 +19,17 @@ struct Params {
     // Number of finished blocks of each tile, zero between launches, and the sums of all blocks.
     u32 *counters;
     float *parts;
-    // Steps per block.
-    int n_steps, padding;
+    // For each tile: its matrix (-1 for none), its first column, and the end of its group in `order`. `order`
+    // lists the columns by group.
+    const int *tiles, *order;
+    // Steps per block, and matrices per token.
+    int n_steps, n_used;
 };
 
 const int WARPS = 4, WARP_ROWS = 32, ROWS = WARPS * WARP_ROWS, THREADS = 32 * WARPS, M = WARP_ROWS / 16, N = COLUMNS / 8;
 const int OF_ROWS = ROWS * Weights::STRIDE, STAGE = OF_ROWS + sizeof(Step);
+// Bytes of the values of a step's columns, and of the sums of a column.
+const int OF_VALUES = sizeof(Step::values), OF_SUMS = sizeof(Step::sums) / COLUMNS;
 
 extern __shared__ __align__(16) u8 stages[];
 __shared__ bool is_last;
@@ -33,23 +39,72 @@ DEVICE void copy_16(u32 to, const char *from, bool is_there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
 }
 
-// Copies of a thread: the same chunk of rows that are PASS apart, and columns.
+// The columns of a tile.
+struct TileColumns {
+    const Params &p;
+    // First column of the tile, and the number of columns from there on. With IDS, these are places in `order`.
+    int first, n;
+
+    // Returns the number of a column of the tile, in `p.columns`.
+    DEVICE int number(int c) const {
+#if IDS
+        int pair = p.order[first + c], token = pair / p.n_used;
+        return token * p.x.ne[1] + pair % p.n_used % p.x.ne[1];
+#else
+        int tile = blockIdx.z * gridDim.y + blockIdx.y;
+        return tile * COLUMNS + c;
+#endif
+    }
+
+    DEVICE float factor(int c) const { return p.factors[number(c)]; }
+
+    // Returns the address of a column of the result.
+    DEVICE char *result(int c) const {
+#if IDS
+        int pair = p.order[first + c];
+        return p.y.data + pair % p.n_used * p.y.nb[1] + pair / p.n_used * p.y.nb[2];
+#else
+        int i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2];
+        return p.y.data + i2 * p.y.nb[2] + i3 * p.y.nb[3] + (first + c) * p.y.nb[1];
+#endif
+    }
+};
+
+// Copies of a thread: the same chunk of rows that are PASS apart, and parts of the same columns.
 struct Copies {
     static const int PASS = THREADS / Weights::CHUNKS, PASSES = (ROWS + PASS - 1) / PASS;
-    const char *w, *columns;
+    const char *w, *values, *sums;
     i64 stride;
     u32 stages;
     int row, chunk, n_rows;
+    bool has_values, has_sums;
 
     // `first_row` is the address of the block's first row.
-    DEVICE Copies(const char *first_row, i64 nb, int n_rows, const Step *steps) : n_rows(min(n_rows, ROWS)) {
+    DEVICE Copies(const char *first_row, i64 nb, int n_rows, int n_steps, const TileColumns &columns) : n_rows(min(n_rows, ROWS)) {
         row = threadIdx.x / Weights::CHUNKS, chunk = threadIdx.x % Weights::CHUNKS;
         // The last threads have no chunk.
         if (row == PASS) row = ROWS;
         w = first_row + row * nb;
         stride = PASS * nb;
-        columns = (const char *)steps + threadIdx.x * 16;
         stages = (u32)__cvta_generic_to_shared(::stages);
+#if IDS
+        // All values that a thread copies belong to one column, and all sums, too.
+        values = moved(columns, n_steps, threadIdx.x / 4 % COLUMNS, 64, has_values);
+        sums = moved(columns, n_steps, threadIdx.x * 16 / OF_SUMS, OF_SUMS, has_sums) + OF_VALUES;
+#else
+        has_values = has_sums = true;
+        values = (const char *)(columns.p.columns + (i64)(columns.number(0) / COLUMNS) * n_steps);
+        sums = values + OF_VALUES;
+#endif
+        values += threadIdx.x * 16, sums += threadIdx.x * 16;
+    }
+
+    // Returns the address of the first step of a column, minus the column's offset within the tile. Columns of a step are
+    // `apart` bytes apart.
+    static DEVICE const char *moved(const TileColumns &columns, int n_steps, int c, int apart, bool &is_there) {
+        is_there = c < min(columns.n, COLUMNS);
+        int number = is_there ? columns.number(c) : c;
+        return (const char *)(columns.p.columns + (i64)(number / COLUMNS) * n_steps) + (number % COLUMNS - c) * apart;
     }
 
     // Loads the weights and columns of a step.
@@ -62,11 +117,10 @@ struct Copies {
             from += stride;
         }
         to = stages + stage + OF_ROWS + threadIdx.x * 16;
-        from = columns + (i64)step * sizeof(Step);
+        i64 at = (i64)step * sizeof(Step);
 #pragma unroll
-        for (int i = 0; i < (int)sizeof(Step); i += THREADS * 16) {
-            if (i + THREADS * 16 <= sizeof(Step) || i + threadIdx.x * 16 < sizeof(Step)) copy_16(to + i, from + i, true);
-        }
+        for (int i = 0; i < OF_VALUES; i += THREADS * 16) copy_16(to + i, values + at + i, has_values);
+        if (threadIdx.x * 16 < COLUMNS * OF_SUMS) copy_16(to + OF_VALUES, sums + at, has_sums);
     }
 };
 
@@ -106,10 +160,11 @@ DEVICE void load_fragments(u32 (&b)[N][4], const Step &columns, int group, int l
 // Multiplies step `number` of the rows and adds to the total.
 DEVICE void multiply_step(const u8 *stage, int number, float (&total)[M][N][4]) {
     int lane = threadIdx.x % 32, t = lane % 4;
-    const u8 *rows = stage + (threadIdx.x / 32 * WARP_ROWS + lane / 4) * Weights::STRIDE;
+    const u8 *rows = stage + (threadIdx.x / 32 * WARP_ROWS + lane / 4) * Weights::STRIDE + Weights::start(number);
     const Step &columns = *(const Step *)(stage + OF_ROWS);
     float sums[M][N][4] = {}, scales[2 * M];
-    Weights weights[2 * M] = {{rows, t}, {rows + 8 * Weights::STRIDE, t}, {rows + 16 * Weights::STRIDE, t}, {rows + 24 * Weights::STRIDE, t}};
+    const int EIGHT = 8 * Weights::STRIDE;
+    Weights weights[2 * M] = {{rows, t, number}, {rows + EIGHT, t, number}, {rows + 2 * EIGHT, t, number}, {rows + 3 * EIGHT, t, number}};
 #pragma unroll
     for (int g = 0; g < 8; g += 2) {
         u32 a[2][2 * M][4], b[N][4];
@@ -127,11 +182,13 @@ DEVICE void multiply_step(const u8 *stage, int number, float (&total)[M][N][4]) 
     if constexpr (Weights::HAS_MIN) {
         for (int r = 0; r < 2 * M; r++) scales[r] = -Weights::min(rows + 8 * r * Weights::STRIDE);
 #pragma unroll
-        for (int n = 0; n < N; n++) {
-            uint2 b = *(const uint2 *)columns.sums[8 * n + lane / 4][t];
+        for (int i = 0; i < N * (SUMS / 8); i++) {
+            int n = i / (SUMS / 8), set = i % (SUMS / 8);
+            uint2 b = *(const uint2 *)columns.sums[8 * n + lane / 4][t][set];
             for (int m = 0; m < M; m++) {
-                // The groups' minimums multiply the sums and their remainders.
-                const u32 fragment[4] = {weights[2 * m].mins(), weights[2 * m + 1].mins(), weights[2 * m].mins(), weights[2 * m + 1].mins()};
+                // The minimums multiply the sums and their remainders.
+                u32 first = weights[2 * m].mins(set), second = weights[2 * m + 1].mins(set);
+                const u32 fragment[4] = {first, second, first, second};
                 multiply_halves(sums[m][n], fragment, b.x, b.y);
             }
         }
@@ -140,14 +197,14 @@ DEVICE void multiply_step(const u8 *stage, int number, float (&total)[M][N][4]) 
 }
 
 // Number of sums of a lane.
-const int SUMS = M * N * 4;
+const int SUMS_OF_LANE = M * N * 4;
 
 // Stores the block's sums. The last block of a tile adds the sums of all blocks, in the order of the parts. Returns true in
 // this block.
-DEVICE bool add_parts(const Params &p, int number, int part, int n_parts, float (&sums)[SUMS]) {
-    float *parts = p.parts + (i64)number * n_parts * (SUMS * THREADS) + threadIdx.x;
+DEVICE bool add_parts(const Params &p, int number, int part, int n_parts, float (&sums)[SUMS_OF_LANE]) {
+    float *parts = p.parts + (i64)number * n_parts * (SUMS_OF_LANE * THREADS) + threadIdx.x;
 #pragma unroll
-    for (int i = 0; i < SUMS; i++) __stcg(parts + (part * SUMS + i) * THREADS, sums[i]);
+    for (int i = 0; i < SUMS_OF_LANE; i++) __stcg(parts + (part * SUMS_OF_LANE + i) * THREADS, sums[i]);
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) is_last = atomicAdd(&p.counters[number], 1u) == n_parts - 1;
@@ -157,21 +214,29 @@ DEVICE bool add_parts(const Params &p, int number, int part, int n_parts, float 
     // The next matmul with the same columns uses the counter again.
     if (threadIdx.x == 0) p.counters[number] = 0;
 #pragma unroll
-    for (int i = 0; i < SUMS; i++) sums[i] = 0.0f;
+    for (int i = 0; i < SUMS_OF_LANE; i++) sums[i] = 0.0f;
     for (int n = 0; n < n_parts; n++) {
 #pragma unroll
-        for (int i = 0; i < SUMS; i++) sums[i] += __ldcg(parts + (n * SUMS + i) * THREADS);
+        for (int i = 0; i < SUMS_OF_LANE; i++) sums[i] += __ldcg(parts + (n * SUMS_OF_LANE + i) * THREADS);
     }
     return true;
 }
 
 // Grid: rows in groups of ROWS times parts of a row; tiles of columns; outer dimensions.
-extern "C" __global__ void __launch_bounds__(THREADS) mul_stream(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, COLUMNS > 16 ? 0 : 2) mul_stream(const __grid_constant__ Params p) {
     int n_steps = p.w.ne[0] / Step::K, n_parts = (n_steps + p.n_steps - 1) / p.n_steps;
     int first_row = blockIdx.x / n_parts * ROWS, part = blockIdx.x % n_parts, n_rows = p.w.ne[1] - first_row;
-    int i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2], tile = blockIdx.z * gridDim.y + blockIdx.y;
-    const char *w = p.w.data + i2 / (p.x.ne[2] / p.w.ne[2]) * p.w.nb[2] + i3 / (p.x.ne[3] / p.w.ne[3]) * p.w.nb[3] + first_row * p.w.nb[1];
-    Copies copies(w, p.w.nb[1], n_rows, p.columns + (i64)tile * n_steps);
+#if IDS
+    const int *of_tile = p.tiles + 3 * blockIdx.y;
+    if (of_tile[0] < 0) return;
+    const char *w = p.w.data + of_tile[0] * p.w.nb[2];
+    TileColumns columns = {p, of_tile[1], of_tile[2] - of_tile[1]};
+#else
+    int i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2];
+    const char *w = p.w.data + i2 / (p.x.ne[2] / p.w.ne[2]) * p.w.nb[2] + i3 / (p.x.ne[3] / p.w.ne[3]) * p.w.nb[3];
+    TileColumns columns = {p, (int)blockIdx.y * COLUMNS, p.x.ne[1] - (int)blockIdx.y * COLUMNS};
+#endif
+    Copies copies(w + first_row * p.w.nb[1], p.w.nb[1], n_rows, n_steps, columns);
     int step = part * p.n_steps, end = min(step + p.n_steps, n_steps);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {
@@ -189,22 +254,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) mul_stream(const __grid_co
         multiply_step(stages + stage * STAGE, step, total);
         stage = stage + 1 == STAGES ? 0 : stage + 1, next = next + 1 == STAGES ? 0 : next + 1;
     }
-    int number = tile * (gridDim.x / n_parts) + blockIdx.x / n_parts;
-    if (n_parts > 1 && !add_parts(p, number, part, n_parts, (float (&)[SUMS])total)) return;
+    int number = (blockIdx.z * gridDim.y + blockIdx.y) * (gridDim.x / n_parts) + blockIdx.x / n_parts;
+    if (n_parts > 1 && !add_parts(p, number, part, n_parts, (float (&)[SUMS_OF_LANE])total)) return;
     int row = threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
-    int n_columns = p.x.ne[1] - blockIdx.y * COLUMNS;
-    char *y = p.y.data + i2 * p.y.nb[2] + i3 * p.y.nb[3] + blockIdx.y * COLUMNS * p.y.nb[1] + first_row * p.y.nb[0];
-    const float *factors = p.factors + tile * COLUMNS;
     // One column after the other: the addresses of all columns at once would need too many registers.
 #pragma unroll
     for (int i = 0; i < 2 * N; i++) {
         int c = column + i / 2 * 8 + i % 2;
-        if (c >= n_columns) continue;
-        float factor = factors[c];
+        if (c >= columns.n) continue;
+        float factor = columns.factor(c);
+        char *y = columns.result(c) + first_row * p.y.nb[0];
 #pragma unroll
         for (int m = 0; m < 2 * M; m++) {
             int r = row + 8 * m;
-            if (r < n_rows) *(float *)(y + c * p.y.nb[1] + r * p.y.nb[0]) = total[m / 2][i / 2][m % 2 * 2 + i % 2] * factor;
+            if (r < n_rows) *(float *)(y + r * p.y.nb[0]) = total[m / 2][i / 2][m % 2 * 2 + i % 2] * Weights::factor() * factor;
         }
     }
 }

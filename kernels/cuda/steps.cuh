@@ -2,9 +2,11 @@
 #pragma once
 
 // 256 values of the columns of a tile. `values[g][c][t]` are the values of group `g` (32 adjacent ones) of column `c` for
-// lane `t` of a quad, in the order of `halves_of_rows.cuh`. `sums[c][t]` are the sums of groups `2 * t` and `2 * t + 1`, as
-// f16 and remainder.
+// lane `t` of a quad, in the order of `halves_of_rows.cuh`. `sums[c][t][i]` are sums `8 * i + 2 * t` and the next, as f16
+// and remainder.
+//
+// SUMS: number of sums, of groups or of their halves: 8 or 16.
 struct __align__(16) Step {
     static const int K = 256;
-    u16 values[8][COLUMNS][4][8], sums[COLUMNS][4][2][2];
+    u16 values[8][COLUMNS][4][8], sums[COLUMNS][4][SUMS / 8][2][2];
 };

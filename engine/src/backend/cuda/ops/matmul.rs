@@ -7,7 +7,7 @@ use super::arguments::TensorArg;
 use super::decoder::decoder;
 use super::skinny::{self, Products};
 use super::stream;
-use super::task::{Grouping, Task};
+use super::task::{COLUMNS_ALIGNMENT, Grouping, Task};
 use super::tensor::{self, Groups, Tiles};
 use super::unplanned::{Unplanned, size};
 use crate::graph::{Graph, Op, Tensor};
@@ -114,11 +114,13 @@ pub(super) fn mul_mat_id(task: &mut Task<'_>) -> Result<(), Unplanned> {
     skinny::plan(task, &Products::of_one(task.id))
 }
 
-/// Returns the addresses of tiles and of the order of columns. Matmuls with the same ids, such as those of a
-/// gated unit, share a grouping.
-fn group(task: &mut Task<'_>, grouping: &Grouping, n_pairs: usize) -> Result<(u64, u64), Unplanned> {
+/// Returns the addresses of tiles, of the order of columns, and of `more` bytes of scratch memory. Matmuls with the same
+/// ids, such as those of a gated unit, share a grouping.
+fn group(task: &mut Task<'_>, grouping: &Grouping, more: usize) -> Result<[u64; 3], Unplanned> {
+    let n_pairs = grouping.ids.ne.iter().map(|&n| n as usize).product::<usize>();
     let of_tiles = 3 * size_of::<i32>() * grouping.n_tiles as usize;
-    let (tiles, is_new) = task.target.grouping(grouping, of_tiles + size_of::<i32>() * n_pairs)?;
+    let of_all = (of_tiles + size_of::<i32>() * n_pairs).next_multiple_of(COLUMNS_ALIGNMENT);
+    let (tiles, is_new) = task.target.grouping(grouping, of_all + more)?;
     let order = tiles + of_tiles as u64;
     if is_new {
         let fault = task.fault();
@@ -135,7 +137,7 @@ fn group(task: &mut Task<'_>, grouping: &Grouping, n_pairs: usize) -> Result<(u6
         let shared = size(size_of::<i32>() * grouping.n_matrices as usize)?;
         task.launch_with(Kernel::new(&GROUP, "group"), [1, 1, 1], GROUP_THREADS, shared, &params)?;
     }
-    Ok((tiles, order))
+    Ok([tiles, order, tiles + of_all as u64])
 }
 
 /// Groups columns by matrix on the device, then computes each group in tiles. Each matrix is read once per
@@ -146,18 +148,31 @@ fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let (n_pairs, n_matrices) = (n_used * n_tokens, task.operand(0).ne[2]);
     let on_tensor_cores = tensor::suits(task.target.precision(), task.operand(0));
     let tiles = Tiles::new(task.target.gpu(), decoder(task.operand(0), &w), true);
-    let large = tiles.of_groups(size(m)?, size(n_pairs / n_matrices)?, size(n_matrices)?);
-    let tile = if on_tensor_cores { large.columns } else { TILE[1] };
+    let n_average = n_pairs / n_matrices;
+    let large = tiles.of_groups(size(m)?, size(n_average)?, size(n_matrices)?);
+    let streamed = if on_tensor_cores && large.is_for_few() {
+        stream::tile_of_groups(task, [&w, &x], n_average)
+    } else {
+        None
+    };
+    let tile = match streamed {
+        Some(tile) => tile,
+        None if on_tensor_cores => large.columns as usize,
+        None => TILE[1] as usize,
+    };
     // One tile of each matrix may be partially filled.
-    let n_tiles = n_pairs / tile as usize + n_matrices.min(n_pairs);
+    let n_tiles = n_pairs / tile + n_matrices.min(n_pairs);
     size(n_pairs)?;
     let grouping = Grouping {
         ids,
         n_matrices: size(n_matrices)? as i32,
-        tile: tile as i32,
+        tile: size(tile)? as i32,
         n_tiles: size(n_tiles)? as i32,
     };
-    let (tiles, order) = group(task, &grouping, n_pairs)?;
+    if streamed.is_some() {
+        return stream::plan_groups(task, [w, x, y], &grouping, group);
+    }
+    let [tiles, order, _] = group(task, &grouping, 0)?;
     if on_tensor_cores {
         let groups = Groups {
             tiles,

@@ -1,5 +1,5 @@
-//! Matmuls with 9 to 64 columns (128 for small matrices), such as those of a server: weights are streamed through shared
-//! memory and converted to f16 integers. Only used with `Precision::Fast`.
+//! Matmuls with 9 to 64 columns (128 for small matrices), such as those of a server, and of experts with few columns each:
+//! weights are streamed through shared memory and converted to f16 integers. Only used with `Precision::Fast`.
 
 use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
@@ -9,7 +9,7 @@ use super::super::kernel::{HALVE_COLUMNS, Kernel, MUL_STREAM, Value};
 use super::arguments::TensorArg;
 use super::decoder::decoder;
 use super::integers::{FETCH, has_whole_rows};
-use super::task::{ColumnForm, Task};
+use super::task::{ColumnForm, Grouping, Halves, Task};
 use super::unplanned::{Unplanned, size};
 use crate::graph::Tensor;
 
@@ -64,14 +64,20 @@ struct Params {
     factors: u64,
     counters: u64,
     parts: u64,
+    tiles: u64,
+    order: u64,
     n_steps: i32,
-    padding: i32,
+    n_used: i32,
 }
 
-/// A type that `halves_of_rows.cuh` supports, with the bytes between rows in shared memory.
+/// A type that `halves_of_rows.cuh` supports.
+#[derive(Clone, Copy)]
 struct Weights {
     decoder: Value,
+    /// Bytes between rows in shared memory.
     stride: u32,
+    /// Sums of the values of a column that a step needs.
+    sums: u32,
 }
 
 /// Sizes of a launch.
@@ -84,29 +90,32 @@ struct Shape {
     shared: u32,
 }
 
-/// Returns the type's name in `halves_of_rows.cuh`, or `None` if the type is not supported.
+/// Returns the type of the weights, or `None` if the type is not supported.
 fn weights_of(weights: &Tensor, w: &TensorArg) -> Option<Weights> {
     let decoder = decoder(weights, w);
-    let stride = match decoder {
-        Value::Type(GgmlType::Q4_0 | GgmlType::Q4_K) => 144,
-        Value::Type(GgmlType::Q5_K) => 176,
-        Value::Type(GgmlType::Q8_0) => 272,
-        Value::Word("q6_K_x8") => 240,
+    let (stride, sums) = match decoder {
+        Value::Type(GgmlType::Q2_K) => (112, 16),
+        Value::Type(GgmlType::Q4_0 | GgmlType::Q4_K | GgmlType::IQ4_NL | GgmlType::IQ4_XS | GgmlType::MXFP4)
+        | Value::Word("q3_K_x8") => (144, 8),
+        Value::Type(GgmlType::Q4_1 | GgmlType::Q5_K) | Value::Word("q5_0_x8") => (176, 8),
+        Value::Type(GgmlType::Q5_1) => (208, 8),
+        Value::Word("q6_K_x8") => (240, 8),
+        Value::Type(GgmlType::Q8_0) => (272, 8),
         _ => return None,
     };
-    Some(Weights { decoder, stride })
+    Some(Weights { decoder, stride, sums })
 }
 
-/// Returns the bytes of a step of a tile's columns: halves, and two halves per sum of 32 values.
-fn step_bytes(columns: usize) -> usize {
-    columns * (2 * STEP + 4 * STEP / 32)
+/// Returns the bytes of a step of a tile's columns: halves, and two halves per sum.
+fn step_bytes(columns: usize, sums: u32) -> usize {
+    columns * (2 * STEP + 4 * sums as usize)
 }
 
 /// Returns the sizes for `n` columns, or `None` if a GPU has too little shared memory.
-fn shape(gpu: Gpu, stride: u32, n: usize) -> Option<Shape> {
+fn shape(gpu: Gpu, weights: Weights, n: usize) -> Option<Shape> {
     let of_one = gpu.shared_bytes.checked_sub(RESERVED_SHARED)?;
     let of_two = (gpu.shared_bytes / 2).saturating_sub(RESERVED_SHARED);
-    let stage = |columns: usize| ROWS as u32 * stride + step_bytes(columns) as u32;
+    let stage = |columns: usize| ROWS as u32 * weights.stride + step_bytes(columns, weights.sums) as u32;
     let fits = |columns: &usize| MIN_STAGES * stage(*columns) <= of_one;
     let wanted = TILES.into_iter().find(|&columns| columns >= n).unwrap_or(TILES[1]);
     let columns = [wanted, TILES[0]].into_iter().find(fits)?;
@@ -130,72 +139,168 @@ fn n_parts(gpu: Gpu, n_tiles: usize, n_steps: usize) -> usize {
     wanted.min(n_steps / MIN_STEPS).max(1)
 }
 
+/// Returns the sizes of a launch with tiles for `n` columns, or `None` if the weights are unsuitable. The caller checks the
+/// precision.
+fn shape_of(task: &Task<'_>, w: &TensorArg, n: usize) -> Option<(Weights, Shape)> {
+    let weights = task.operand(0);
+    if !weights.ne[0].is_multiple_of(STEP) || !has_whole_rows(weights, w) {
+        return None;
+    }
+    let of_type = weights_of(weights, w)?;
+    Some((of_type, shape(task.target.gpu(), of_type, n)?))
+}
+
 /// Returns true if the matmul of the task's node should use this kernel. The caller checks the precision. `is_small` is
 /// true if the matrix is too small for large tiles.
 pub(super) fn suits(task: &Task<'_>, w: &TensorArg, is_small: bool) -> bool {
-    let (weights, n) = (task.operand(0), task.node.ne[1]);
+    let n = task.node.ne[1];
     let most = if is_small { MAX_COLUMNS_OF_SMALL } else { MAX_COLUMNS };
-    let stride = weights_of(weights, w).map(|weights| weights.stride);
-    let is_suitable = n <= most && weights.ne[0].is_multiple_of(STEP) && has_whole_rows(weights, w);
-    is_suitable && stride.is_some_and(|stride| shape(task.target.gpu(), stride, n).is_some())
+    n <= most && shape_of(task, w, n).is_some()
 }
 
-/// Plans a suitable matmul.
-pub(super) fn plan(task: &mut Task<'_>, [w, x, y]: [TensorArg; 3]) -> Result<(), Unplanned> {
-    let gpu = task.target.gpu();
-    let [m, n, n2, n3] = task.node.ne;
-    let weights = weights_of(task.operand(0), &w).ok_or("no decoder to f16 integers")?;
-    let shape = shape(gpu, weights.stride, n).ok_or("the stages do not fit in shared memory")?;
-    let (k, outer, column_tiles) = (task.operand(0).ne[0], n2 * n3, n.div_ceil(shape.columns));
-    let (n_steps, n_padded) = (k / STEP, column_tiles * shape.columns * outer);
-    let of_steps = column_tiles * outer * n_steps * step_bytes(shape.columns);
-    let of_factors = size_of::<f32>() * n_padded;
-    let form = ColumnForm::Halves(shape.columns as u32);
+/// Returns the columns per tile of a matmul with groups of `n` columns on average, or `None` if the matmul cannot use this
+/// kernel. The caller checks the precision and that groups are small.
+pub(super) fn tile_of_groups(task: &Task<'_>, [w, x]: [&TensorArg; 2], n: usize) -> Option<usize> {
+    // A quarter more columns than on average should not need a second tile.
+    let (_, shape) = shape_of(task, w, n + n / 4)?;
+    let are_rows = x.as_rows().ne[2..] == [1, 1];
+    are_rows.then_some(shape.columns)
+}
+
+/// Addresses of converted columns.
+struct Converted {
+    columns: u64,
+    factors: u64,
+    counters: u64,
+}
+
+/// Plans the conversion of columns, unless they already exist.
+fn converted(task: &mut Task<'_>, x: &TensorArg, weights: Weights, shape: Shape) -> Result<Converted, Unplanned> {
+    let [k, n, n2, n3] = x.ne.map(|n| n as usize);
+    let (outer, n_padded) = (n2 * n3, n.next_multiple_of(shape.columns));
+    let of_steps = n_padded / shape.columns * outer * (k / STEP) * step_bytes(shape.columns, weights.sums);
+    let of_factors = size_of::<f32>() * n_padded * outer;
+    let form = ColumnForm::Halves(Halves {
+        tile: shape.columns as u32,
+        sums: weights.sums,
+        of_outer: size(n)?,
+    });
     let n_bytes = of_steps + of_factors + size_of::<u32>() * COUNTERS;
-    let (columns, is_new) = task.target.columns(&x, form, n_bytes)?;
+    let (columns, is_new) = task.target.columns(x, form, n_bytes)?;
     let factors = columns + of_steps as u64;
     let counters = factors + of_factors as u64;
-    let grid = [size(column_tiles * shape.columns)?, size(outer)?, 1];
     if is_new {
         let params = HalveParams {
-            x,
+            x: *x,
             steps: columns,
             factors,
             counters,
             n_counters: COUNTERS as i32,
             is_dense: x.has_vectors(size_of::<f32>(), FETCH).into(),
         };
-        let kernel = Kernel::new(&HALVE_COLUMNS, "halve_columns").with_int("COLUMNS", shape.columns as i64);
-        task.launch(kernel, grid, HALVING_THREADS, &params)?;
+        let kernel = Kernel::new(&HALVE_COLUMNS, "halve_columns")
+            .with_int("COLUMNS", shape.columns as i64)
+            .with_int("SUMS", weights.sums.into());
+        task.launch(kernel, [size(n_padded)?, size(outer)?, 1], HALVING_THREADS, &params)?;
     }
-    let row_tiles = m.div_ceil(ROWS);
-    let n_tiles = row_tiles * column_tiles * outer;
-    let per_part = n_steps.div_ceil(n_parts(gpu, n_tiles, n_steps));
-    let n_parts = n_steps.div_ceil(per_part);
-    let parts = match n_parts {
+    Ok(Converted {
+        columns,
+        factors,
+        counters,
+    })
+}
+
+/// Number of parts of rows, steps per part, and bytes of the sums of all parts.
+struct Division {
+    n_parts: usize,
+    n_steps: usize,
+    bytes: usize,
+}
+
+/// Divides rows of `k` values.
+fn divide(gpu: Gpu, k: usize, n_tiles: usize, shape: Shape) -> Division {
+    let n_steps = (k / STEP).div_ceil(n_parts(gpu, n_tiles, k / STEP));
+    let n_parts = (k / STEP).div_ceil(n_steps);
+    let bytes = match n_parts {
         1 => 0,
-        _ => {
-            let of_block = size_of::<f32>() * ROWS * shape.columns;
-            task.target.scratch(of_block * n_tiles * n_parts)?
-        }
+        _ => size_of::<f32>() * ROWS * shape.columns * n_tiles * n_parts,
+    };
+    Division {
+        n_parts,
+        n_steps,
+        bytes,
+    }
+}
+
+fn kernel(weights: Weights, shape: Shape, by_ids: bool) -> Kernel {
+    Kernel::new(&MUL_STREAM, "mul_stream")
+        .with("TYPE", weights.decoder)
+        .with_int("COLUMNS", shape.columns as i64)
+        .with_int("SUMS", weights.sums.into())
+        .with_int("STAGES", shape.stages.into())
+        .with_int("IDS", by_ids.into())
+}
+
+/// Plans a suitable matmul.
+pub(super) fn plan(task: &mut Task<'_>, [w, x, y]: [TensorArg; 3]) -> Result<(), Unplanned> {
+    let [m, n, n2, n3] = task.node.ne;
+    let (weights, shape) = shape_of(task, &w, n).ok_or("no decoder to f16 integers")?;
+    let (row_tiles, column_tiles, outer) = (m.div_ceil(ROWS), n.div_ceil(shape.columns), n2 * n3);
+    let division = divide(
+        task.target.gpu(),
+        task.operand(0).ne[0],
+        row_tiles * column_tiles * outer,
+        shape,
+    );
+    let of_x = converted(task, &x, weights, shape)?;
+    let parts = match division.bytes {
+        0 => 0,
+        bytes => task.target.scratch(bytes)?,
     };
     let params = Params {
         w,
         x,
         y,
-        columns,
-        factors,
-        counters,
+        columns: of_x.columns,
+        factors: of_x.factors,
+        counters: of_x.counters,
         parts,
-        n_steps: size(per_part)? as i32,
-        padding: 0,
+        n_steps: size(division.n_steps)? as i32,
+        ..Params::zeroed()
     };
-    let kernel = Kernel::new(&MUL_STREAM, "mul_stream")
-        .with("TYPE", weights.decoder)
-        .with_int("COLUMNS", shape.columns as i64)
-        .with_int("STAGES", shape.stages.into());
-    let grid = [size(row_tiles * n_parts)?, size(column_tiles)?, size(outer)?];
-    task.launch_with(kernel, grid, THREADS, shape.shared, &params)
+    let grid = [size(row_tiles * division.n_parts)?, size(column_tiles)?, size(outer)?];
+    task.launch_with(kernel(weights, shape, false), grid, THREADS, shape.shared, &params)
+}
+
+/// Plans a suitable matmul of columns that are grouped by matrix, in tiles of `grouping.tile` columns. `group` returns the
+/// addresses of tiles, of the order of columns, and of further scratch memory.
+pub(super) fn plan_groups(
+    task: &mut Task<'_>,
+    [w, x, y]: [TensorArg; 3],
+    grouping: &Grouping,
+    group: impl FnOnce(&mut Task<'_>, &Grouping, usize) -> Result<[u64; 3], Unplanned>,
+) -> Result<(), Unplanned> {
+    let [m, n_used, ..] = task.node.ne;
+    let (weights, shape) = shape_of(task, &w, grouping.tile as usize).ok_or("no decoder to f16 integers")?;
+    let (row_tiles, n_tiles) = (m.div_ceil(ROWS), grouping.n_tiles as usize);
+    let division = divide(task.target.gpu(), task.operand(0).ne[0], row_tiles * n_tiles, shape);
+    let [tiles, order, parts] = group(task, grouping, division.bytes)?;
+    let of_x = converted(task, &x.as_rows(), weights, shape)?;
+    let params = Params {
+        w,
+        x,
+        y,
+        columns: of_x.columns,
+        factors: of_x.factors,
+        counters: of_x.counters,
+        parts,
+        tiles,
+        order,
+        n_steps: size(division.n_steps)? as i32,
+        n_used: size(n_used)? as i32,
+    };
+    let grid = [size(row_tiles * division.n_parts)?, size(n_tiles)?, 1];
+    task.launch_with(kernel(weights, shape, true), grid, THREADS, shape.shared, &params)
 }
 
 #[cfg(test)]
@@ -208,10 +313,15 @@ mod tests {
             shared_bytes: Gpu::LEAST_SHARED_BYTES,
             ..Gpu::H100
         };
-        for stride in [144, 176, 240, 272] {
+        let weights = |stride| Weights {
+            decoder: Value::Type(GgmlType::Q4_0),
+            stride,
+            sums: if stride == 112 { 16 } else { 8 },
+        };
+        for stride in [112, 144, 176, 208, 240, 272] {
             for gpu in [Gpu::H100, small] {
                 for n in [9, 16, 17, 64] {
-                    let shape = shape(gpu, stride, n).expect("two stages fit");
+                    let shape = shape(gpu, weights(stride), n).expect("two stages fit");
                     assert!(
                         shape.shared + RESERVED_SHARED <= gpu.shared_bytes,
                         "{stride}, {n}: {shape:?}"
@@ -219,7 +329,7 @@ mod tests {
                 }
             }
         }
-        let sizes = |gpu, stride, n| shape(gpu, stride, n).map(|shape| (shape.columns, shape.stages));
+        let sizes = |gpu, stride, n| shape(gpu, weights(stride), n).map(|shape| (shape.columns, shape.stages));
         assert_eq!(sizes(Gpu::H100, 144, 32), Some((32, 3)));
         assert_eq!(sizes(Gpu::H100, 272, 9), Some((16, 2)));
         assert_eq!(sizes(small, 272, 32), Some((16, 2)));

@@ -26,8 +26,19 @@ pub(in super::super) enum ColumnForm {
     Integers,
     /// bf16 values.
     Bfloats,
-    /// f16 values in tiles of this number of columns, with the columns' powers of two.
-    Halves(u32),
+    /// f16 values in tiles, with the columns' powers of two.
+    Halves(Halves),
+}
+
+/// Form of columns for `mul_stream.cu`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) struct Halves {
+    /// Columns per tile.
+    pub(super) tile: u32,
+    /// Sums per column and step.
+    pub(super) sums: u32,
+    /// Columns that share tiles.
+    pub(super) of_outer: u32,
 }
 
 /// Columns grouped by the matrix that their ids select, in tiles of `tile` columns.

@@ -98,6 +98,11 @@ impl Tiles {
 }
 
 impl Tile {
+    /// Returns true if this is the tile for groups with few columns.
+    pub(super) fn is_for_few(self) -> bool {
+        self == FEW
+    }
+
     fn threads(self) -> u32 {
         32 * (self.rows / self.warp_rows) * (self.columns / self.warp_columns)
     }
