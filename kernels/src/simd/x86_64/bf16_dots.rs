@@ -65,6 +65,20 @@ unsafe fn add_columns(block: &TileBlock, column: usize) {
     }
 }
 
+/// Adds a block to the sums of all of its columns.
+///
+/// # Safety
+/// - The CPU supports AVX-512 and AVX512-BF16.
+/// - `block` describes valid operands, sums, and destination for its columns, rounded up to a multiple of
+///   [`COLUMNS_AT_ONCE`].
+#[inline(always)]
+unsafe fn add_block(block: &TileBlock) {
+    for column in (0..block.columns).step_by(COLUMNS_AT_ONCE) {
+        // SAFETY: the operands of these columns are valid (function contract).
+        unsafe { add_columns(block, column) }
+    }
+}
+
 /// Loads a pair of bf16 for each of 16 rows.
 ///
 /// # Safety
@@ -109,6 +123,8 @@ impl TileUnit for Bf16Dots {
 
     #[inline(always)]
     unsafe fn step(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
+        // Both uses of the sums go through one pointer.
+        let sums = &raw mut self.0;
         let block = TileBlock {
             x,
             x_stride,
@@ -116,12 +132,13 @@ impl TileUnit for Bf16Dots {
             w,
             streams: false,
             steps: 1,
-            sums: &raw const self.0,
-            to: (&raw mut self.0).cast(),
+            sums,
+            to: sums.cast(),
             to_stride: TileSums::STRIDE,
         };
-        // SAFETY: the operands are those of a step (trait contract), and sums are read before they are written.
-        unsafe { self.add(&block) }
+        // SAFETY: the operands are those of a step (trait contract). Each column's sums are read before they are
+        // written, and no reference to the sums exists.
+        unsafe { add_block(&block) }
     }
 
     #[inline(always)]
@@ -138,9 +155,7 @@ impl TileUnit for Bf16Dots {
 
     #[inline(always)]
     unsafe fn add(&mut self, block: &TileBlock) {
-        for column in (0..block.columns).step_by(COLUMNS_AT_ONCE) {
-            // SAFETY: the block is valid for all columns, also beyond the last one used (trait contract).
-            unsafe { add_columns(block, column) }
-        }
+        // SAFETY: the block is valid for all columns, also beyond the last one used (trait contract).
+        unsafe { add_block(block) }
     }
 }
