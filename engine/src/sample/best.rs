@@ -56,6 +56,9 @@ impl<'a> BestLogits<'a> {
     /// [`Backend::read_best_async`]: crate::backend::Backend::read_best_async
     pub fn from_words(words: &'a [f32], n_vocab: usize) -> Option<BestLogits<'a>> {
         let (best, invalid) = words.split_at_checked(words.len().checked_sub(2)?)?;
+        if !best.len().is_multiple_of(2) {
+            return None;
+        }
         let (tokens, logits) = best.split_at(best.len() / 2);
         let index = invalid[0].to_bits();
         let invalid = NotFinite {
@@ -236,6 +239,7 @@ mod tests {
         assert_eq!(row.check(), check_logits(&values));
         assert!(TokenLogits::Best(row).check().is_err() && TokenLogits::Best(row).all().is_empty());
         assert!(BestLogits::from_words(&[0.0], 1000).is_none());
+        assert!(BestLogits::from_words(&few[1..], 1000).is_none());
         let mut candidates = Candidates::default();
         candidates.fill_best_logits(row);
         assert_eq!(candidates.len(), 40);

@@ -107,8 +107,8 @@ impl BestSearch {
     }
 
     /// Enqueues a search. Returns the memory with the results, and their byte range, or `None` if the rows are unsuitable,
-    /// the kernels are not loaded, or the GPU has no memory for the search. The results are valid until the next search on the stream. The caller checks the
-    /// bounds of `from`.
+    /// the kernels are not loaded, or the GPU has no memory for a search. The results are valid until the next search on
+    /// the stream. The caller checks the bounds of `from`.
     pub(super) fn queue(
         &mut self,
         context: &Arc<Context>,
