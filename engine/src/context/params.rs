@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kernels::{GgmlType, Precision};
 
-use crate::backend::{Profile, ThreadPool};
+use crate::backend::{Profile, ThreadPool, default_threads};
 use crate::builder::{MemoryParams, Pooling};
 
 /// Parameters of a [`Context`](super::Context).
@@ -88,7 +88,7 @@ impl ContextParams {
 
 impl Default for ContextParams {
     fn default() -> ContextParams {
-        let n = std::thread::available_parallelism().map_or(1, usize::from);
+        let n = default_threads();
         ContextParams {
             n_ctx: 0,
             n_batch: 2048,

@@ -102,7 +102,7 @@ impl Backend for CpuBackend {
         old: Option<Box<dyn Plan>>,
     ) -> Result<Box<dyn Plan>, BackendError> {
         let mut plan = <dyn Plan>::recycle::<CpuPlan>(old);
-        self.planner.plan(&mut plan, view, memory, self.pool.n_threads())?;
+        self.planner.plan(&mut plan, view, memory, self.pool.groups())?;
         self.ensure_scratch(&plan)?;
         Ok(plan)
     }
@@ -194,12 +194,13 @@ impl PlanRun<'_> {
             nth: worker.nth,
         };
         let mut place = worker.enter()?;
-        while let Some(phase) = self.plan.phases.get(place.phase) {
-            let end = self.phase(phase, place.piece, &mut thread)?;
+        while let Some(phase) = self.plan.phases.get(place.membership.phase) {
+            let end = self.phase(phase, place.membership.counter, place.piece, &mut thread)?;
             place = match end {
                 PhaseEnd::Nothing => {
-                    let mut ahead = self.plan.ahead.after(place.phase, &mut thread.ahead, share);
-                    worker.next(place.phase, || ahead.fetch_some())?
+                    let phase = place.membership.phase;
+                    let mut ahead = self.plan.ahead.after(phase, &mut thread.ahead, share);
+                    worker.next(place.membership, || ahead.fetch_some())?
                 }
                 PhaseEnd::Stolen => worker.enter()?,
             };
@@ -209,7 +210,14 @@ impl PlanRun<'_> {
     }
 
     /// Computes this thread's part of a phase, starting at `piece` if that was stolen from another thread.
-    fn phase(&self, phase: &Phase, piece: Option<Chunk>, thread: &mut Thread<'_>) -> Result<PhaseEnd, Abandoned> {
+    /// `counter` counts the thread; see [`Membership`](super::phases::Membership).
+    fn phase(
+        &self,
+        phase: &Phase,
+        counter: u8,
+        piece: Option<Chunk>,
+        thread: &mut Thread<'_>,
+    ) -> Result<PhaseEnd, Abandoned> {
         let mut solo = piece.as_ref().is_some_and(|piece| piece.solo);
         let mut at = piece.as_ref().map_or(phase.nodes.start, |piece| piece.node);
         let mut piece = piece.map(|piece| piece.range);
@@ -218,7 +226,13 @@ impl PlanRun<'_> {
             let node = &self.plan.nodes[at];
             if !node.solo || solo || phase.take_solo() {
                 solo |= node.solo;
-                let queue = self.queue(at, solo, piece.take(), thread.worker);
+                let template = Chunk {
+                    node: at,
+                    range: 0..0,
+                    solo,
+                    counter,
+                };
+                let queue = self.queue(template, piece.take(), thread.worker);
                 match self.node(at, &queue, thread) {
                     Ok(()) => {}
                     Err(NodeExit::Stolen) => return Ok(PhaseEnd::Stolen),
@@ -236,31 +250,19 @@ impl PlanRun<'_> {
         Ok(PhaseEnd::Nothing)
     }
 
-    /// Returns the work queue of node `at`, with an optional first range to compute.
-    ///
-    /// `solo` is true if this thread computes the small nodes of the phase.
-    fn queue<'a>(
-        &'a self,
-        at: usize,
-        solo: bool,
-        first: Option<std::ops::Range<usize>>,
-        worker: Worker<'a>,
-    ) -> WorkQueue<'a> {
-        let node = &self.plan.nodes[at];
-        let offered = if node.offers && worker.nth > 1 {
-            Some(Chunk {
-                node: at,
-                range: 0..0,
-                solo,
-            })
-        } else {
-            None
-        };
+    /// Returns the work queue of a node, with an optional first range to compute. `chunk` is the template for chunks
+    /// to offer.
+    fn queue<'a>(&'a self, chunk: Chunk, first: Option<std::ops::Range<usize>>, worker: Worker<'a>) -> WorkQueue<'a> {
+        let node = &self.plan.nodes[chunk.node];
         WorkQueue {
-            taken: self.plan.taken.of(at),
+            taken: self.plan.taken.of(chunk.node),
             worker,
             nth: if node.solo { 1 } else { worker.nth },
-            offered,
+            offered: if node.offers && worker.nth > 1 {
+                Some(chunk)
+            } else {
+                None
+            },
             first: Cell::new(first),
         }
     }

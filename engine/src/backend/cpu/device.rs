@@ -1,15 +1,16 @@
 //! The host CPU as a device.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::compute::CpuBackend;
 use super::error::NAME;
 use super::interleaved::INTERLEAVED;
-use super::ops;
+use super::{numa, ops};
 use crate::backend::host::{self, DirectUpload, HostBuffer, HostBytes};
 use crate::backend::machine::machine_memory;
 use crate::backend::{
-    Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Registry, Upload,
+    Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Registry, Stored, Upload,
     WeightStorage,
 };
 use crate::graph::{Graph, Layout, TensorId};
@@ -90,7 +91,7 @@ impl Device for CpuDevice {
         if let Some(buffer) = buffer.as_any_mut().downcast_mut::<HostBuffer>() {
             buffer.use_huge_pages();
         }
-        Ok(Box::new(DirectUpload(buffer)))
+        Ok(Box::new(PlacedUpload(DirectUpload(buffer))))
     }
 
     fn supports_op(&self, graph: &Graph, node: TensorId, _: &MemoryMap) -> bool {
@@ -99,6 +100,28 @@ impl Device for CpuDevice {
 
     fn backend(self: Arc<Self>, params: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
         Ok(Box::new(CpuBackend::new(self, params)?))
+    }
+}
+
+/// An upload that allocates the pages of each matrix on the nodes whose threads read them.
+struct PlacedUpload(DirectUpload);
+
+impl Upload for PlacedUpload {
+    fn set_tensor(&mut self, tensor: &Stored, rows: Range<usize>, data: &[u8]) -> Result<(), BackendError> {
+        if rows.start == 0
+            && let Some(bytes) = self.0.0.bytes_mut()
+            && let Some(bytes) = bytes.get_mut(tensor.offset..)
+        {
+            let n_bytes = tensor.nbytes().min(bytes.len());
+            let n_matrices = tensor.ne[2] * tensor.ne[3];
+            let per_matrix = n_bytes / n_matrices.max(1);
+            bytes[..n_bytes].chunks_mut(per_matrix.max(1)).for_each(numa::place);
+        }
+        self.0.set_tensor(tensor, rows, data)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Box<dyn Buffer>, BackendError> {
+        Box::new(self.0).finish()
     }
 }
 

@@ -3,34 +3,25 @@
 //! A waiting thread never yields its time slice. After a yield, another process would keep the core for
 //! milliseconds, whereas a sleeping thread is scheduled soon after its wake-up.
 
-use std::hint;
-use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::PoisonError;
 
-/// Range of spin iterations before a waiting thread sleeps.
-///
-/// The maximum is about 300 µs, longer than the other threads usually need for their last chunks of a prompt
-/// (a wake-up takes 50 µs). The minimum is about the time that going to sleep takes. Between the limits, the
-/// count adapts: it falls after a wait that ended in sleep, since the awaited thread then has no core or
-/// shares a core.
-const SPINS: RangeInclusive<u32> = 64..=16384;
+use super::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering, SPINS, full_fence, spin_loop};
 
 /// A value on cache lines of its own. Aligned to two lines, since CPUs prefetch adjacent pairs.
 #[repr(align(128))]
 #[derive(Default)]
-struct OwnLine<T>(T);
+pub(super) struct OwnLine<T>(pub(super) T);
 
 /// A 64-bit value that threads can wait on.
 ///
 /// Waiting threads read the value all the time, so nothing else that is written is on its cache line.
 #[derive(Default)]
 pub(super) struct Futex {
-    word: OwnLine<AtomicU64>,
+    pub(super) word: OwnLine<AtomicU64>,
     /// Spin iterations of the next wait, clamped to [`SPINS`] when read. Written only if the number changes, which
     /// it does not while waits end soon.
-    patience: OwnLine<AtomicU32>,
-    sleepers: OwnLine<AtomicU32>,
+    pub(super) patience: OwnLine<AtomicU32>,
+    pub(super) sleepers: OwnLine<AtomicU32>,
     lock: Mutex<()>,
     wake: Condvar,
 }
@@ -46,10 +37,14 @@ impl Futex {
         self.word.0.store(value, Ordering::Relaxed);
     }
 
+    /// Sets the value and wakes all waiting threads.
+    pub(super) fn set(&self, value: u64) {
+        self.word.0.store(value, Ordering::SeqCst);
+        self.notify();
+    }
+
     /// Adds to the value (wrapping) and wakes all waiting threads.
     pub(super) fn add(&self, amount: u64) {
-        // SeqCst here and in `sleep_until`: either the sleeper sees the new value, or this thread sees the
-        // sleeper.
         self.word.0.fetch_add(amount, Ordering::SeqCst);
         self.notify();
     }
@@ -63,6 +58,9 @@ impl Futex {
 
     /// Wakes all waiting threads, so that they check the value again.
     pub(super) fn notify(&self) {
+        // SeqCst here, in `sleep_until`, and where values are set: either the sleeper sees the new value, or this
+        // thread sees the sleeper.
+        full_fence();
         if self.sleepers.0.load(Ordering::SeqCst) > 0 {
             // Acquiring the lock ensures that no thread is between its check of the value and its call of
             // `Condvar::wait`.
@@ -86,7 +84,7 @@ impl Futex {
 
     /// Waits until `ready` holds for the value.
     pub(super) fn wait_until(&self, ready: impl Fn(u64) -> bool) {
-        if !self.spin_until(&ready, hint::spin_loop) {
+        if !self.spin_until(&ready, spin_loop) {
             self.sleep_until(ready);
         }
     }
@@ -129,39 +127,10 @@ impl Futex {
     pub(super) fn sleep_until(&self, ready: impl Fn(u64) -> bool) {
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.0.fetch_add(1, Ordering::SeqCst);
+        full_fence();
         while !ready(self.word.0.load(Ordering::SeqCst)) {
             guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn futex_fields_are_on_separate_lines() {
-        let futex = Futex::default();
-        let at = |field: *const u8| field.addr() / 128;
-        let fields = [
-            at((&raw const futex.word).cast()),
-            at((&raw const futex.patience).cast()),
-            at((&raw const futex.sleepers).cast()),
-        ];
-        assert!(fields.windows(2).all(|pair| pair[0] != pair[1]), "{fields:?}");
-        assert!(fields[2] != fields[0]);
-    }
-
-    #[test]
-    fn patience_is_written_only_if_it_changes() {
-        let futex = Futex::default();
-        for _ in 0..64 {
-            assert!(futex.spin_until(|value| value == 0, hint::spin_loop));
-        }
-        let longest = futex.patience.0.load(Ordering::Relaxed);
-        assert_eq!(longest, *SPINS.end());
-        assert!(!futex.spin_until(|value| value == 1, || ()));
-        assert_eq!(futex.patience.0.load(Ordering::Relaxed), longest / 4);
     }
 }

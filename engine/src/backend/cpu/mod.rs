@@ -2,20 +2,29 @@
 //! crate.
 //!
 //! Modules, from the lowest layer up:
-//! - [`futex`], [`phases`] (barriers and work stealing), [`pool`] (threads), [`queue`] (chunks of work),
+//! - [`topology`] (cores, caches, and NUMA nodes), [`affinity`] (CPUs of a thread), [`numa`] (placement of threads and
+//!   weights), [`groups`] (threads with a common cache),
+//! - [`sync`], [`futex`], [`arrivals`], [`phases`] (barriers and work stealing), [`pool`] (threads), [`queue`] (chunks of
+//!   work),
 //! - [`scratch`], [`barriers`] (memory conflicts), [`view`] (operands as slices), [`activations`] (quantized
 //!   operands), [`interleaved`] (weight layout), [`weight_prefetch`],
 //! - [`plan`] (nodes ready to run), [`ops`] (one module per family of ops),
 //! - [`fuse`] (fusion of nodes), [`planner`], [`compute`] (execution of a plan), [`device`].
 
 mod activations;
+mod affinity;
+mod arrivals;
+#[cfg(test)]
+mod barrier_tests;
 mod barriers;
 mod compute;
 mod device;
 mod error;
 mod fuse;
 mod futex;
+mod groups;
 mod interleaved;
+mod numa;
 mod ops;
 mod phases;
 mod plan;
@@ -23,8 +32,12 @@ mod planner;
 mod pool;
 mod queue;
 mod scratch;
+mod sync;
+mod topology;
 mod view;
 mod weight_prefetch;
 
 pub use self::device::{CpuDevice, CpuRegistry};
+pub use self::numa::{NumaMode, default_threads, set_numa};
 pub use self::pool::ThreadPool;
+pub use self::topology::{Cpu, Topology};

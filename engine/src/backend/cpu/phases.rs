@@ -11,24 +11,34 @@
 //! chunk together with the other thread's membership in the phase. Only the final owner of the chunk writes
 //! the result, so that it is written once.
 
-use std::hint;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
 
+use super::arrivals::GroupCounter;
 use super::futex::Futex;
-
-/// Spin iterations that a thread waits for another thread's chunk before it steals the chunk. Longer than a
-/// chunk usually takes.
-const PATIENCE: u32 = 1024;
+use super::groups::{Groups, MAX_GROUPS};
+use super::sync::{AtomicBool, AtomicU64, Ordering, PATIENCE, spin_loop};
 
 /// Error: the run ended early, so every worker must return.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Abandoned;
 
 /// Membership of a thread in a phase.
-pub(super) struct PhaseSlot {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Membership {
     /// Index of the phase, starting at 0.
     pub(super) phase: usize,
+    /// The counter that counts the thread: that of a group, or [`ROOT`].
+    pub(super) counter: u8,
+}
+
+/// Number of the root counter in a [`Membership`].
+pub(super) const ROOT: u8 = 63;
+const _: () = assert!(MAX_GROUPS <= ROOT as usize);
+
+/// A thread's place in a phase.
+pub(super) struct PhaseSlot {
+    pub(super) membership: Membership,
     /// The chunk that was stolen together with the membership.
     pub(super) piece: Option<Chunk>,
 }
@@ -42,6 +52,8 @@ pub(super) struct Chunk {
     pub(super) range: Range<usize>,
     /// True if the thread also computes the small nodes of the phase.
     pub(super) solo: bool,
+    /// Counter of the thread's [`Membership`].
+    pub(super) counter: u8,
 }
 
 /// The chunk that a thread offers for stealing: a [`Chunk`] or a sentinel below.
@@ -62,28 +74,36 @@ const GONE: u64 = 1;
 const OFFERED: u64 = 1 << 63;
 
 const SOLO: u64 = 1 << 62;
-const LEN_BITS: u32 = 16;
+const COUNTER_BITS: u32 = 6;
+const LEN_BITS: u32 = 12;
 const START_BITS: u32 = 24;
-const NODE_BITS: u32 = 22;
+const NODE_BITS: u32 = 20;
+
+const LEN_AT: u32 = COUNTER_BITS;
+const START_AT: u32 = LEN_AT + LEN_BITS;
+const NODE_AT: u32 = START_AT + START_BITS;
+const _: () = assert!(NODE_AT + NODE_BITS == 62);
 
 impl Chunk {
     /// Packs the chunk into a word, or returns `None` if a field does not fit.
-    fn to_word(&self) -> Option<u64> {
+    pub(super) fn to_word(&self) -> Option<u64> {
         let part = |x: usize, bits: u32| if x >> bits == 0 { Some(x as u64) } else { None };
         let node = part(self.node, NODE_BITS)?;
         let start = part(self.range.start, START_BITS)?;
         let len = part(self.range.len(), LEN_BITS)?;
+        let counter = part(self.counter.into(), COUNTER_BITS)?;
         let solo = if self.solo { SOLO } else { 0 };
-        Some(OFFERED | solo | node << (START_BITS + LEN_BITS) | start << LEN_BITS | len)
+        Some(OFFERED | solo | node << NODE_AT | start << START_AT | len << LEN_AT | counter)
     }
 
-    fn from_word(word: u64) -> Chunk {
+    pub(super) fn from_word(word: u64) -> Chunk {
         let part = |at: u32, bits: u32| (word >> at) as usize & ((1 << bits) - 1);
-        let start = part(LEN_BITS, START_BITS);
+        let start = part(START_AT, START_BITS);
         Chunk {
-            node: part(START_BITS + LEN_BITS, NODE_BITS),
-            range: start..start + part(0, LEN_BITS),
+            node: part(NODE_AT, NODE_BITS),
+            range: start..start + part(LEN_AT, LEN_BITS),
             solo: word & SOLO != 0,
+            counter: part(0, COUNTER_BITS) as u8,
         }
     }
 }
@@ -120,12 +140,35 @@ impl StealSlot {
     }
 }
 
-/// The current phase and the number of threads in it.
+/// The current phase and the threads in it.
+///
+/// The threads of a group are counted by the group's [counter](GroupCounter), and the root counts the groups with
+/// members. With one group, the root counts the threads themselves.
+///
+/// ```text
+/// root:      phase | members     members: non-empty groups, and the thread that started the phase
+///              |
+///        +-----+-----+
+/// group: members   members       16 threads at most, which share a cache
+///        gate      gate          number of the phase, on which the group's threads wait
+/// ```
 #[derive(Default)]
 pub(super) struct Phases {
-    /// The phase in the upper half, the number of threads in the lower half.
-    word: Futex,
+    /// The phase in the upper half, the number of members in the lower half.
+    pub(super) root: Futex,
     broken: AtomicBool,
+    /// Empty if the root counts all threads.
+    pub(super) groups: Vec<Group>,
+    /// Group of each thread.
+    partition: Option<Arc<Groups>>,
+}
+
+/// A group of threads.
+#[derive(Default)]
+pub(super) struct Group {
+    pub(super) members: GroupCounter,
+    /// The phase in the upper half. Set by the thread that starts a phase.
+    pub(super) gate: Futex,
 }
 
 const PHASE: u64 = 1 << 32;
@@ -139,66 +182,107 @@ fn n_inside(word: u64) -> u64 {
 }
 
 impl Phases {
-    /// Enters the current phase. All writes of earlier phases are visible afterwards.
-    pub(super) fn enter(&self) -> Result<PhaseSlot, Abandoned> {
-        self.check()?;
-        let phase = phase(self.word.fetch_add(1));
-        Ok(PhaseSlot { phase, piece: None })
+    /// Creates phases for threads in groups.
+    pub(super) fn new(groups: Arc<Groups>) -> Phases {
+        if groups.len() == 1 {
+            return Phases::default();
+        }
+        Phases {
+            groups: (0..groups.len()).map(|_| Group::default()).collect(),
+            partition: Some(groups),
+            ..Phases::default()
+        }
     }
 
-    /// Leaves phase `left`, whose queues are empty, and waits for the threads that are still in the phase.
-    ///
-    /// Returns either a later phase, or the membership of another thread whose chunk was stolen. `ith` is the
-    /// index of this thread. Calls `idle` on every spin iteration.
-    pub(super) fn next(
-        &self,
-        left: usize,
-        ith: usize,
-        offers: &[StealSlot],
-        idle: impl FnMut(),
-    ) -> Result<PhaseSlot, Abandoned> {
+    /// Returns the number of a thread's group, or `None` if the root counts all threads.
+    fn group(&self, ith: usize) -> Option<usize> {
+        self.partition.as_ref().map(|groups| groups.of(ith))
+    }
+
+    /// Enters thread `ith` into the current phase. All writes of earlier phases are visible afterwards.
+    pub(super) fn enter(&self, ith: usize) -> Result<PhaseSlot, Abandoned> {
+        self.check()?;
+        let membership = match self.group(ith) {
+            None => Membership {
+                phase: phase(self.root.fetch_add(1)),
+                counter: ROOT,
+            },
+            Some(group) => {
+                self.groups[group].members.arrive(&self.root);
+                // The phase cannot end while it has a member.
+                Membership {
+                    phase: phase(self.root.get()),
+                    counter: group as u8,
+                }
+            }
+        };
+        Ok(PhaseSlot {
+            membership,
+            piece: None,
+        })
+    }
+
+    /// Ends a membership. Returns true if it was the last of the phase. The next phase has then started, and the
+    /// thread is counted by the root.
+    pub(super) fn leave(&self, left: Membership) -> bool {
+        if left.counter != ROOT && !self.groups[usize::from(left.counter)].members.depart() {
+            return false;
+        }
         let next = |word| match n_inside(word) {
             // The thread that starts a phase is its first member.
             1 => word - 1 + PHASE + 1,
             _ => word - 1,
         };
-        if n_inside(self.word.update(next)) == 1 {
-            self.word.notify();
-            let place = PhaseSlot {
-                phase: left + 1,
-                piece: None,
-            };
-            return self.check().map(|()| place);
-        }
-        let is_over = |word| phase(word) != left || self.is_broken();
-        if !self.word.spin_until(is_over, idle) {
-            if let Some(place) = self.steal(ith, offers, is_over) {
-                return Ok(place);
-            }
-            self.word.sleep_until(is_over);
-        }
-        self.enter()
+        n_inside(self.root.update(next)) == 1
     }
 
-    /// Steals a chunk that another thread has been working on for a while, if any.
-    fn steal(&self, ith: usize, offers: &[StealSlot], is_over: impl Fn(u64) -> bool) -> Option<PhaseSlot> {
-        let others = (1..offers.len()).map(|i| &offers[(ith + i) % offers.len()]);
-        for (offer, seen) in others.filter_map(|offer| Some((offer, offer.seen()?))) {
-            let is_done = |word| is_over(word) || !offer.is_still(seen);
-            if self.word.spin(PATIENCE, is_done, hint::spin_loop) {
-                continue;
-            }
-            if let Some(piece) = offer.take(seen) {
-                // The other thread was in the phase and this thread has replaced it, so the phase cannot have
-                // ended.
-                let phase = phase(self.word.get());
-                return Some(PhaseSlot {
-                    phase,
+    /// Wakes the threads that wait for `phase`.
+    pub(super) fn announce(&self, phase: usize) {
+        self.root.notify();
+        for group in &self.groups {
+            group.gate.set(phase as u64 * PHASE);
+        }
+    }
+
+    /// Ends the membership of thread `ith` in a phase whose queues are empty, and waits for the threads that are
+    /// still in the phase.
+    ///
+    /// Returns either a later phase, or the membership of another thread whose chunk was stolen from one of
+    /// `offers`, in this order. Calls `idle` on every spin iteration.
+    pub(super) fn next<'a>(
+        &self,
+        left: Membership,
+        ith: usize,
+        offers: impl Iterator<Item = &'a StealSlot>,
+        idle: impl FnMut(),
+    ) -> Result<PhaseSlot, Abandoned> {
+        if self.leave(left) {
+            let phase = left.phase + 1;
+            self.announce(phase);
+            let membership = Membership { phase, counter: ROOT };
+            return self.check().map(|()| PhaseSlot {
+                membership,
+                piece: None,
+            });
+        }
+        let gate = self.group(ith).map_or(&self.root, |group| &self.groups[group].gate);
+        let is_over = |word| phase(word) > left.phase || self.is_broken();
+        if !gate.spin_until(is_over, idle) {
+            if let Some(piece) = steal(offers, gate, is_over) {
+                // The other thread was in a phase, and this thread has replaced it, so the phase cannot have
+                // ended. It may be later than `left` if the announcement has not reached the gate yet.
+                let membership = Membership {
+                    phase: phase(self.root.get()),
+                    counter: piece.counter,
+                };
+                return Ok(PhaseSlot {
+                    membership,
                     piece: Some(piece),
                 });
             }
+            gate.sleep_until(is_over);
         }
-        None
+        self.enter(ith)
     }
 
     /// Returns an error if the run was [abandoned](Phases::break_up).
@@ -214,15 +298,38 @@ impl Phases {
     /// enter a phase or [check](Phases::check).
     pub(super) fn break_up(&self) {
         self.broken.store(true, Ordering::SeqCst);
-        self.word.notify();
+        self.root.notify();
+        self.groups.iter().for_each(|group| group.gate.notify());
     }
 
     /// Resets to the start of phase 0. Must not be called during a run.
     pub(super) fn reset(&self, offers: &[StealSlot]) {
-        self.word.reset(0);
+        self.root.reset(0);
         self.broken.store(false, Ordering::Relaxed);
+        for group in &self.groups {
+            group.members.reset();
+            group.gate.reset(0);
+        }
         offers
             .iter()
             .for_each(|offer| offer.0.store(NOTHING, Ordering::Relaxed));
     }
+}
+
+/// Steals a chunk that another thread has been working on for a while, if any.
+fn steal<'a>(
+    offers: impl Iterator<Item = &'a StealSlot>,
+    gate: &Futex,
+    is_over: impl Fn(u64) -> bool,
+) -> Option<Chunk> {
+    for (offer, seen) in offers.filter_map(|offer| Some((offer, offer.seen()?))) {
+        let is_done = |word| is_over(word) || !offer.is_still(seen);
+        if gate.spin(PATIENCE, is_done, spin_loop) {
+            continue;
+        }
+        if let Some(piece) = offer.take(seen) {
+            return Some(piece);
+        }
+    }
+    None
 }

@@ -142,7 +142,8 @@ pub(super) struct Phase {
 impl Phase {
     /// Claims the small nodes of this phase. Returns true for exactly one thread per run.
     pub(super) fn take_solo(&self) -> bool {
-        !self.has_solo.swap(true, Ordering::Relaxed)
+        // Most threads only read the flag, so that its cache line is shared.
+        !self.has_solo.load(Ordering::Relaxed) && !self.has_solo.swap(true, Ordering::Relaxed)
     }
 }
 

@@ -1,10 +1,13 @@
 //! The planner: checks nodes, resolves their addresses, and decides about barriers, fusions, and scratch sizes.
 
+use std::sync::Arc;
+
 use kernels::Precision;
 
 use super::activations::{Quantization, QuantizedCache, Storage};
 use super::barriers::{Access, Barriers};
 use super::fuse::FusionContext;
+use super::groups::Groups;
 use super::ops::{self, mul_mat};
 use super::plan::{CpuPlan, Fusion, MAX_FUSED, NodePart, PlannedNode};
 use super::view::{NodeMemory, locate};
@@ -30,15 +33,16 @@ impl Planner {
         }
     }
 
-    /// Builds a plan for the nodes of a view, on up to `n_threads` threads. Running the plan can only fail
+    /// Builds a plan for the nodes of a view, on the threads of `groups`. Running the plan can only fail
     /// because of row or expert indices out of range.
     pub(super) fn plan(
         &mut self,
         plan: &mut CpuPlan,
         view: &GraphView<'_>,
         memory: &MemoryMap,
-        n_threads: usize,
+        groups: &Arc<Groups>,
     ) -> Result<(), BackendError> {
+        let n_threads = groups.n_workers();
         plan.clear(view, memory);
         self.barriers.start();
         self.quantized_cache.start(view.nodes.len());
@@ -91,7 +95,7 @@ impl Planner {
                 plan.push(merging, barrier);
             }
         }
-        plan.taken.resize(plan.nodes.len(), n_threads);
+        plan.taken.resize(plan.nodes.len(), groups);
         plan_prefetch(plan, view.graph);
         Ok(())
     }

@@ -14,7 +14,10 @@ use std::thread::{self, JoinHandle};
 
 use super::error::error;
 use super::futex::Futex;
-use super::phases::{Abandoned, Chunk, PhaseSlot, Phases, StealSlot};
+use super::groups::{Groups, MAX_MEMBERS};
+use super::numa::{self, Pinned};
+use super::phases::{Abandoned, Chunk, Membership, PhaseSlot, Phases, StealSlot};
+use super::topology::cache_groups;
 use crate::backend::BackendError;
 
 /// A thread's handle to the current run.
@@ -25,6 +28,7 @@ pub(super) struct Worker<'a> {
     /// Number of threads in the run.
     pub(super) nth: usize,
     phases: &'a Phases,
+    groups: &'a Groups,
     /// Slots for stealing, one per thread; empty if stealing is disabled.
     offers: &'a [StealSlot],
     cancel: &'a AtomicBool,
@@ -33,16 +37,18 @@ pub(super) struct Worker<'a> {
 impl Worker<'_> {
     /// Enters the current phase. All writes of earlier phases are visible afterwards.
     pub(super) fn enter(&self) -> Result<PhaseSlot, Abandoned> {
-        self.phases.enter()
+        self.phases.enter(self.ith)
     }
 
     /// Leaves a phase whose queues are empty, and waits until a later phase starts or a chunk of another
     /// worker can be stolen.
     ///
     /// Calls `idle` on every spin iteration, which must not take longer than a pause instruction.
-    pub(super) fn next(&self, left: usize, idle: impl FnMut()) -> Result<PhaseSlot, Abandoned> {
+    pub(super) fn next(&self, left: Membership, idle: impl FnMut()) -> Result<PhaseSlot, Abandoned> {
         self.check()?;
-        self.phases.next(left, self.ith, self.offers, idle)
+        let victims = self.groups.victims(self.ith, self.nth);
+        let offers = victims.filter_map(|victim| self.offers.get(victim));
+        self.phases.next(left, self.ith, offers, idle)
     }
 
     /// Offers a chunk for stealing while this worker computes it. The chunk may read only memory that is
@@ -93,6 +99,9 @@ pub struct ThreadPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     callers: TicketLock,
+    groups: Arc<Groups>,
+    /// CPUs of the threads; empty if threads are not pinned.
+    pins: Vec<usize>,
     /// Number of cores available to the process.
     n_cores: usize,
 }
@@ -141,17 +150,30 @@ impl ThreadPool {
     /// Creates a pool of `n_threads` threads. The calling thread of a run counts as one, so `n_threads - 1`
     /// threads are started.
     pub fn new(n_threads: usize) -> Result<ThreadPool, BackendError> {
+        let n_threads = n_threads.max(1);
         let failed = |e| error(format!("cannot start {n_threads} threads: {e}"));
-        ThreadPool::start(n_threads).map_err(failed)
+        let (cpus, is_pinned) = numa::placement(n_threads);
+        let mut sizes = cache_groups(&cpus, MAX_MEMBERS);
+        if sizes.is_empty() {
+            sizes.push(n_threads);
+        }
+        let pins = if is_pinned {
+            cpus.iter().map(|cpu| cpu.id).collect()
+        } else {
+            Vec::new()
+        };
+        ThreadPool::start(Groups::new(&sizes), pins).map_err(failed)
     }
 
-    fn start(n_threads: usize) -> std::io::Result<ThreadPool> {
-        let n_started = n_threads.max(1) - 1;
+    /// Starts a pool whose thread `i` is pinned to CPU `pins[i]`, if present.
+    fn start(groups: Groups, pins: Vec<usize>) -> std::io::Result<ThreadPool> {
+        let n_started = groups.n_workers() - 1;
+        let groups = Arc::new(groups);
         let shared = Arc::new(Shared {
             starts: (0..n_started).map(|_| Start::default()).collect(),
             job: UnsafeCell::new(None),
             unfinished: Futex::default(),
-            phases: Phases::default(),
+            phases: Phases::new(groups.clone()),
             offers: (0..=n_started).map(|_| StealSlot::default()).collect(),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -160,26 +182,38 @@ impl ThreadPool {
             shared: shared.clone(),
             threads: Vec::with_capacity(n_started),
             callers: TicketLock::default(),
+            groups,
+            pins,
             n_cores: thread::available_parallelism().map_or(1, usize::from),
         };
         shared.unfinished.reset(n_started as u64);
         for i in 0..n_started {
-            let shared = shared.clone();
+            let (shared, groups) = (shared.clone(), pool.groups.clone());
             let builder = thread::Builder::new().name(format!("cpu-{}", i + 1));
             // On failure the pool is dropped, which stops the threads that are already running.
-            pool.threads.push(builder.spawn(move || shared.work(i))?);
+            let pin = pool.pins.get(i + 1).copied();
+            let work = move || {
+                pin.into_iter().for_each(numa::pin);
+                shared.work(i, &groups);
+            };
+            pool.threads.push(builder.spawn(work)?);
         }
         // Thread startup allocates memory, and runs do not wait for late threads. Wait here instead.
         shared.unfinished.wait_until(|n| n == 0);
         Ok(pool)
     }
 
-    /// Creates a pool that assumes one core per thread.
+    /// Creates a pool that assumes one core per thread, and that the threads of each group share a cache.
     #[cfg(test)]
-    pub(super) fn with_core_per_thread(n_threads: usize) -> ThreadPool {
-        let mut pool = ThreadPool::new(n_threads).unwrap();
-        pool.n_cores = n_threads;
+    pub(super) fn with_core_per_thread(groups: &[usize]) -> ThreadPool {
+        let mut pool = ThreadPool::start(Groups::new(groups), Vec::new()).unwrap();
+        pool.n_cores = pool.n_threads();
         pool
+    }
+
+    /// Returns the groups of threads.
+    pub(super) fn groups(&self) -> &Arc<Groups> {
+        &self.groups
     }
 
     /// Returns the number of threads, including the caller.
@@ -196,10 +230,19 @@ impl ThreadPool {
         let n_started = nth - 1;
         if n_started == 0 {
             let (phases, panic) = (Phases::default(), Mutex::new(None));
-            take_part(job, Worker::new(0, 1, &phases, &[], cancel), &panic);
+            let worker = Worker {
+                ith: 0,
+                nth: 1,
+                phases: &phases,
+                groups: &self.groups,
+                offers: &[],
+                cancel,
+            };
+            take_part(job, worker, &panic);
             return outcome(&phases, &panic);
         }
         let _turn = self.callers.lock();
+        let _pinned = Pinned::to(self.pins.first().copied());
         let shared = &*self.shared;
         shared.phases.reset(&shared.offers);
         // SAFETY: only the lifetime changes. Threads use the pointer before they decrement `unfinished`, and
@@ -222,7 +265,7 @@ impl ThreadPool {
             start.invited.store(true, Ordering::Release);
             start.epoch.add(1);
         }
-        take_part(job, shared.worker(0, &assignment), &shared.panic);
+        take_part(job, shared.worker(0, &assignment, &self.groups), &shared.panic);
         for start in &shared.starts[..n_started] {
             if start.invited.swap(false, Ordering::AcqRel) {
                 shared.unfinished.count_down();
@@ -259,7 +302,7 @@ impl Drop for ThreadPool {
 
 impl Shared {
     /// Main loop of started thread `i`, which is worker `i + 1`.
-    fn work(&self, i: usize) {
+    fn work(&self, i: usize, groups: &Groups) {
         self.unfinished.count_down();
         let start = &self.starts[i];
         let mut seen = 0;
@@ -278,27 +321,21 @@ impl Shared {
             if let Some(assignment) = assignment {
                 // SAFETY: the caller of `run` borrows the job until this thread decrements `unfinished`.
                 let job = unsafe { &*assignment.run };
-                take_part(job, self.worker(i + 1, &assignment), &self.panic);
+                take_part(job, self.worker(i + 1, &assignment, groups), &self.panic);
                 self.unfinished.count_down();
             }
         }
     }
 
-    fn worker<'a>(&'a self, ith: usize, assignment: &'a Assignment) -> Worker<'a> {
-        let offers = &self.offers[..assignment.n_offers];
+    fn worker<'a>(&'a self, ith: usize, assignment: &'a Assignment, groups: &'a Groups) -> Worker<'a> {
         // SAFETY: the caller of `run` borrows the flag until `unfinished` is 0.
         let cancel = unsafe { &*assignment.cancel };
-        Worker::new(ith, assignment.nth, &self.phases, offers, cancel)
-    }
-}
-
-impl<'a> Worker<'a> {
-    fn new(ith: usize, nth: usize, phases: &'a Phases, offers: &'a [StealSlot], cancel: &'a AtomicBool) -> Worker<'a> {
         Worker {
             ith,
-            nth,
-            phases,
-            offers,
+            nth: assignment.nth,
+            phases: &self.phases,
+            groups,
+            offers: &self.offers[..assignment.n_offers],
             cancel,
         }
     }

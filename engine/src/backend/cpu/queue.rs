@@ -2,8 +2,10 @@
 
 use std::cell::Cell;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::groups::Groups;
 use super::phases::Chunk;
 use super::pool::Worker;
 
@@ -27,11 +29,18 @@ impl WorkShare {
     /// The share that covers all the work.
     pub(super) const WHOLE: WorkShare = WorkShare { ith: 0, nth: 1 };
 
-    /// Returns the range of `n` equal chunks that belongs to this share.
+    /// Returns the range of `n` equal chunks that belongs to this share. Longer ranges are spread evenly, so that
+    /// adjacent shares, such as those of a NUMA node, have their part of the chunks.
     pub(super) fn of(self, n: usize) -> Range<usize> {
-        let (each, rest) = (n / self.nth, n % self.nth);
-        let start = self.ith * each + self.ith.min(rest);
-        start..start + each + usize::from(self.ith < rest)
+        WorkShare::between(self.ith..self.ith + 1, self.nth, n)
+    }
+
+    /// Returns the range of `n` chunks that belongs to adjacent shares.
+    fn between(shares: Range<usize>, nth: usize, n: usize) -> Range<usize> {
+        let (each, rest) = (n / nth, n % nth);
+        let of_rest = |ith: usize| if rest > 0 { (ith * rest).div_ceil(nth) } else { 0 };
+        let start = |ith: usize| ith * each + of_rest(ith);
+        start(shares.start)..start(shares.end)
     }
 }
 
@@ -40,12 +49,18 @@ impl WorkShare {
 /// The upper half of a counter is the number of the run that wrote it, and the lower half counts the chunks taken
 /// in that run. Counters of earlier runs count as 0, so a run starts without writing to the counters of all
 /// threads.
+///
+/// With several groups of threads, a group also counts its ranges that are used up, and another counter counts such
+/// groups. A thread without work then reads a counter per group instead of one per thread.
 #[derive(Default)]
 pub(super) struct Counters {
-    /// Grouped by thread, since mostly the thread itself uses its counters.
+    /// Grouped by thread, since mostly the thread itself uses its counters. The counters of groups follow, then
+    /// the one that counts groups.
     all: Vec<AtomicU64>,
     /// Distance between the counters of two threads.
     stride: usize,
+    /// `None` for a single group.
+    groups: Option<Arc<Groups>>,
     /// Number of the current run in the upper half.
     run: u64,
 }
@@ -54,10 +69,16 @@ pub(super) struct Counters {
 const RUN: u64 = 1 << 32;
 
 impl Counters {
-    /// Resizes the table to `n_nodes` nodes.
-    pub(super) fn resize(&mut self, n_nodes: usize, n_threads: usize) {
+    /// Resizes the table to `n_nodes` nodes and the workers of `groups`.
+    pub(super) fn resize(&mut self, n_nodes: usize, groups: &Arc<Groups>) {
+        let mut n_counters = groups.n_workers();
+        self.groups = None;
+        if groups.len() > 1 {
+            n_counters += groups.len() + 1;
+            self.groups = Some(groups.clone());
+        }
         self.stride = n_nodes.next_multiple_of(SIDE_BY_SIDE);
-        self.all.resize_with(self.stride * n_threads, AtomicU64::default);
+        self.all.resize_with(self.stride * n_counters, AtomicU64::default);
     }
 
     /// Resets all counters before a run.
@@ -74,6 +95,7 @@ impl Counters {
         Progress {
             all: &self.all[node..],
             stride: self.stride,
+            groups: self.groups.as_deref(),
             run: self.run,
         }
     }
@@ -84,6 +106,7 @@ impl Counters {
 pub(super) struct Progress<'a> {
     all: &'a [AtomicU64],
     stride: usize,
+    groups: Option<&'a Groups>,
     run: u64,
 }
 
@@ -97,16 +120,21 @@ impl Progress<'_> {
         }
     }
 
-    /// Counts one chunk of a range and returns the previous count. Incremented without retries, since all threads
-    /// may use the counter at the same time.
-    fn take_one(self, ith: usize) -> usize {
-        let counter = &self.all[ith * self.stride];
+    /// Adds one to the count in row `row` and returns the previous count. Incremented without retries, since all
+    /// threads may use the counter at the same time.
+    fn take_one(self, row: usize) -> usize {
+        let counter = &self.all[row * self.stride];
         let word = counter.load(Ordering::Relaxed);
         if word / RUN != self.run / RUN {
             // On failure, another thread has started the counter.
             let _ = counter.compare_exchange(word, self.run, Ordering::Relaxed, Ordering::Relaxed);
         }
         self.taken(counter.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns the count in row `row` of the counters.
+    fn count(self, row: usize) -> usize {
+        self.taken(self.all[row * self.stride].load(Ordering::Relaxed))
     }
 
     /// Replaces the count of a range by `next` of the count, unless that is `None`. Returns the previous count.
@@ -117,6 +145,38 @@ impl Progress<'_> {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, change)
             .ok()?;
         Some(self.taken(before))
+    }
+}
+
+/// Counters of used ranges for `n` chunks and `nth` threads.
+#[derive(Clone, Copy)]
+struct GroupCounts<'a> {
+    groups: &'a Groups,
+    n: usize,
+    nth: usize,
+}
+
+impl GroupCounts<'_> {
+    /// Returns the row of the counter of a group.
+    fn row(self, group: usize) -> usize {
+        self.groups.n_workers() + group
+    }
+
+    /// Returns the row of the counter of all groups.
+    fn row_of_all(self) -> usize {
+        self.row(self.groups.len())
+    }
+
+    /// Returns the number of ranges of a group that contain chunks.
+    fn n_ranges(self, group: usize) -> usize {
+        let members = self.groups.members(group, self.nth);
+        let chunks = WorkShare::between(members.clone(), self.nth, self.n);
+        members.len().min(chunks.len())
+    }
+
+    /// Returns the number of groups with such ranges.
+    fn n_groups_with_work(self) -> usize {
+        (0..self.groups.len()).filter(|&group| self.n_ranges(group) > 0).count()
     }
 }
 
@@ -144,6 +204,10 @@ impl WorkQueue<'_> {
     /// Returns `None` if all chunks are taken or the run was cancelled. In the latter case the result is
     /// incomplete, and the worker's next [check](Worker::check) fails.
     pub(super) fn take(&self, n: usize) -> Option<usize> {
+        if self.groups().is_some() {
+            // All threads would use one counter.
+            return self.take_some(n, 1).map(|chunk| chunk.start);
+        }
         // A thread stops after the first `None`, so the counter cannot run far past `n`.
         let next = || Some(self.taken.take_one(0)).filter(|&i| i < n);
         self.begin(|| next().map(|i| i..i + 1)).map(|piece| piece.start)
@@ -153,10 +217,46 @@ impl WorkQueue<'_> {
     /// thread waits long for the last chunks.
     ///
     /// Each thread has a range of chunks that it takes in order, for sequential memory access. It then helps
-    /// with the ranges of other threads. Returns `None` under the conditions of [`take`](WorkQueue::take).
+    /// with the ranges of other threads, first with those of its group. Returns `None` under the conditions of
+    /// [`take`](WorkQueue::take).
     pub(super) fn take_some(&self, n: usize, most: usize) -> Option<Range<usize>> {
-        let nth = self.nth;
-        self.begin(|| (0..nth).find_map(|i| self.take_of((self.worker.ith + i) % nth, n, most)))
+        let (ith, nth) = (self.worker.ith, self.nth);
+        self.begin(|| match self.groups() {
+            None => (0..nth).find_map(|i| self.take_of((ith + i) % nth, n, most)),
+            Some(groups) => self.take_in_groups(groups, n, most),
+        })
+    }
+
+    /// Returns the groups of threads if several take part in this node.
+    fn groups(&self) -> Option<&Groups> {
+        let groups = self.taken.groups?;
+        if self.nth > groups.members(0, self.nth).len() {
+            Some(groups)
+        } else {
+            None
+        }
+    }
+
+    /// Takes the next chunks from the thread's own range, from its group, or from the next group with work.
+    fn take_in_groups(&self, groups: &Groups, n: usize, most: usize) -> Option<Range<usize>> {
+        let (ith, nth) = (self.worker.ith, self.nth);
+        if let Some(own) = self.take_of(ith, n, most) {
+            return Some(own);
+        }
+        let n_groups = groups.len();
+        let used = GroupCounts { groups, n, nth };
+        if self.taken.count(used.row_of_all()) >= used.n_groups_with_work() {
+            return None;
+        }
+        (0..n_groups).find_map(|i| {
+            let group = (groups.of(ith) + i) % n_groups;
+            if self.taken.count(used.row(group)) >= used.n_ranges(group) {
+                return None;
+            }
+            let members = groups.members(group, nth);
+            let (first, size) = (members.start, members.len());
+            (0..size).find_map(|j| self.take_of(first + (ith + j) % size, n, most))
+        })
     }
 
     /// Takes the next chunks from the range of a thread.
@@ -171,7 +271,25 @@ impl WorkQueue<'_> {
             }
         };
         let taken = self.taken.advance(ith, next)?;
-        next(taken).map(|end| range.start + taken..range.start + end)
+        let end = next(taken)?;
+        if end == range.len()
+            && let Some(groups) = self.groups()
+        {
+            let used = GroupCounts {
+                groups,
+                n,
+                nth: self.nth,
+            };
+            self.count_used_range(used, groups.of(ith));
+        }
+        Some(range.start + taken..range.start + end)
+    }
+
+    /// Counts a range whose last chunk was taken.
+    fn count_used_range(&self, used: GroupCounts<'_>, group: usize) {
+        if self.taken.take_one(used.row(group)) + 1 == used.n_ranges(group) {
+            self.taken.take_one(used.row_of_all());
+        }
     }
 
     fn begin(&self, next: impl FnOnce() -> Option<Range<usize>>) -> Option<Range<usize>> {
@@ -262,9 +380,45 @@ mod tests {
     }
 
     #[test]
+    fn adjacent_shares_have_their_part() {
+        for (nth, n) in [(192, 256), (192, 512), (96, 1000), (8, 3)] {
+            for parts in [2, 4] {
+                let chunks = WorkShare::between(0..nth / parts, nth, n).len();
+                assert!(
+                    chunks == n / parts || chunks == n.div_ceil(parts),
+                    "{nth} threads, {n} chunks"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn groups_count_ranges_with_chunks() {
+        let groups = Groups::new(&[2, 3, 3]);
+        for nth in 1..=8 {
+            for n in 0..20 {
+                let counts = GroupCounts {
+                    groups: &groups,
+                    n,
+                    nth,
+                };
+                let has_chunks = |&ith: &usize| !WorkShare { ith, nth }.of(n).is_empty();
+                let expected = [0, 1, 2].map(|group| groups.members(group, nth).filter(has_chunks).count());
+                assert_eq!(
+                    [0, 1, 2].map(|group| counts.n_ranges(group)),
+                    expected,
+                    "{nth} threads, {n} chunks"
+                );
+                let with_work = expected.iter().filter(|&&n_ranges| n_ranges > 0).count();
+                assert_eq!(counts.n_groups_with_work(), with_work);
+            }
+        }
+    }
+
+    #[test]
     fn counters_of_earlier_runs_count_as_zero() {
         let mut counters = Counters::default();
-        counters.resize(1, 2);
+        counters.resize(1, &Arc::new(Groups::new(&[2])));
         for run in 0..3 {
             assert_eq!([0, 1].map(|_| counters.of(0).take_one(0)), [0, 1], "run {run}");
             assert_eq!(counters.of(0).advance(1, |taken| Some(taken + 5)), Some(0), "run {run}");
@@ -281,7 +435,7 @@ mod tests {
     #[test]
     fn counters_are_cleared_when_run_numbers_repeat() {
         let mut counters = Counters::default();
-        counters.resize(1, 1);
+        counters.resize(1, &Arc::new(Groups::new(&[1])));
         counters.run = u64::MAX / RUN * RUN;
         assert_eq!(counters.of(0).take_one(0), 0);
         counters.start();
@@ -291,38 +445,51 @@ mod tests {
 
     #[test]
     fn chunks_cover_the_work_once_and_shrink() {
-        let pool = ThreadPool::new(3).unwrap();
-        for (n, most) in [(100, 8), (100, 100), (3, 8), (1, 1), (0, 8)] {
-            let mut counters = Counters::default();
-            counters.resize(2, 3);
-            let parts = Mutex::new(Vec::new());
-            pool.run(3, &AtomicBool::new(false), &|worker| {
-                let queue = WorkQueue {
-                    taken: counters.of(1),
-                    worker,
-                    nth: 3,
-                    offered: None,
-                    first: Cell::new(None),
-                };
-                while let Some(part) = queue.take_some(n, most) {
-                    parts.lock().unwrap().push(part);
-                }
-                Ok(())
-            })
-            .unwrap();
-            let mut parts = parts.into_inner().unwrap();
-            parts.sort_by_key(|part| part.start);
-            assert!(parts.iter().cloned().flatten().eq(0..n), "{parts:?}");
-            for ith in 0..3 {
-                let range = WorkShare { ith, nth: 3 }.of(n);
-                let of_range = parts.iter().filter(|part| range.contains(&part.start));
-                let sizes: Vec<usize> = of_range.map(|part| part.len()).collect();
-                assert!(
-                    sizes.is_sorted_by(|a, b| a >= b) && sizes.iter().all(|&size| size <= most),
-                    "{sizes:?}"
-                );
-                assert!(sizes.last().is_none_or(|&size| size == 1), "{sizes:?}");
+        for (groups, nth) in [
+            (&[3][..], 3),
+            (&[2, 1], 3),
+            (&[1, 2, 2], 3),
+            (&[1, 2, 2], 4),
+            (&[2, 1, 2, 3], 8),
+            (&[2, 2], 2),
+        ] {
+            for (n, most) in [(100, 8), (100, 100), (3, 8), (1, 1), (0, 8)] {
+                chunks_cover_work_of(groups, nth, n, most);
             }
+        }
+    }
+
+    fn chunks_cover_work_of(groups: &[usize], nth: usize, n: usize, most: usize) {
+        let pool = ThreadPool::with_core_per_thread(groups);
+        let mut counters = Counters::default();
+        counters.resize(2, pool.groups());
+        let parts = Mutex::new(Vec::new());
+        pool.run(nth, &AtomicBool::new(false), &|worker| {
+            let queue = WorkQueue {
+                taken: counters.of(1),
+                worker,
+                nth,
+                offered: None,
+                first: Cell::new(None),
+            };
+            while let Some(part) = queue.take_some(n, most) {
+                parts.lock().unwrap().push(part);
+            }
+            Ok(())
+        })
+        .unwrap();
+        let mut parts = parts.into_inner().unwrap();
+        parts.sort_by_key(|part| part.start);
+        assert!(parts.iter().cloned().flatten().eq(0..n), "{parts:?}");
+        for ith in 0..nth {
+            let range = WorkShare { ith, nth }.of(n);
+            let of_range = parts.iter().filter(|part| range.contains(&part.start));
+            let sizes: Vec<usize> = of_range.map(|part| part.len()).collect();
+            assert!(
+                sizes.is_sorted_by(|a, b| a >= b) && sizes.iter().all(|&size| size <= most),
+                "{sizes:?}"
+            );
+            assert!(sizes.last().is_none_or(|&size| size == 1), "{sizes:?}");
         }
     }
 }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use kernels::{GgmlType, Precision, quantize_row};
 
 use super::*;
+use crate::backend::cpu::groups::Groups;
 use crate::backend::cpu::queue::stalls;
 use crate::backend::{Buffer, Usage, device};
 use crate::graph::{BufferSlice, Uses};
@@ -110,7 +111,7 @@ impl Chain {
     fn run(&mut self, n_threads: usize, times: usize) -> Vec<u8> {
         let params = BackendParams {
             precision: Precision::High,
-            thread_pool: Some(Arc::new(ThreadPool::with_core_per_thread(n_threads))),
+            thread_pool: Some(Arc::new(ThreadPool::with_core_per_thread(&[n_threads]))),
             ..BackendParams::new(n_threads)
         };
         let mut backend = device("cpu").unwrap().backend(&params).unwrap();
@@ -168,7 +169,7 @@ fn plan_of(graph: &Graph, memory: &MemoryMap, precision: Precision, n_threads: u
     };
     let mut plan = CpuPlan::default();
     Planner::new(precision)
-        .plan(&mut plan, &view, memory, n_threads)
+        .plan(&mut plan, &view, memory, &Arc::new(Groups::new(&[n_threads])))
         .unwrap();
     plan
 }

@@ -8,6 +8,7 @@ use kernels::GgmlType::{self, BF16, F16, F32, I32, Q4_0, Q6_K, Q8_0};
 use kernels::{ActivationForm, activation_form, quantize_row};
 
 use super::*;
+use crate::backend::cpu::groups::Groups;
 use crate::backend::cpu::interleaved::INTERLEAVED;
 use crate::backend::cpu::plan::CpuPlan;
 use crate::backend::cpu::planner::Planner;
@@ -88,7 +89,7 @@ impl Sketch {
         };
         let mut plan = CpuPlan::default();
         Planner::new(kernels::Precision::Exact)
-            .plan(&mut plan, &view, &self.memory, 2)
+            .plan(&mut plan, &view, &self.memory, &Arc::new(Groups::new(&[2])))
             .unwrap();
         plan.nodes[0].fusion
     }
@@ -379,7 +380,9 @@ impl Gated {
             uses: &uses,
         };
         let mut plan = CpuPlan::default();
-        Planner::new(precision).plan(&mut plan, &view, &self.memory, 2).unwrap();
+        Planner::new(precision)
+            .plan(&mut plan, &view, &self.memory, &Arc::new(Groups::new(&[2])))
+            .unwrap();
         plan
     }
 

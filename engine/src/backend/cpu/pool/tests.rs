@@ -28,11 +28,13 @@ fn walk(
     work: impl Fn(&WorkQueue<'_>, usize, usize) -> Result<(), Stolen>,
 ) -> Result<(), Abandoned> {
     let mut place = worker.enter()?;
-    while let Some(taken) = counters.get(place.phase) {
+    while let Some(taken) = counters.get(place.membership.phase) {
+        let phase = place.membership.phase;
         let piece = Chunk {
-            node: place.phase,
+            node: phase,
             range: 0..0,
             solo: false,
+            counter: place.membership.counter,
         };
         let queue = WorkQueue {
             taken: taken.of(0),
@@ -45,10 +47,10 @@ fn walk(
         while end.is_ok()
             && let Some(i) = queue.take(n)
         {
-            end = work(&queue, place.phase, i);
+            end = work(&queue, phase, i);
         }
         place = match end {
-            Ok(()) => worker.next(place.phase, hint::spin_loop)?,
+            Ok(()) => worker.next(place.membership, hint::spin_loop)?,
             Err(Stolen) => worker.enter()?,
         };
     }
@@ -59,23 +61,39 @@ fn counters(n: usize) -> Vec<AtomicUsize> {
     (0..n).map(|_| AtomicUsize::new(0)).collect()
 }
 
-/// Returns reset work counters for `n` phases.
-fn nothing_taken(n: usize) -> Vec<Counters> {
+/// Returns reset work counters of a pool's threads for `n` phases.
+fn nothing_taken(pool: &ThreadPool, n: usize) -> Vec<Counters> {
     let one = |_| {
         let mut counters = Counters::default();
-        counters.resize(1, 1);
+        counters.resize(1, pool.groups());
         counters
     };
     (0..n).map(one).collect()
 }
 
+/// Threads by group.
+const GROUPS: [&[usize]; 11] = [
+    &[1],
+    &[2],
+    &[3],
+    &[4],
+    &[5],
+    &[8],
+    &[1, 1],
+    &[2, 2],
+    &[1, 3],
+    &[2, 3, 1],
+    &[1, 1, 1, 1, 1, 1, 1, 1],
+];
+
 /// Runs phases that read what all chunks of the previous phase wrote, and overwrite what that phase read,
 /// like the nodes of a graph with reused memory. If `stall` is given, some chunks are delayed.
-fn phases_in_order(n_threads: usize, offers: bool, stall: Option<Duration>) {
+fn phases_in_order(groups: &[usize], offers: bool, stall: Option<Duration>) {
     const PHASES: usize = 2000;
     const PIECES: usize = 7;
-    let pool = ThreadPool::with_core_per_thread(n_threads);
-    let (taken, stalled) = (nothing_taken(PHASES), counters(PHASES));
+    let pool = ThreadPool::with_core_per_thread(groups);
+    let n_threads = pool.n_threads();
+    let (taken, stalled) = (nothing_taken(&pool, PHASES), counters(PHASES));
     let written = [counters(PIECES), counters(PIECES)];
     let (n_written, n_lost) = (AtomicUsize::new(0), AtomicUsize::new(0));
     pool.run(n_threads, &NEVER, &|worker| {
@@ -106,7 +124,7 @@ fn phases_in_order(n_threads: usize, offers: bool, stall: Option<Duration>) {
         })
     })
     .unwrap();
-    let case = format!("{n_threads} threads, offers: {offers}");
+    let case = format!("threads: {groups:?}, offers: {offers}");
     assert_eq!(n_written.into_inner(), PHASES * PIECES, "{case}");
     if !offers || n_threads == 1 {
         assert_eq!(n_lost.into_inner(), 0, "{case}");
@@ -117,25 +135,27 @@ fn phases_in_order(n_threads: usize, offers: bool, stall: Option<Duration>) {
 
 #[test]
 fn phase_begins_after_previous_phase_is_done() {
-    for n_threads in 1..=8 {
-        phases_in_order(n_threads, false, None);
-        phases_in_order(n_threads, true, None);
+    for groups in GROUPS {
+        phases_in_order(groups, false, None);
+        phases_in_order(groups, true, None);
     }
 }
 
 #[test]
 fn stolen_chunks_are_written_once() {
-    for n_threads in 1..=8 {
-        phases_in_order(n_threads, true, Some(Duration::from_millis(1)));
+    for groups in GROUPS {
+        phases_in_order(groups, true, Some(Duration::from_millis(1)));
     }
-    phases_in_order(3, false, Some(Duration::from_millis(1)));
+    for groups in [&[3][..], &[1, 2]] {
+        phases_in_order(groups, false, Some(Duration::from_millis(1)));
+    }
 }
 
 /// Simulates a worker that is descheduled until the run is nearly over.
 #[test]
 fn worker_outside_phases_does_not_block_run() {
     let pool = ThreadPool::new(2).unwrap();
-    let (taken, late, done) = (nothing_taken(5), AtomicBool::new(false), AtomicUsize::new(0));
+    let (taken, late, done) = (nothing_taken(&pool, 5), AtomicBool::new(false), AtomicUsize::new(0));
     let work = |_: &WorkQueue<'_>, _, _| {
         done.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -156,8 +176,8 @@ fn worker_outside_phases_does_not_block_run() {
 /// Simulates a worker that is descheduled in the middle of a chunk.
 #[test]
 fn worker_stuck_in_chunk_does_not_block_run() {
-    let pool = ThreadPool::with_core_per_thread(2);
-    let (taken, done) = (nothing_taken(5), AtomicUsize::new(0));
+    let pool = ThreadPool::with_core_per_thread(&[2]);
+    let (taken, done) = (nothing_taken(&pool, 5), AtomicUsize::new(0));
     let (stuck, lost) = (AtomicBool::new(false), AtomicBool::new(false));
     pool.run(2, &NEVER, &|worker| {
         walk(worker, &taken, 2, true, |queue, phase, _| {
@@ -183,9 +203,9 @@ fn worker_stuck_in_chunk_does_not_block_run() {
 /// With more threads than cores, waiting threads sleep, which frees a core for the thread with work.
 #[test]
 fn nothing_is_stolen_with_more_threads_than_cores() {
-    let mut pool = ThreadPool::with_core_per_thread(4);
+    let mut pool = ThreadPool::with_core_per_thread(&[4]);
     pool.n_cores = 3;
-    let (taken, lost) = (nothing_taken(200), AtomicUsize::new(0));
+    let (taken, lost) = (nothing_taken(&pool, 200), AtomicUsize::new(0));
     pool.run(4, &NEVER, &|worker| {
         walk(worker, &taken, 8, true, |queue, phase, i| {
             if phase % 20 == 0 && i == 0 {
@@ -203,7 +223,7 @@ fn nothing_is_stolen_with_more_threads_than_cores() {
 #[test]
 fn worker_never_starts_after_run_ended() {
     let pool = ThreadPool::new(4).unwrap();
-    let (open, taken) = (AtomicBool::new(false), nothing_taken(1));
+    let (open, taken) = (AtomicBool::new(false), nothing_taken(&pool, 1));
     for run in 0..20_000 {
         open.store(true, Ordering::SeqCst);
         pool.run(1 + run % 4, &NEVER, &|worker| {
@@ -222,7 +242,7 @@ fn sleeping_workers_are_woken() {
     let pool = ThreadPool::new(3).unwrap();
     for _ in 0..20 {
         thread::sleep(Duration::from_millis(3));
-        let (taken, holders, done) = (nothing_taken(2), counters(2), AtomicUsize::new(0));
+        let (taken, holders, done) = (nothing_taken(&pool, 2), counters(2), AtomicUsize::new(0));
         pool.run(3, &NEVER, &|worker| {
             walk(worker, &taken, 3, false, |_, phase, i| {
                 // Every worker takes a chunk before any worker finishes one.
@@ -245,7 +265,7 @@ fn sleeping_workers_are_woken() {
 fn endless(worker: Worker<'_>) -> Result<(), Abandoned> {
     let mut place = worker.enter()?;
     loop {
-        place = worker.next(place.phase, hint::spin_loop)?;
+        place = worker.next(place.membership, hint::spin_loop)?;
     }
 }
 
@@ -286,7 +306,7 @@ fn cancelled_run_ends_for_all_workers() {
                     cancel.store(true, Ordering::Relaxed);
                 }
                 m.check()?;
-                place = m.next(place.phase, hint::spin_loop)?;
+                place = m.next(place.membership, hint::spin_loop)?;
             }
         });
         assert_eq!(stopped, Err(Stopped::Abandoned));

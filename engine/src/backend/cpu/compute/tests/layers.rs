@@ -165,7 +165,7 @@ impl Layers {
         self.write(self.x, bytemuck::cast_slice(&floats));
         let params = BackendParams {
             precision: Precision::Fast,
-            thread_pool: Some(Arc::new(ThreadPool::with_core_per_thread(n_threads))),
+            thread_pool: Some(Arc::new(ThreadPool::with_core_per_thread(&[n_threads]))),
             ..BackendParams::new(n_threads)
         };
         let mut backend = device("cpu").unwrap().backend(&params).unwrap();
