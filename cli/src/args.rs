@@ -22,7 +22,7 @@ pub use context::{BatchSizeArgs, CacheTypeArgs, ContextArgs, PrecisionArg, Preci
 pub use display::{DisplayArgs, LogArgs};
 pub use grammar::GrammarArgs;
 pub use hub::HubArgs;
-pub use load::LoadArgs;
+pub use load::{LoadArgs, Numa};
 pub use media::{MediaArgs, ProjectorArgs, ServedMediaArgs};
 pub use model::ModelArgs;
 pub use placement::{DeviceList, DraftPlacementArgs, PlacementArgs, Split, override_kv};

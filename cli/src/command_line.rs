@@ -2,6 +2,7 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::args::LoadArgs;
 use crate::commands;
 use crate::commands::arch::ArchArgs;
 use crate::commands::batch::BatchArgs;
@@ -114,6 +115,24 @@ impl Command {
             Command::Run(args) => args.display.style(),
             Command::Serve(args) => args.log.style(),
             _ => OutputStyle::default(),
+        }
+    }
+
+    /// Returns the options for loading a model, if the command computes with one.
+    pub fn load(&self) -> Option<&LoadArgs> {
+        match self {
+            Command::Run(args) => Some(&args.load),
+            Command::Serve(args) => Some(&args.serving.load),
+            Command::Batch(args) => Some(&args.serving.load),
+            Command::Embed(args) => Some(&args.load),
+            Command::Encode(args) => Some(&args.load),
+            Command::Transcribe(args) => Some(&args.load),
+            Command::Logits(args) => Some(&args.load),
+            Command::Bench(args) => Some(&args.load),
+            Command::Perplexity(args) => Some(&args.load),
+            Command::Imatrix(args) => Some(&args.load),
+            Command::Cvector(args) => Some(&args.load),
+            _ => None,
         }
     }
 

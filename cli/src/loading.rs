@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::backend::reference::ReferenceDevice;
-use engine::backend::{self, Device};
+use engine::backend::{self, Device, NumaMode, set_numa};
 use engine::builder::MemoryParams;
 use engine::context::ContextError;
 use engine::gguf::{FileKind, Gguf, Value};
@@ -12,7 +12,7 @@ use engine::model::{DeviceLayers, FindArch, LoadParams, Model, ModelError, Place
 use llama::parts::{load_model, load_or_use_cpu, usable_gpus};
 use tracing::warn;
 
-use crate::args::{DeviceList, DraftPlacementArgs, LoadArgs, PlacementArgs, PrecisionArg, Split};
+use crate::args::{DeviceList, DraftPlacementArgs, LoadArgs, Numa, PlacementArgs, PrecisionArg, Split};
 use crate::failure::{Failure, Outcome};
 use crate::log::hint;
 use crate::{checkpoints, declared, format, interrupt, progress};
@@ -204,6 +204,30 @@ pub fn check_kind(path: &Path, header: &Gguf, expected: &[FileKind]) -> Outcome 
     }
     let path = path.to_owned();
     Err(ModelError::NotAModel { path, kind }.into())
+}
+
+impl Numa {
+    /// Applies the mode to all models and threads of this process.
+    ///
+    /// # Errors
+    /// [`Failure`] if the CPUs of this machine are unknown.
+    pub fn apply(self) -> Outcome<()> {
+        let mode = match self {
+            // The CPUs that the process may not use are never used.
+            Numa::Distribute | Numa::Numactl => NumaMode::Distribute,
+            Numa::Isolate => NumaMode::Isolate,
+        };
+        match set_numa(mode) {
+            0 => Err(Failure::new(
+                "cannot use --numa: /sys/devices/system/cpu does not describe the CPUs of this machine; omit --numa",
+            )),
+            1 => {
+                warn!("--numa only pins threads to cores: the process can use one NUMA node");
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Warns if `n_threads` exceeds the number of CPUs. The threads wait for each other after each operation, so threads

@@ -65,6 +65,9 @@ fn run(command: Command) -> Outcome {
     terminal::init(command.style());
     log::init(command.log()?);
     environment::check_instruction_set()?;
+    if let Some(numa) = command.load().and_then(|load| load.numa) {
+        numa.apply()?;
+    }
     command_line::dispatch(command)
 }
 

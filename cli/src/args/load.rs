@@ -1,6 +1,6 @@
 //! Arguments for loading a model.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use engine::quantize::Mixture;
 
 use super::placement::{LOADING, PlacementArgs};
@@ -23,6 +23,13 @@ pub struct LoadArgs {
     #[arg(long, value_name = "MODE", value_parser = ["auto", "none", "mmap", "mlock", "mmap+mlock"],
           conflicts_with_all = ["no_mmap", "mlock"], hide_short_help = true, help_heading = LOADING)]
     pub load_mode: Option<String>,
+    /// Use of NUMA nodes: distribute, isolate or numactl [default: none]
+    ///
+    /// Pins each thread to a core. `distribute` divides threads and copied weights among the nodes, `isolate` uses
+    /// only the node on which the process starts, and `numactl` divides them among the nodes of the CPUs that the
+    /// process may use.
+    #[arg(long, value_name = "MODE", hide_short_help = true, help_heading = LOADING)]
+    pub numa: Option<Numa>,
     /// Check all weights and reject a file with NaN or infinite values
     #[arg(long, hide_short_help = true, help_heading = LOADING)]
     pub check_tensors: bool,
@@ -32,4 +39,12 @@ pub struct LoadArgs {
     /// Load multi-token prediction layers, too.
     #[arg(skip)]
     pub mtp: bool,
+}
+
+/// Values of `--numa`, as in llama.cpp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Numa {
+    Distribute,
+    Isolate,
+    Numactl,
 }

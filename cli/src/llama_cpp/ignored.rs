@@ -68,7 +68,7 @@ const IGNORED: &[Group] = &[
         ],
         &[
             "--cpu-mask", "--cpu-range", "--cpu-strict", "--prio", "--poll", "--cpu-mask-batch", "--cpu-range-batch",
-            "--cpu-strict-batch", "--prio-batch", "--poll-batch", "--ctx-checkpoints", "--rpc", "--lazy-mode", "--numa",
+            "--cpu-strict-batch", "--prio-batch", "--poll-batch", "--ctx-checkpoints", "--rpc", "--lazy-mode",
             "--lookup-cache-static", "--lookup-cache-dynamic", "--mmproj-url",
             "--video-fps", "--video-timestamp-interval",
             "--video-ffmpeg-dir", "--threads-draft", "--threads-batch-draft", "--cpu-mask-draft", "--cpu-range-draft",

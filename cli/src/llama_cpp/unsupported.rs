@@ -67,7 +67,6 @@ pub const UNSUPPORTED: &[UnsupportedOptions] = &[
     ], "not supported with --mmproj"),
     no(&["--rpc"], "remote devices are not supported"),
     no(&["-lzm --lazy-mode"], "mapped pages are always read on first use"),
-    no(&["--numa"], "use `numactl` to control NUMA placement"),
     no(&["-fitp --fit-print"], "use `llama inspect --plan`"),
     no(&["-dr --docker-repo"], "use -hf, -mu or -m"),
     no(&["--dflash", "--eagle3"], "use `llama pull`, which downloads all files of a model"),
