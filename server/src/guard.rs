@@ -17,6 +17,7 @@ use tower_http::services::ServeDir;
 use tracing::info;
 
 use crate::api::ApiError;
+use crate::chat::FileLimit;
 use crate::http::{Charge, Client, cors, site, unique};
 use crate::openapi::OPENAPI_ROUTES;
 use crate::routes::ROUTES;
@@ -265,7 +266,7 @@ async fn authorize(State(policy): State<Arc<AccessPolicy>>, mut request: Request
         _ if policy.is_probe(&path) => Ok(Client::default()),
         _ => admitted(&policy.keys, request.headers(), &path),
     };
-    let request_memory = Arc::new(Charge::with_media(policy.media_bytes));
+    let request_memory = Arc::new(Charge::with_media(FileLimit::of_request(policy.media_bytes)));
     let mut response = match (asks, admitted) {
         (Some(response), _) => response,
         (None, Ok(client)) => {
