@@ -48,6 +48,7 @@ pub const FILES: &[File] = files![
     "message_view.js",
     "models.js",
     "notices.js",
+    "recorder.js",
     "rich.js",
     "settings.js",
     "settings_view.js",

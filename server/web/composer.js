@@ -4,7 +4,9 @@ import { attachment, validFiles } from './attachments.js';
 import { chip, thumbnail } from './chips.js';
 import { filled, rate } from './completion.js';
 import { byId, h, icon } from './dom.js';
+import { isLoaded, reads } from './models.js';
 import { notice } from './notices.js';
+import { canRecord, clock, Recording } from './recorder.js';
 import { keep, kept } from './store.js';
 import { path } from './tree.js';
 
@@ -17,6 +19,11 @@ export class Composer {
   #files = [];
   /** Attached images; drafts in the browser's storage do not contain them. */
   #images = [];
+  #record = byId('record');
+  /** The running recording, `true` while the browser asks for the microphone, or `null`. */
+  #recording = null;
+  #recordings = 0;
+  #timer;
   #chat;
 
   constructor(app) {
@@ -25,6 +32,8 @@ export class Composer {
     byId('attach').append(icon('file'));
     byId('attach').addEventListener('click', () => files.click());
     files.addEventListener('change', () => this.#addFiles([...files.files]).then(() => (files.value = '')));
+    this.#record.append(icon('mic'));
+    this.#record.addEventListener('click', () => this.#toggleRecording());
     byId('composer').addEventListener('submit', (event) => {
       event.preventDefault();
       this.#pressed();
@@ -56,6 +65,7 @@ export class Composer {
       this.#area.value = kept(this.#draft(current), '');
       this.#files = validFiles(kept(`${this.#draft(current)}.files`, []));
       this.#images = [];
+      this.#cancelRecording();
       this.#showChips();
       this.#grow();
     }
@@ -117,6 +127,56 @@ export class Composer {
     }
   }
 
+  /** Starts or ends a recording. An ended one is attached. */
+  async #toggleRecording() {
+    if (this.#recording !== null) {
+      this.#recording.stop?.();
+      return;
+    }
+    this.#recording = true;
+    const chat = this.#chat;
+    try {
+      const recording = await Recording.start(`Recording ${this.#recordings + 1}.wav`);
+      if (this.#chat !== chat) {
+        recording.cancel();
+        return;
+      }
+      this.#recordings += 1;
+      this.#recording = recording;
+      this.#showRecording(Date.now());
+      const file = await recording.result;
+      if (file !== null) {
+        await this.#addFiles([file]);
+      }
+    } catch (error) {
+      notice(`The microphone cannot be recorded: ${error.message}`);
+    } finally {
+      if (this.#chat === chat) {
+        this.#recording = null;
+        this.#showRecording(null);
+      }
+    }
+  }
+
+  #cancelRecording() {
+    this.#recording?.cancel?.();
+    this.#recording = null;
+    this.#showRecording(null);
+  }
+
+  /** Shows the time since `start`, or the end of the recording for `null`. */
+  #showRecording(start) {
+    const time = byId('recording');
+    clearInterval(this.#timer);
+    time.hidden = start === null;
+    if (start !== null) {
+      const show = () => (time.textContent = clock(Date.now() - start));
+      this.#timer = setInterval(show, 500);
+      show();
+    }
+    this.#show();
+  }
+
   async #addFiles(files) {
     const chat = this.#chat;
     const model = this.#app.model();
@@ -164,7 +224,17 @@ export class Composer {
       this.#send.replaceChildren(icon(running ? 'stop' : 'send'));
     }
     this.#send.disabled = !running && this.#isEmpty();
+    this.#showRecordButton();
     this.#showFigures(running);
+  }
+
+  #showRecordButton() {
+    const isOn = this.#recording !== null;
+    const model = this.#app.model();
+    this.#record.hidden = !isOn && !(canRecord() && isLoaded(model) && reads(model, 'audio'));
+    this.#record.title = isOn ? 'End the recording' : 'Record audio';
+    this.#record.setAttribute('aria-label', this.#record.title);
+    this.#record.setAttribute('aria-pressed', isOn);
   }
 
   #showFigures(running) {

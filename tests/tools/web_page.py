@@ -8,6 +8,9 @@ Needs `chromium` and `chromedriver` (Debian packages chromium and chromium-drive
 installed into the cache. Prints one line per check and exits with a nonzero status at the first failure. Screenshots go to DIRECTORY.
 """
 
+import array
+import base64
+import io
 import json
 import os
 import pathlib
@@ -17,6 +20,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import wave
 
 import packages
 
@@ -56,6 +60,8 @@ class Page:
             "--disable-dev-shm-usage",
             "--disable-background-networking",
             "--disable-component-update",
+            "--use-fake-device-for-media-stream",
+            "--use-fake-ui-for-media-stream",
         ]:
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
@@ -563,6 +569,46 @@ def check_thinking(page):
     print("thinking:", page.one(".last summary").text, "then", page.answers()[-1][:40])
 
 
+# The server's model reads text only, so the page is told of audio.
+READS_AUDIO = """
+const original = window.fetch;
+window.fetch = async (...request) => {
+  const response = await original(...request);
+  if (!response.url.endsWith('/v1/models')) {
+    return response;
+  }
+  const models = await response.json();
+  models.data.forEach((model) => (model.capabilities = [...(model.capabilities ?? []), 'audio']));
+  return Response.json(models);
+};
+"""
+
+
+def check_recording(page):
+    """A recording of the microphone is attached as WAV and sent."""
+    assert not page.one("#record").is_displayed(), "text models offer no recording"
+    page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": READS_AUDIO})
+    page.driver.get(page.url)
+    record = page.one("#record")
+    page.wait(record.is_displayed, "the button")
+    record.click()
+    page.wait(lambda: page.one("#recording").text == "0:01", "a second of audio")
+    page.look("recording-light")
+    record.click()
+    page.wait(lambda: "Recording 1.wav" in page.one("#chips").text, "the recording")
+    assert not page.one("#recording").is_displayed()
+    page.ask("What is this?", waits=False)
+    page.wait(page.is_idle, "the refusal")
+    (body,) = page.sent()
+    sound = body["messages"][-1]["content"][0]["input_audio"]
+    with wave.open(io.BytesIO(base64.b64decode(sound["data"]))) as file:
+        assert (sound["format"], file.getnchannels(), file.getframerate()) == ("wav", 1, 16000)
+        samples = array.array("h", file.readframes(file.getnframes()))
+    # The simulated microphone beeps.
+    assert len(samples) > 12000 and max(samples) > 3000, (len(samples), max(samples, default=0))
+    print("recording:", len(samples), "samples")
+
+
 def main():
     first, second, third, key, *rest = sys.argv[1:]
     shots = pathlib.Path(rest[0]) if rest else None
@@ -575,6 +621,9 @@ def main():
     page = Page(first, shots)
     check_lost_server(page)
     page.end("ERR_INTERNET_DISCONNECTED", "status of 400")
+    page = Page(first, shots)
+    check_recording(page)
+    page.end("status of 400")
     page = Page(second, shots)
     check_key(page, key)
     page.end("status of 401")
