@@ -85,17 +85,21 @@ impl Weights {
         bytes.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect()
     }
 
-    fn times(&self, name: &str, x: &[f64]) -> Vec<f64> {
-        let rows = self.tensor(name);
-        let rows = rows.chunks_exact(x.len());
-        rows.map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect()
+    /// Returns the product of a matrix and `x`, plus the bias.
+    fn projected(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let (rows, bias) = (
+            self.tensor(&format!("{name}.weight")),
+            self.tensor(&format!("{name}.bias")),
+        );
+        let rows = rows.chunks_exact(x.len()).zip(bias);
+        rows.map(|(row, bias)| dot(row, x) + bias).collect()
     }
 
     fn normalized(&self, name: &str, x: &[f64]) -> Vec<f64> {
         let epsilon = self.0.require::<f32>("llama.attention.layer_norm_rms_epsilon").unwrap();
         let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
         let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
-        let weights = self.tensor(name);
+        let weights = self.tensor(&format!("{name}.weight"));
         x.iter().zip(weights).map(|(x, w)| x * scale * w).collect()
     }
 
@@ -106,16 +110,19 @@ impl Weights {
         let n_shared = number("attention.head_count") / number("attention.head_count_kv");
         let mut x = self.tensor("token_embd.weight")[token * n_embd..][..n_embd].to_vec();
         let layers = (0..number("block_count")).map(|layer| {
-            let name = |kind: &str| format!("blk.{layer}.{kind}.weight");
+            let name = |kind: &str| format!("blk.{layer}.{kind}");
             let add = |x: &mut Vec<f64>, y: Vec<f64>| x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
-            let values = self.times(&name("attn_v"), &self.normalized(&name("attn_norm"), &x));
+            let values = self.projected(&name("attn_v"), &self.normalized(&name("attn_norm"), &x));
             let head = values.len() / number("attention.head_count_kv");
             let repeated: Vec<f64> = values.chunks_exact(head).flat_map(|v| v.repeat(n_shared)).collect();
-            add(&mut x, self.times(&name("attn_output"), &repeated));
+            add(&mut x, self.projected(&name("attn_output"), &repeated));
             let h = self.normalized(&name("ffn_norm"), &x);
-            let (gate, up) = (self.times(&name("ffn_gate"), &h), self.times(&name("ffn_up"), &h));
+            let (gate, up) = (
+                self.projected(&name("ffn_gate"), &h),
+                self.projected(&name("ffn_up"), &h),
+            );
             let h: Vec<f64> = gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
-            add(&mut x, self.times(&name("ffn_down"), &h));
+            add(&mut x, self.projected(&name("ffn_down"), &h));
             x.clone()
         });
         layers.collect()
