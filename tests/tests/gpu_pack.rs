@@ -37,7 +37,10 @@ fn copy_repository(to: &Path) {
 
 /// Returns the output of a command that succeeded.
 fn out(mut command: Command) -> String {
-    let Output { status, stdout, stderr } = command.output().expect("bash runs");
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output();
+    let output = output.unwrap_or_else(|e| panic!("this test needs `{program}` in PATH: {e}"));
+    let Output { status, stdout, stderr } = output;
     let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "{out}{err}");
     out.into_owned()

@@ -91,7 +91,8 @@ fn check(options: &[OsString], least: usize) {
     let python = std::env::var_os("LLAMA_PYTHON").unwrap_or_else(|| "python3".into());
     let mut command = Command::new(python);
     command.arg(script).arg(directory.path()).args(options);
-    let status = command.status().expect("Python runs");
+    let status = command.status();
+    let status = status.expect("this test needs `python3` in PATH, or another Python in LLAMA_PYTHON");
     assert!(status.success(), "the script made all models");
 
     let files = std::fs::read_dir(directory.path()).expect("the directory is readable");

@@ -41,7 +41,8 @@ fn recorded(directory: &Path) -> Json {
     let script = tests::root().join("tests/tools/render_templates.py");
     let python = std::env::var_os("LLAMA_PYTHON").unwrap_or_else(|| "python3".into());
     let mut command = Command::new(python);
-    let output = command.arg(script).arg(directory).output().expect("Python runs");
+    let output = command.arg(script).arg(directory).output();
+    let output = output.expect("this test needs `python3` in PATH, or another Python in LLAMA_PYTHON");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
