@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use engine::builder::{Filter, ImageRules, ImageSize, Split, TileGrid, TileRules};
+use engine::builder::{ClassColumn, Filter, ImageRules, ImageSize, TileGrid, TileRules};
 use engine::conformance::{CheckParams, Draft};
 use engine::context::{
     Batch, Context, ContextError, ContextParams, DecodeError, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows, SeqSet,
@@ -280,10 +280,9 @@ fn rows_do_not_change_text_of_other_sequences() {
 
 #[test]
 fn encoder_describes_image_before_it_is_computed() {
-    for (family, expected) in FAMILIES
-        .iter()
-        .zip([16, 16, 35, 35, 35, 35, 35, 9, 70, 36, 15, 35, 35, 35])
-    {
+    for (family, expected) in FAMILIES.iter().zip([
+        16, 16, 35, 35, 35, 35, 35, 9, 70, 36, 15, 35, 35, 35, 35, 35, 15, 35, 9, 35,
+    ]) {
         let expected = (expected, if family.name == "qwen3vl_merger" { 192 } else { 64 });
         let encoder = family.encoder(&exact());
         let [width, height] = family.image;
@@ -511,7 +510,7 @@ fn sequence_positions_of_rows_do_not_match() {
 fn row_counts_of_random_sizes_match() {
     for family in FAMILIES {
         let mut encoder = family.encoder(&exact());
-        if matches!(family.name, "lfm2" | "gemma4v") {
+        if matches!(family.name, "lfm2" | "gemma4v" | "gemma4uv") {
             encoder.limit_rows(None, Some(12)).unwrap();
         }
         let rules = encoder.rules();
@@ -553,7 +552,7 @@ fn sizes_match_published_preprocessing() {
             block: 2,
             window: 0,
             axes: true,
-            class: false,
+            class: ClassColumn::None,
             between_rows: "",
             tiles: None,
         };
@@ -573,28 +572,26 @@ fn sizes_match_published_preprocessing() {
     assert_eq!((n, n_beyond), (600, 25));
 }
 
-/// Sizes of Gemma 4 and Pixtral, and grids of tiles of Idefics 3, InternVL, and LFM2-VL.
+/// Sizes of Gemma 4, Kimi, and Pixtral, and grids of tiles of Idefics 3, InternVL, LFM2-VL, and Llama 4.
 #[test]
 fn targets_and_tiles_match_published_preprocessing() {
     let text = std::fs::read_to_string(data_dir().join("encoders/targets.txt")).unwrap();
-    let mut counts = [0; 4];
+    let mut counts = [0; 6];
     for line in text.lines() {
         let (rule, numbers) = line.split_once(' ').unwrap();
         let numbers: Vec<usize> = numbers.split(' ').map(|word| word.parse().unwrap()).collect();
-        let target = |size, [width, height]: [usize; 2]| {
-            let rules = ImageRules {
-                size,
-                resize: Filter::Bicubic,
-                patch: 1,
-                block: 1,
-                window: 0,
-                axes: false,
-                class: false,
-                between_rows: "",
-                tiles: None,
-            };
-            rules.target(width, height).unwrap()
+        let rules = |size, patch: usize, block: usize| ImageRules {
+            size,
+            resize: Filter::Bicubic,
+            patch,
+            block,
+            window: 0,
+            axes: false,
+            class: ClassColumn::None,
+            between_rows: "",
+            tiles: None,
         };
+        let target = |size, [width, height]: [usize; 2]| rules(size, 1, 1).target(width, height).unwrap();
         match (rule, &numbers[..]) {
             ("within", &[unit, max, width, height, ref expected @ ..]) => {
                 counts[0] += 1;
@@ -615,33 +612,54 @@ fn targets_and_tiles_match_published_preprocessing() {
             }
             ("ratio", &[side, min, max, width, height, ref grid @ ..]) => {
                 counts[2] += 1;
-                check_split(line, TileGrid::Ratio { side, min, max }, side, [width, height], grid);
+                check_split(line, TileGrid::Ratio { side, min, max }, [width, height], grid);
             }
             ("tiles", &[side, longest, width, height, ref grid @ ..]) => {
                 counts[3] += 1;
-                check_split(line, TileGrid::Longest { side, longest }, side, [width, height], grid);
+                check_split(line, TileGrid::Longest { side, longest }, [width, height], grid);
+            }
+            ("bordered", &[patch, area, width, height, ref expected @ ..]) => {
+                counts[4] += 1;
+                let (unit, max) = (2 * patch, usize::MAX);
+                let rules = rules(ImageSize::Bordered { unit, area, max }, patch, 2);
+                let sizes = [rules.scaled(width, height), rules.target(width, height)];
+                assert_eq!(sizes.map(Option::unwrap).concat(), *expected, "{line}");
+                assert!(rules.grid_of(expected[2], expected[3]).is_some(), "{line}");
+            }
+            ("canvas", &[side, max, width, height, ref expected @ ..]) => {
+                counts[5] += 1;
+                let split = tile_rules(TileGrid::Canvas { side, max })
+                    .split([width, height])
+                    .unwrap();
+                let found = [[split.columns, split.rows], split.scaled].concat();
+                assert_eq!(found, *expected, "{line}");
             }
             _ => panic!("{line}"),
         }
     }
-    assert_eq!(counts, [198; 4]);
+    assert_eq!(counts, [198; 6]);
 }
 
-/// Compares the grid of an image with its recorded columns and rows.
-fn check_split(line: &str, grid: TileGrid, side: usize, image: [usize; 2], expected: &[usize]) {
-    let tiles = TileRules {
+fn tile_rules(grid: TileGrid) -> TileRules {
+    TileRules {
         grid,
         above: 0.0,
         tile: "",
+        between: "",
         between_rows: "",
         overview: None,
         whole: "",
-    };
+    }
+}
+
+/// Compares the grid of an image with its recorded columns and rows.
+fn check_split(line: &str, grid: TileGrid, image: [usize; 2], expected: &[usize]) {
     let [columns, rows] = expected[..] else {
         panic!("{line}");
     };
-    let expected = (columns * rows > 1).then_some(Split { side, columns, rows });
-    assert_eq!(tiles.split(image), expected, "{line}");
+    let expected = (columns * rows > 1).then_some([columns, rows]);
+    let split = tile_rules(grid).split(image).map(|split| [split.columns, split.rows]);
+    assert_eq!(split, expected, "{line}");
 }
 
 /// Tokens of the texts around tiles in `idefics3-tiles.logits`, from 1 on.

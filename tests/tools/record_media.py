@@ -13,7 +13,7 @@ Writes `sizes.txt`: sizes of images and the sizes that Qwen's preprocessing resi
 
     record_media.py DIRECTORY targets
 
-Writes `targets.txt`: the same for Gemma 4 and Pixtral, and the grids of tiles of Idefics 3, InternVL, and LFM2-VL.
+Writes `targets.txt`: the same for Gemma 4, Kimi, and Pixtral, and the grids of tiles of Idefics 3, InternVL, LFM2-VL, and Llama 4.
 
     record_media.py DIRECTORY tiles
 
@@ -88,8 +88,8 @@ def pixels(width, height):
 
 # Width and height of images for encoders that take images of any size.
 SIZE = (112, 80)
-SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72)}
-FIXED = ("gemma3", "idefics3", "internvl", "mlp")
+SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72)}
+FIXED = ("gemma3", "idefics3", "internvl", "mlp", "llama4")
 
 
 VISION = {
@@ -370,8 +370,9 @@ FAMILIES = {
 
 def families():
     import record_media_families
+    import record_media_newer
 
-    return FAMILIES | record_media_families.FAMILIES
+    return FAMILIES | record_media_families.FAMILIES | record_media_newer.FAMILIES
 
 
 def combined(tensors, name, changes, suffix):

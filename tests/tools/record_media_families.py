@@ -389,10 +389,46 @@ def glm4v(vision, text):
     return model, names, qwen_inputs(vision)
 
 
+def gemma4uv(vision, text):
+    eyes = {
+        "mm_embed_dim": vision.key("embedding_length"),
+        "output_proj_dims": vision.key("embedding_length"),
+        "mm_posemb_size": vision.tensors["v.position_embd.weight"].shape[1],
+        "rms_norm_eps": vision.key("attention.layer_norm_epsilon"),
+        "patch_size": vision.key("patch_size"),
+        "pooling_kernel_size": vision.key("projector.scale_factor"),
+    }
+    settings = gemma4_text(text)
+    settings.pop("hidden_size_per_layer_input")
+    config = transformers.Gemma4UnifiedConfig(
+        text_config=settings, vision_config=eyes, audio_config=None, image_token_id=PLACEHOLDER, tie_word_embeddings=True
+    )
+    model = model_of(config)
+    # A call of the published class lets rows see each other in layers without a window, too. `generate` does not.
+    module = transformers.models.gemma4_unified.modeling_gemma4_unified
+    module.create_masks_for_generate = module.create_masks_for_vision_model
+    divide_frequencies(model.model.language_model.rotary_emb, text)
+    names = within("model.language_model", TEXT | GEMMA4)
+    names |= within(
+        "model.embed_vision",
+        {
+            "patch_ln1": "v.patch_norm.1|pixels",
+            "patch_dense": "v.patch_embd|pixels",
+            "patch_ln2": "v.patch_norm.2",
+            "pos_embedding": "v.position_embd.weight|swap",
+            "pos_norm": "v.patch_norm.3",
+            "multimodal_embedder.embedding_projection": "mm.input_projection",
+        },
+    )
+    patch = vision.key("patch_size") * vision.key("projector.scale_factor")
+    return model, names, placed_patches(patch)
+
+
 FAMILIES = {"pixtral": pixtral, "internvl": internvl, "mlp": mlp, "lfm2": lfm2, "gemma4v": gemma4v} | {
     "lightonocr": lightonocr,
     "paddleocr": paddleocr,
     "glm4v": glm4v,
+    "gemma4uv": gemma4uv,
 }
 
 
@@ -401,6 +437,7 @@ def functions_of(module, *names):
     import ast
     import importlib.util
     import math
+    from collections import defaultdict
     from functools import lru_cache
 
     path = f"{importlib.util.find_spec('transformers').submodule_search_locations[0]}/models/{module}.py"
@@ -410,7 +447,7 @@ def functions_of(module, *names):
         node.decorator_list, node.returns = [], None
         for argument in node.args.args:
             argument.annotation = None
-    scope = {"math": math, "lru_cache": lru_cache}
+    scope = {"math": math, "lru_cache": lru_cache, "torch": torch, "defaultdict": defaultdict}
     exec(compile(ast.Module(found, []), path, "exec"), scope)
     return [scope[name] for name in names]
 
@@ -438,6 +475,26 @@ def tiles_of_idefics3():
         return [pixels // side for pixels in whole_tiles(image, image, side)]
 
     return tiles
+
+
+def canvas_of_llama4():
+    """Returns a function from the size of an image, the side of a tile, and the number of tiles to the columns and rows, and the size of the
+    image without borders."""
+    names = ("get_factors", "get_max_res_without_distortion", "find_supported_resolutions", "get_best_fit")
+    _, without_distortion, resolutions, best_fit = functions_of("llama4/image_processing_llama4", *names)
+
+    class Square:
+        def __init__(self, side):
+            self.height = self.width = side
+
+    def canvas(width, height, side, most):
+        grids = torch.tensor(resolutions(most, Square(side)))
+        grid = [int(n) for n in best_fit((height, width), grids)]
+        limits = [min(max(n, side), whole) for n, whole in zip((height, width), grid)]
+        scaled = [max(n, 1) for n in without_distortion((height, width), limits)]
+        return *(n // side for n in grid[::-1]), *scaled[::-1]
+
+    return canvas
 
 
 def record_tiles(directory):
@@ -477,6 +534,8 @@ def record_targets(path, random):
     resized.__globals__["get_image_size"] = lambda image, data_format=None: image
     (closest,) = functions_of("lfm2_vl/image_processing_lfm2_vl", "find_closest_aspect_ratio")
     tiles = tiles_of_idefics3()
+    (bordered,) = functions_of("kimi_k25/image_processing_kimi_k25", "navit_resize")
+    canvas = canvas_of_llama4()
     lines = []
     for i in range(200):
         most = 16384 if i % 2 else 900
@@ -491,6 +550,11 @@ def record_targets(path, random):
             lines.append(["longest", 1540, 28, width, height, *target])
         side, longest = ((364, 1456), (512, 2048))[i % 2]
         lines.append(["tiles", side, longest, width, height, *tiles(width, height, side, longest)])
+        area = (96, 1024, 4096)[i % 3]
+        scaled, whole = bordered(height, width, 14, 2, 4 * area, 512)
+        lines.append(["bordered", 14, area, width, height, *scaled[::-1], *whole[::-1]])
+        most = (4, 16)[i % 2]
+        lines.append(["canvas", 336, most, width, height, *canvas(width, height, 336, most)])
         least, limit, side = ((1, 12, 448), (2, 10, 512))[i % 2]
         grids = {(w, h) for w in range(1, limit + 1) for h in range(1, limit + 1) if least <= w * h <= limit}
         grids = sorted(sorted(grids), key=lambda grid: grid[0] * grid[1])

@@ -134,7 +134,7 @@ fn mistakes_have_one_message_at_their_tokens() {
         (
             "fixed(image_size)",
             "square(image_size)",
-            "square: expected `fixed(…)`, `padded(…)`, `longest(…)`, `within(…, rows = …)`, or `multiple(…, rows = …)`, found `square`",
+            "square: expected `fixed(…)`, `padded(…)`, `longest(…)`, `within(…, rows = …)`, `bordered(…, rows = …)`, or `multiple(…, rows = …)`, found `square`",
         ),
         (
             "\"<start>\", image",
@@ -218,7 +218,7 @@ fn mistakes_in_tiles_have_messages() {
         ("above: 2;", "tiles: `tiles` needs `grid: ratio(side, tiles = 1..12);`"),
         (
             "grid: square(448);",
-            "square: expected `ratio(…, tiles = …)` or `longest(…)`, found `square`",
+            "square: expected `ratio(…, tiles = …)`, `longest(…)`, or `canvas(…, tiles = …)`, found `square`",
         ),
         (
             "grid: ratio(448, rows = 1..12);",
@@ -234,7 +234,7 @@ fn mistakes_in_tiles_have_messages() {
         ),
         (
             "grid: longest(448, 896); rows: \"\";",
-            "rows: expected `grid`, `above`, `tile`, `between_rows`, `overview`, `whole`, found `rows`",
+            "rows: expected `grid`, `above`, `tile`, `between`, `between_rows`, `overview`, `whole`, found `rows`",
         ),
         (
             "grid: longest(448, 896); tile: \"<{row}_{col}>\";",
@@ -258,7 +258,8 @@ fn mistakes_in_tiles_have_messages() {
 #[test]
 fn declaration_describes_tiles_and_each_size() {
     let tiles = |grid: &str| {
-        let facts = format!("grid: {grid}; above: 2; tile: \"<{{row}}_{{column}}>\"; between_rows: \"|\";");
+        let facts =
+            format!("grid: {grid}; above: 2; tile: \"<{{row}}_{{column}}>\"; between: \"-\"; between_rows: \"|\";");
         let text = format!("tiles {{ {facts} overview: last \"<all>\"; whole: \"<one>\"; }}\n    text {{ \"<start>\"");
         let text = BASE.replacen("text { \"<start>\"", &text, 1);
         let arch = compile_file("my.rs", &text, &library()).unwrap().unwrap();
@@ -276,8 +277,13 @@ fn declaration_describes_tiles_and_each_size() {
     assert_eq!([side, limit].map(|s| s.text), ["image_size", "896"]);
     assert_eq!(longest.above.unwrap().text, "2");
     assert_eq!(longest.overview, Some((false, "<all>".to_owned())));
-    let texts = [longest.tile, longest.between_rows, longest.whole];
-    assert_eq!(texts, ["<{row}_{column}>", "|", "<one>"]);
+    let texts = [longest.tile, longest.between, longest.between_rows, longest.whole];
+    assert_eq!(texts, ["<{row}_{column}>", "-", "|", "<one>"]);
+    let canvas = tiles("canvas(image_size, tiles = merge * 8)");
+    let TileGrid::Canvas { side, max } = canvas.grid else {
+        panic!("{:?}", canvas.grid);
+    };
+    assert_eq!([side, max].map(|s| s.text), ["image_size", "merge * 8"]);
 
     let size = |size: &str| {
         let text = BASE.replacen("fixed(image_size)", size, 1);
@@ -291,6 +297,10 @@ fn declaration_describes_tiles_and_each_size() {
     assert_eq!([side, unit].map(|s| s.text), ["image_size", "14 * merge"]);
     let ImageSize::Within { unit, max } = size("within(14 * merge, rows = image_size)") else {
         panic!("expected `Within`");
+    };
+    assert_eq!([unit, max].map(|s| s.text), ["14 * merge", "image_size"]);
+    let ImageSize::Bordered { unit, max } = size("bordered(14 * merge, rows = image_size)") else {
+        panic!("expected `Bordered`");
     };
     assert_eq!([unit, max].map(|s| s.text), ["14 * merge", "image_size"]);
 }

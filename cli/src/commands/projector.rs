@@ -112,7 +112,7 @@ pub fn image_sizes(plan: &LoadPlan) -> Option<String> {
             let min = rows(min * rules.block * rules.block);
             format!("multiples of {unit} pixels, {min} to {} rows", max_rows(plan))
         }
-        ImageSize::Longest { unit, .. } | ImageSize::Within { unit, .. } => format!(
+        ImageSize::Longest { unit, .. } | ImageSize::Within { unit, .. } | ImageSize::Bordered { unit, .. } => format!(
             "multiples of {unit} pixels, up to {}",
             format::plural(max_rows(plan), "row")
         ),

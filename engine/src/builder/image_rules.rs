@@ -1,6 +1,6 @@
 //! Preprocessing of images, and the media rows of a ubatch.
 
-use super::image_target::{is_too_narrow, longest, multiple, within};
+use super::image_target::{bordered, is_too_narrow, longest, max_bordered, multiple, within};
 use super::tiles::{TileGrid, TileRules};
 
 /// Largest side of a preprocessed image in pixels.
@@ -26,8 +26,8 @@ pub struct ImageRules {
     pub window: usize,
     /// Whether rows have positions along the axes of M-RoPE: the row and the column of their block.
     pub axes: bool,
-    /// Whether a learned column for the whole image precedes the patches (a class token).
-    pub class: bool,
+    /// Learned column for the whole image (a class token).
+    pub class: ClassColumn,
     /// Text between the rows of blocks in a prompt.
     pub between_rows: &'static str,
     /// Rules of images that are split into tiles.
@@ -57,6 +57,16 @@ pub enum ImageSize {
         /// Maximum area in squares of a unit.
         max: usize,
     },
+    /// Multiples of `unit` pixels. The image is scaled down, and black borders at the right and at the bottom complete
+    /// the multiples.
+    Bordered {
+        /// Divisor of both sides in pixels.
+        unit: usize,
+        /// Area that images are scaled down to, in squares of a unit.
+        area: usize,
+        /// Maximum area with borders in squares of a unit.
+        max: usize,
+    },
     /// Multiples of `unit` pixels close to the original sides. The area is `min` to `max` squares of a unit.
     Multiple {
         /// Divisor of both sides in pixels.
@@ -66,6 +76,18 @@ pub enum ImageSize {
         /// Maximum area in squares of a unit.
         max: usize,
     },
+}
+
+/// Learned column for the whole image, before the patches.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum ClassColumn {
+    /// No such column.
+    #[default]
+    None,
+    /// The column has the first place in tables of learned positions.
+    First,
+    /// The column has the last place in tables of learned positions.
+    Last,
 }
 
 /// Patches of an image by column and row.
@@ -123,7 +145,19 @@ impl ImageRules {
             _ if is_too_narrow(sides) => None,
             ImageSize::Longest { side, unit, max } => Some(longest(sides, side, unit, max)),
             ImageSize::Within { unit, max } => Some(within(sides, unit, max)),
+            ImageSize::Bordered { unit, area, max } => Some(bordered(sides, self.patch, unit, [area, max])[1]),
             ImageSize::Multiple { unit, min, max } => Some(multiple(sides, unit, [min, max])),
+        }
+    }
+
+    /// Returns the width and height that an image itself is scaled to. Borders at the right and at the bottom extend it to
+    /// [`target`](Self::target).
+    pub fn scaled(&self, width: usize, height: usize) -> Option<[usize; 2]> {
+        match self.size {
+            ImageSize::Bordered { unit, area, max } if !is_too_narrow([width, height]) => {
+                Some(bordered([width, height], self.patch, unit, [area, max])[0])
+            }
+            _ => self.target(width, height),
         }
     }
 
@@ -137,7 +171,7 @@ impl ImageRules {
             ImageSize::Fixed(_) | ImageSize::Padded(_) => {
                 return Err("the encoder takes images of one size".to_owned());
             }
-            ImageSize::Longest { .. } | ImageSize::Within { .. } if min.is_some() => {
+            ImageSize::Longest { .. } | ImageSize::Within { .. } | ImageSize::Bordered { .. } if min.is_some() => {
                 return Err("the encoder has no minimum number of rows".to_owned());
             }
             ImageSize::Longest { side, unit, max: most } => ImageSize::Longest {
@@ -147,6 +181,11 @@ impl ImageRules {
             },
             ImageSize::Within { unit, max: most } => ImageSize::Within {
                 unit,
+                max: max.unwrap_or(most),
+            },
+            ImageSize::Bordered { unit, area, max: most } => ImageSize::Bordered {
+                unit,
+                area: max.unwrap_or(area),
                 max: max.unwrap_or(most),
             },
             ImageSize::Multiple {
@@ -208,7 +247,7 @@ impl ImageRules {
 
     /// Returns the number of columns of the encoder's input for a number of patches.
     pub fn n_columns(&self, n_patches: usize) -> usize {
-        n_patches + usize::from(self.class)
+        n_patches + usize::from(self.class != ClassColumn::None)
     }
 
     /// Returns true if all images have one size.
@@ -220,9 +259,10 @@ impl ImageRules {
     fn unit(&self) -> Option<usize> {
         match self.size {
             ImageSize::Fixed(_) | ImageSize::Padded(_) => None,
-            ImageSize::Longest { unit, .. } | ImageSize::Within { unit, .. } | ImageSize::Multiple { unit, .. } => {
-                Some(unit)
-            }
+            ImageSize::Longest { unit, .. }
+            | ImageSize::Within { unit, .. }
+            | ImageSize::Bordered { unit, .. }
+            | ImageSize::Multiple { unit, .. } => Some(unit),
         }
     }
 
@@ -234,6 +274,7 @@ impl ImageRules {
                 let n = side.div_ceil(unit.max(1));
                 n.saturating_mul(n).min(max)
             }
+            ImageSize::Bordered { area, max, .. } => max_bordered(self.block, area).min(max),
             ImageSize::Within { max, .. } | ImageSize::Multiple { max, .. } => max,
         }
     }
@@ -241,7 +282,7 @@ impl ImageRules {
     /// Returns the side of a tile in pixels, if images are split.
     fn tile_side(&self) -> Option<usize> {
         self.tiles.map(|tiles| match tiles.grid {
-            TileGrid::Ratio { side, .. } | TileGrid::Longest { side, .. } => side,
+            TileGrid::Ratio { side, .. } | TileGrid::Longest { side, .. } | TileGrid::Canvas { side, .. } => side,
         })
     }
 
@@ -254,7 +295,7 @@ impl ImageRules {
         if let Some(tiles) = self.tiles.filter(|tiles| tiles.max_tiles() > 1) {
             let overview = tiles.overview.map_or("", |overview| overview.text);
             texts.push(tiles.text_of(0, 0));
-            texts.extend([tiles.between_rows, overview].map(str::to_owned));
+            texts.extend([tiles.between, tiles.between_rows, overview].map(str::to_owned));
         }
         texts
     }
@@ -303,7 +344,7 @@ impl ImageRules {
                 "images have at least {min} and at most {max} blocks of patches"
             ));
         }
-        if self.class && window > 0 {
+        if self.class != ClassColumn::None && window > 0 {
             return Err("windows are not supported with a class token".to_owned());
         }
         if self.axes && self.tiles.is_some() {
@@ -335,7 +376,7 @@ mod tests {
         block: 2,
         window: 0,
         axes: false,
-        class: false,
+        class: ClassColumn::None,
         between_rows: "",
         tiles: None,
     };
@@ -466,6 +507,7 @@ mod tests {
             },
             above: 0.0,
             tile: "",
+            between: "",
             between_rows: "",
             overview: None,
             whole: "",

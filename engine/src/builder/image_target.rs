@@ -2,6 +2,8 @@
 
 /// Maximum ratio of the sides of an image that is resized to multiples of a unit.
 const MAX_RATIO: usize = 200;
+/// Maximum side of an image with borders in patches.
+const MAX_BORDERED: usize = 512;
 
 /// Returns true if the sides differ too much, or one of them is 0.
 pub(super) fn is_too_narrow([width, height]: [usize; 2]) -> bool {
@@ -73,4 +75,47 @@ pub(super) fn within(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] {
         (columns, rows) => [columns, rows],
     };
     cut(blocks, max).map(|n| n * unit)
+}
+
+/// Scales sides down to an area of `area` squares of a unit, which counts whole patches, and to a longest side. Returns
+/// the scaled sides, and these sides rounded up to multiples of `unit`, as the published preprocessing of Kimi does. An
+/// area above `max` squares of a unit is scaled down to it.
+pub(super) fn bordered(sides: [usize; 2], patch: usize, unit: usize, [area, max]: [usize; 2]) -> [[usize; 2]; 2] {
+    let (patch, longest) = (patch.max(1), MAX_BORDERED * patch.max(1));
+    let n_patches = sides.map(|side| (side / patch).max(1) as f64);
+    let limit = area as f64 * (unit as f64 / patch as f64).powi(2);
+    let of_sides = sides.map(|side| longest as f64 / side as f64);
+    let scale = (limit / (n_patches[0] * n_patches[1]))
+        .sqrt()
+        .min(of_sides[0])
+        .min(of_sides[1])
+        .min(1.0);
+    let scaled = sides.map(|side| ((side as f64 * scale) as usize).clamp(1, longest));
+    let blocks = scaled.map(|side| side.div_ceil(unit));
+    if blocks[0] * blocks[1] > max {
+        let whole = cut(shrunk(sides, unit, max), max).map(|n| n * unit);
+        return [whole; 2];
+    }
+    [scaled, blocks.map(|n| n * unit)]
+}
+
+/// Returns the maximum area of an image with borders in squares of a unit. The area that images are scaled down to
+/// counts whole patches, and borders complete squares.
+pub(super) fn max_bordered(block: usize, area: usize) -> usize {
+    let side = MAX_BORDERED.div_ceil(block.max(1));
+    let limit = area as f64 * (block as f64).powi(2);
+    // A side of n squares has more than `(n - 1) * block` patches. Before scaling, a side of n whole patches is less than
+    // n + 1 patches long.
+    let fits = |columns: usize, rows: usize| {
+        let [width, height] = [columns, rows].map(|n| (n - 1) as f64 * block as f64);
+        width * height <= limit * (1.0 + 1.0 / width.max(1.0)) * (1.0 + 1.0 / height.max(1.0))
+    };
+    let (mut rows, mut most) = (side, 1);
+    for columns in 1..=side {
+        while rows > 1 && !fits(columns, rows) {
+            rows -= 1;
+        }
+        most = most.max(columns * rows);
+    }
+    most
 }

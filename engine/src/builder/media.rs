@@ -18,6 +18,8 @@ pub enum GridPairs {
     Neighbors,
     /// `(i, i + d / 4)` in each half of a head.
     Quarters,
+    /// `(2 i, 2 i + 1)`; rows and columns rotate every other pair.
+    Alternating,
 }
 
 /// Arguments of [`Builder::rope_grid`].
@@ -128,8 +130,8 @@ impl Builder<'_> {
     /// default is linear interpolation.
     pub fn resized(&mut self, table: Vector, filter: Option<TableFilter>) -> TensorId {
         let table = self.leaf(table.0);
-        let [d, n, ..] = self.g.tensor(table).ne;
-        let side = n.isqrt();
+        let [d, n, n_rows, _] = self.g.tensor(table).ne;
+        let side = (n * n_rows).isqrt();
         let GridResize { across, down, .. } = self.grid_resize(side, filter.unwrap_or_default());
         let grid = self.params.grid;
         // [d, x, y] -> [x, d, y] -> [columns, d, y] -> [y, d, columns] -> [rows, d, columns] -> [d, columns, rows]
@@ -186,6 +188,8 @@ impl Builder<'_> {
             GridPairs::Halves => x,
             // [2, pair] -> [pair, 2]
             GridPairs::Neighbors => self.reordered(x, [2, d / 2, n_heads * n, 1], [1, 0, 2, 3], heads),
+            // [half of a pair, axis, place] -> [place, axis, half of a pair]
+            GridPairs::Alternating => self.reordered(x, [2, 2, quarter, n_heads * n], [2, 1, 0, 3], heads),
             // [place, half of a pair, axis] -> [place, axis, half of a pair]
             GridPairs::Quarters => self.reordered(x, [quarter, 2, 2, n_heads * n], [0, 2, 1, 3], heads),
         };

@@ -45,7 +45,7 @@ pub use error::BuildError;
 pub(crate) use error::{MAX_NODES, MAX_STEPS};
 pub use graph_builder::{BuildTables, Builder, WeightLeaf, WeightPart};
 pub use handles::{Embed, Experts, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
-pub use image_rules::{BatchMedia, Filter, ImageRules, ImageSize, PatchGrid, Visibility};
+pub use image_rules::{BatchMedia, ClassColumn, Filter, ImageRules, ImageSize, PatchGrid, Visibility};
 pub use inputs::{EncodedInputs, GridFactors, GridResize, Inputs, JoinedInputs, PoolInputs, TableFilter, TableInputs};
 pub use linear_attention::LinearAttentionArgs;
 pub use media::{GridPairs, RopeGridArgs};

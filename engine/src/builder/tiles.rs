@@ -14,6 +14,8 @@ pub struct TileRules {
     pub above: f32,
     /// Text before a tile, with `{row}` and `{column}`.
     pub tile: &'static str,
+    /// Text between the tiles of a row.
+    pub between: &'static str,
     /// Text between rows of tiles.
     pub between_rows: &'static str,
     /// The whole image beside its tiles.
@@ -50,6 +52,14 @@ pub enum TileGrid {
         /// Longest side of the resized image in pixels.
         longest: usize,
     },
+    /// The grid of up to `max` tiles that the image fits into with the least change of its size. Black borders at the
+    /// right and at the bottom complete the tiles.
+    Canvas {
+        /// Side of a tile in pixels.
+        side: usize,
+        /// Maximum number of tiles.
+        max: usize,
+    },
 }
 
 /// Size of an image that is split: the image is resized and cut into a grid of tiles.
@@ -61,22 +71,40 @@ pub struct Split {
     pub columns: usize,
     /// Number of rows of tiles.
     pub rows: usize,
+    /// Width and height that the image is resized to, without borders.
+    pub scaled: [usize; 2],
 }
 
 impl TileRules {
-    /// Returns the grid of an image; `None` if the image is not split.
+    /// Returns the grid of an image; `None` if the image is not split. A grid of a single tile has borders.
     pub fn split(&self, sides: [usize; 2]) -> Option<Split> {
         let (side, [columns, rows]) = match self.grid {
             TileGrid::Ratio { side, min, max } => (side, closest(sides, side, min, max)),
-            TileGrid::Longest { side, longest } => (side, rounded_up(sides, side, longest)),
+            TileGrid::Longest { side, longest } => (side, rounded_up(longest_side(sides, longest), side)),
+            TileGrid::Canvas { side, max } => (side, canvas(sides, side, max)),
         };
-        (columns * rows > 1).then_some(Split { side, columns, rows })
+        let has_borders = matches!(self.grid, TileGrid::Canvas { .. });
+        let whole = [columns * side, rows * side];
+        (columns * rows > 1 || has_borders).then_some(Split {
+            side,
+            columns,
+            rows,
+            scaled: if has_borders { fitted(sides, side, whole) } else { whole },
+        })
+    }
+
+    /// Returns the size that an image is resized to before it is resized to its tiles or to one image.
+    pub fn first_size(&self, sides: [usize; 2]) -> Option<[usize; 2]> {
+        match self.grid {
+            TileGrid::Longest { longest, .. } => Some(longest_side(sides, longest)),
+            TileGrid::Ratio { .. } | TileGrid::Canvas { .. } => None,
+        }
     }
 
     /// Returns the maximum number of tiles.
     pub fn max_tiles(&self) -> usize {
         match self.grid {
-            TileGrid::Ratio { max, .. } => max,
+            TileGrid::Ratio { max, .. } | TileGrid::Canvas { max, .. } => max,
             TileGrid::Longest { side, longest } => longest.div_ceil(side.max(1)).saturating_pow(2),
         }
     }
@@ -94,7 +122,7 @@ impl TileRules {
     pub fn check(&self, tile_fits: impl Fn(usize) -> bool) -> Result<(), String> {
         let (side, least) = match self.grid {
             TileGrid::Ratio { side, min, .. } => (side, min),
-            TileGrid::Longest { side, .. } => (side, 1),
+            TileGrid::Longest { side, .. } | TileGrid::Canvas { side, .. } => (side, 1),
         };
         if !tile_fits(side) {
             return Err(format!(
@@ -138,21 +166,25 @@ fn closest([width, height]: [usize; 2], side: usize, min: usize, max: usize) -> 
     best
 }
 
-/// Returns the columns and rows of an image whose longest side is resized to `longest` pixels. Both sides are rounded
-/// up to whole tiles, as in the published preprocessing of Idefics 3.
-fn rounded_up([width, height]: [usize; 2], side: usize, longest: usize) -> [usize; 2] {
+/// Resizes the longest side to `longest` pixels, and rounds the shorter side up to an even number.
+fn longest_side([width, height]: [usize; 2], longest: usize) -> [usize; 2] {
     let ratio = width as f64 / height as f64;
-    let tiles = |pixels: f64| (pixels / side as f64).ceil().max(1.0);
-    // The shorter side is rounded up to an even number first, then follows from the longer side in whole tiles.
     let even = |pixels: f64| {
         let whole = pixels as usize;
-        (whole + whole % 2).max(1) as f64
+        whole.saturating_add(whole % 2).max(1)
     };
-    let [width, height] = if width >= height {
-        [longest as f64, even(longest as f64 / ratio)]
+    if width >= height {
+        [longest, even(longest as f64 / ratio)]
     } else {
-        [even(longest as f64 * ratio), longest as f64]
-    };
+        [even(longest as f64 * ratio), longest]
+    }
+}
+
+/// Returns the columns and rows of an image whose sides are rounded up to whole tiles, as in the published preprocessing
+/// of Idefics 3. The shorter side follows from the longer side in whole tiles.
+fn rounded_up(sides: [usize; 2], side: usize) -> [usize; 2] {
+    let tiles = |pixels: f64| (pixels / side as f64).ceil().max(1.0);
+    let [width, height] = sides.map(|side| side as f64);
     let ratio = width / height;
     let [columns, rows] = if width >= height {
         let columns = tiles(width);
@@ -162,6 +194,38 @@ fn rounded_up([width, height]: [usize; 2], side: usize, longest: usize) -> [usiz
         [tiles((rows * side as f64 * ratio).trunc()), rows]
     };
     [columns as usize, rows as usize]
+}
+
+/// Returns the columns and rows of the smallest grid with the least enlargement of an image, or with the least reduction
+/// if no grid is large enough. The published preprocessing of Llama 4 compares in 32-bit floats.
+fn canvas([width, height]: [usize; 2], side: usize, max: usize) -> [usize; 2] {
+    let grids = (1..=max).flat_map(|columns| (1..=max / columns).map(move |rows| [columns, rows]));
+    let factor = |[columns, rows]: [usize; 2]| {
+        let across = (columns * side) as f32 / width as f32;
+        across.min((rows * side) as f32 / height as f32)
+    };
+    let is_better = |a: [usize; 2], b: [usize; 2]| {
+        let (of_a, of_b) = (factor(a), factor(b));
+        match (of_a >= 1.0, of_b >= 1.0) {
+            (true, false) => true,
+            (false, true) => false,
+            _ if of_a == of_b => a[0] * a[1] < b[0] * b[1],
+            (true, true) => of_a < of_b,
+            (false, false) => of_a > of_b,
+        }
+    };
+    grids.fold([1, 1], |best, grid| if is_better(grid, best) { grid } else { best })
+}
+
+/// Returns the sides of an image that is resized to fit into a grid of tiles. Sides are enlarged to at most a tile.
+fn fitted(sides: [usize; 2], side: usize, grid: [usize; 2]) -> [usize; 2] {
+    let limits = [0, 1].map(|i| sides[i].max(side).min(grid[i]));
+    let factors = [0, 1].map(|i| limits[i] as f64 / sides[i] as f64);
+    let narrow = usize::from(factors[0] >= factors[1]);
+    let of_other = (sides[1 - narrow] as f64 * factors[narrow]).floor() as usize;
+    let mut fitted = limits;
+    fitted[1 - narrow] = of_other.clamp(1, limits[1 - narrow]);
+    fitted
 }
 
 #[cfg(test)]
@@ -175,6 +239,7 @@ mod tests {
                 grid,
                 above: 0.0,
                 tile: "",
+                between: "",
                 between_rows: "",
                 overview: None,
                 whole: "",
@@ -188,5 +253,6 @@ mod tests {
         let longest = |side: usize, longest: usize| check(TileGrid::Longest { side, longest });
         assert_eq!(longest(364, 1456), Ok(()));
         assert!(longest(8192, 8192 * 3).unwrap_err().contains("9 tiles of 8192 pixels"));
+        assert!(check(TileGrid::Canvas { side: 336, max: 257 }).is_err());
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::builder::{ImageRules, PatchGrid};
+use crate::builder::{ClassColumn, ImageRules, PatchGrid};
 use crate::gguf::{Array, Value};
 use crate::model::Model;
 
@@ -159,8 +159,8 @@ impl MediaEncoder {
     fn compute(&mut self, grid: PatchGrid, rgb: &[u8]) -> Result<Vec<f32>, DecodeError> {
         let patches = patches(&self.rules(), grid);
         let colors = patch_columns(self.rules().patch, grid, &patches, &self.colors, rgb);
-        // The place, the row, and the column of a class token are 0, and those of patches start behind it.
-        let class = self.rules().class.then(Patch::default);
+        // The row and the column of a class token are 0, and those of patches start behind it.
+        let class = (self.rules().class != ClassColumn::None).then(Patch::default);
         let first = usize::from(class.is_some());
         let behind = |patch: &Patch| Patch {
             column: patch.column + first,
@@ -169,8 +169,13 @@ impl MediaEncoder {
         };
         let columns = class.into_iter().chain(patches.iter().map(behind));
         let tokens: Vec<BatchToken> = columns.map(|patch| token(&patch)).collect();
-        let place = |patch: &Patch| (first + patch.row * grid.columns + patch.column) as i32;
-        let places: Vec<i32> = class.map(|_| 0).into_iter().chain(patches.iter().map(place)).collect();
+        let (of_class, from) = match self.rules().class {
+            ClassColumn::Last => (patches.len() as i32, 0),
+            _ => (0, first),
+        };
+        let place = |patch: &Patch| (from + patch.row * grid.columns + patch.column) as i32;
+        let places = class.map(|_| of_class).into_iter().chain(patches.iter().map(place));
+        let places: Vec<i32> = places.collect();
         let image = ImageInput {
             patches: &colors,
             places: &places,

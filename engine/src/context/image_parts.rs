@@ -8,7 +8,9 @@ use super::media_error::MediaError;
 /// Part of an image that is encoded on its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImagePart {
-    /// Width and height that the whole image is resized to.
+    /// Sizes that the whole image is resized to first, in order.
+    pub via: Vec<[usize; 2]>,
+    /// Width and height that the whole image is then resized to. Black borders complete the parts.
     pub resized: [usize; 2],
     /// Left and top edge of the part in the resized image.
     pub at: [usize; 2],
@@ -37,20 +39,30 @@ impl ImageSizes {
     pub fn parts(&self, width: usize, height: usize) -> Result<Vec<ImagePart>, MediaError> {
         let rules = self.rules();
         let resized = self.target(width, height)?;
-        let whole = |text: &str| ImagePart {
-            resized,
+        let scaled = rules.scaled(width, height).unwrap_or(resized);
+        let via = rules.tiles.and_then(|tiles| tiles.first_size([width, height]));
+        let whole = |text: &str, grid: Option<[usize; 2]>| ImagePart {
+            via: via.into_iter().chain(grid).collect(),
+            resized: scaled,
             at: [0; 2],
             size: resized,
             text: text.to_owned(),
         };
         let Some(tiles) = rules.tiles else {
-            return Ok(vec![whole("")]);
+            return Ok(vec![whole("", None)]);
         };
         let is_large = is_above(&rules, [width, height], tiles.above);
         let Some(split) = tiles.split([width, height]).filter(|_| is_large) else {
-            return Ok(vec![whole(tiles.whole)]);
+            return Ok(vec![whole(tiles.whole, None)]);
         };
-        let overview = tiles.overview.map(|overview| (overview.first, whole(overview.text)));
+        if split.columns * split.rows == 1 {
+            return Ok(vec![tile(split, via, [0; 2], tiles.whole.to_owned())]);
+        }
+        // With a first size, the overview is made of the image in the size of its tiles.
+        let grid = via.map(|_| split.scaled);
+        let overview = tiles
+            .overview
+            .map(|overview| (overview.first, whole(overview.text, grid)));
         let (first, last) = match overview {
             Some((true, part)) => (Some(part), None),
             Some((false, part)) => (None, Some(part)),
@@ -58,8 +70,17 @@ impl ImageSizes {
         };
         let of_grid = (0..split.rows).flat_map(|row| (0..split.columns).map(move |column| (row, column)));
         let of_grid = of_grid.map(|(row, column)| {
-            let between = if row > 0 && column == 0 { tiles.between_rows } else { "" };
-            tile(split, [column, row], between.to_owned() + &tiles.text_of(row, column))
+            let between = match (row, column) {
+                (0, 0) => "",
+                (_, 0) => tiles.between_rows,
+                _ => tiles.between,
+            };
+            tile(
+                split,
+                via,
+                [column, row],
+                between.to_owned() + &tiles.text_of(row, column),
+            )
         });
         Ok(first.into_iter().chain(of_grid).chain(last).collect())
     }
@@ -87,10 +108,11 @@ impl ImageSizes {
 }
 
 /// Returns a tile of a resized image.
-fn tile(split: Split, [column, row]: [usize; 2], text: String) -> ImagePart {
+fn tile(split: Split, via: Option<[usize; 2]>, [column, row]: [usize; 2], text: String) -> ImagePart {
     let side = split.side;
     ImagePart {
-        resized: [side * split.columns, side * split.rows],
+        via: via.into_iter().collect(),
+        resized: split.scaled,
         at: [side * column, side * row],
         size: [side; 2],
         text,
@@ -103,6 +125,7 @@ fn is_above(rules: &ImageRules, sides: [usize; 2], above: f32) -> bool {
         ImageSize::Fixed(side) | ImageSize::Padded(side) => (side, 1),
         ImageSize::Longest { unit, max, .. }
         | ImageSize::Within { unit, max }
+        | ImageSize::Bordered { unit, area: max, .. }
         | ImageSize::Multiple { unit, max, .. } => (unit, max),
     };
     let rounded = sides.map(|side| {

@@ -104,7 +104,7 @@ pub(super) fn patch_columns(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::{Filter, ImageSize};
+    use crate::builder::{ClassColumn, Filter, ImageSize};
 
     const RULES: ImageRules = ImageRules {
         size: ImageSize::Fixed(8),
@@ -113,7 +113,7 @@ mod tests {
         block: 2,
         window: 0,
         axes: false,
-        class: false,
+        class: ClassColumn::None,
         between_rows: "",
         tiles: None,
     };

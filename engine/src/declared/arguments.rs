@@ -124,7 +124,8 @@ from_argument! {
     GridPairs {
         Argument::Word("Halves") => GridPairs::Halves,
         Argument::Word("Neighbors") => GridPairs::Neighbors,
-        Argument::Word("Quarters") => GridPairs::Quarters
+        Argument::Word("Quarters") => GridPairs::Quarters,
+        Argument::Word("Alternating") => GridPairs::Alternating
     } or GridPairs::Halves;
 }
 

@@ -42,7 +42,11 @@ impl Base {
     /// Reads all common hyperparameters and records errors in the reader. `mtp` also loads the first MTP
     /// layer, if the file has one.
     fn read(r: &mut HparamReader<'_>, mtp: bool) -> Base {
-        let n_layer_file = r.in_range("block_count", None, 1..=MAX_LAYERS);
+        // Encoders of media have neither tokens nor a context, and may have no layers.
+        let is_media = [Medium::Image, Medium::Audio]
+            .iter()
+            .any(|medium| r.prefix == medium.key_prefix());
+        let n_layer_file = r.in_range("block_count", None, usize::from(!is_media)..=MAX_LAYERS);
         let n_nextn = r.in_range("nextn_predict_layers", Some(0), 0..=n_layer_file.saturating_sub(1));
         let n_layer = n_layer_file - n_nextn;
         let n_layer_loaded = n_layer + n_nextn.min(usize::from(mtp));
@@ -54,10 +58,6 @@ impl Base {
         let head_dim = n_head.iter().find(|&&n| n > 0).map_or(0, |&n| n_embd / n);
         let head_dim_k = r.in_range("attention.key_length", Some(head_dim), 0..=MAX_SIZE);
         let head_dim_v = r.in_range("attention.value_length", Some(head_dim), 0..=MAX_SIZE);
-        // Encoders of media have neither tokens nor a context.
-        let is_media = [Medium::Image, Medium::Audio]
-            .iter()
-            .any(|medium| r.prefix == medium.key_prefix());
         let base = Base {
             n_vocab: if is_media { 1 } else { r.n_vocab() },
             n_ctx_train: r.in_range("context_length", is_media.then_some(1), 1..=usize::MAX >> 1),

@@ -28,7 +28,7 @@ pub struct ImageSyntax {
     /// Filter of the resizing.
     pub resize: Option<Ident>,
     pub patches: Option<PatchesSyntax>,
-    /// Place of a learned column for the whole image: `first`.
+    /// Place of a learned column for the whole image in tables of positions: `first` or `last`.
     pub class: Option<Ident>,
     /// Text between the rows of blocks.
     pub between_rows: Option<LitStr>,
@@ -55,6 +55,13 @@ pub enum SizeSyntax {
         /// Divisor of both sides in pixels.
         unit: Expr,
         /// Limit of the area in squares of a unit.
+        max: Expr,
+    },
+    /// `bordered(unit, rows = max)`
+    Bordered {
+        /// Divisor of both sides in pixels.
+        unit: Expr,
+        /// Area that images are scaled down to, in squares of a unit.
         max: Expr,
     },
     /// `multiple(unit, rows = min..max)`

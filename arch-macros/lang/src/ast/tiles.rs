@@ -14,6 +14,8 @@ pub struct TilesSyntax {
     pub above: Option<Expr>,
     /// Text before a tile.
     pub tile: Option<LitStr>,
+    /// Text between the tiles of a row.
+    pub between: Option<LitStr>,
     /// Text between rows of tiles.
     pub between_rows: Option<LitStr>,
     /// Place of the overview, and the text before it.
@@ -39,5 +41,12 @@ pub enum GridSyntax {
         side: Expr,
         /// Longest side of a resized image in pixels.
         longest: Expr,
+    },
+    /// `canvas(side, tiles = max)`
+    Canvas {
+        /// Side of a tile in pixels.
+        side: Expr,
+        /// Maximum number of tiles.
+        max: Expr,
     },
 }

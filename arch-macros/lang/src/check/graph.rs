@@ -18,7 +18,7 @@ impl Checker<'_> {
     /// Checks the main graph or the encoder's graph.
     pub(super) fn graph(&mut self, graph: &ast::Graph, encoder: bool) -> Option<Block> {
         self.place = Place::Graph;
-        if !has_loop(&graph.body) {
+        if !self.media.is_encoder && !has_loop(&graph.body) {
             self.errors
                 .at_span(graph.span, "the graph has no layer loop; add `for layer { … }`");
         }

@@ -21,7 +21,7 @@ const FILTERS: [(&str, &str); 3] = [("bilinear", "Bilinear"), ("bicubic", "Bicub
 const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
 
 /// Values of `class:`.
-const CLASSES: [(&str, bool); 1] = [("first", true)];
+const CLASSES: [(&str, &str); 2] = [("first", "First"), ("last", "Last")];
 
 /// Operations that only encoders have.
 const OF_ENCODERS: [&str; 7] = [
@@ -123,9 +123,9 @@ impl Checker<'_> {
         };
         let class = match &image.class {
             Some(word) => self.choice(word, &CLASSES)?,
-            None => false,
+            None => "None",
         };
-        self.media.has_class = class;
+        self.media.has_class = image.class.is_some();
         let tiles = match tiles {
             Some(tiles) => Some(self.tiles(tiles)?),
             None => None,
@@ -180,6 +180,10 @@ impl Checker<'_> {
             SizeSyntax::Within { unit, max } => {
                 let [unit, max] = [unit, max].map(|number| self.scalar_of(number, Ty::Int));
                 ImageSize::Within { unit: unit?, max: max? }
+            }
+            SizeSyntax::Bordered { unit, max } => {
+                let [unit, max] = [unit, max].map(|number| self.scalar_of(number, Ty::Int));
+                ImageSize::Bordered { unit: unit?, max: max? }
             }
             SizeSyntax::Multiple { unit, min, max } => {
                 let numbers = [unit, min, max].map(|number| self.scalar_of(number, Ty::Int));

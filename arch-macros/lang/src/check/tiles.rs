@@ -38,6 +38,10 @@ impl Checker<'_> {
                     longest: longest?,
                 }
             }
+            GridSyntax::Canvas { side, max } => {
+                let [side, max] = [side, max].map(|number| self.scalar_of(number, Ty::Int));
+                TileGrid::Canvas { side: side?, max: max? }
+            }
         };
         let above = match &tiles.above {
             Some(above) => Some(self.scalar_of(above, Ty::Float)?),
@@ -55,6 +59,7 @@ impl Checker<'_> {
             grid,
             above,
             tile: text(&tiles.tile),
+            between: text(&tiles.between),
             between_rows: text(&tiles.between_rows),
             overview,
             whole: text(&tiles.whole),

@@ -48,6 +48,10 @@ fn size(size: &ImageSize) -> TokenStream {
             let [unit, max] = [unit, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#ty::Within { unit: #unit, max: #max })
         }
+        ImageSize::Bordered { unit, max } => {
+            let [unit, max] = [unit, max].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#ty::Bordered { unit: #unit, area: #max, max: usize::MAX })
+        }
         ImageSize::Multiple { unit, min, max } => {
             let [unit, min, max] = [unit, min, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#ty::Multiple { unit: #unit, min: #min, max: #max })
@@ -64,7 +68,7 @@ pub fn rules(media: &Media) -> Option<TokenStream> {
     let block = image.block.as_ref().map_or_else(|| quote!(1), number);
     let window = image.window.as_ref().map_or_else(|| quote!(0), number);
     let resize = shared(image.resize);
-    let (class, between_rows) = (image.class, &image.between_rows);
+    let (classes, class, between_rows) = (runtime("ClassColumn"), shared(image.class), &image.between_rows);
     let tiles = super::tiles::rules(image.tiles.as_ref());
     Some(quote! {
         fn image(&self) -> ::core::option::Option<#rules> {
@@ -76,7 +80,7 @@ pub fn rules(media: &Media) -> Option<TokenStream> {
                 block: #block,
                 window: #window,
                 axes: #axes,
-                class: #class,
+                class: #classes::#class,
                 between_rows: #between_rows,
                 tiles: #tiles,
             })

@@ -22,6 +22,10 @@ pub fn rules(tiles: Option<&Tiles>) -> TokenStream {
             let [side, longest] = [side, longest].map(|scalar| emit(scalar, Scope::Build));
             quote!(#grids::Longest { side: #side, longest: #longest })
         }
+        TileGrid::Canvas { side, max } => {
+            let [side, max] = [side, max].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#grids::Canvas { side: #side, max: #max })
+        }
     };
     let above = tiles
         .above
@@ -34,11 +38,12 @@ pub fn rules(tiles: Option<&Tiles>) -> TokenStream {
             quote!(::core::option::Option::Some(#ty { first: #first, text: #text }))
         }
     };
-    let (tile, between_rows, whole) = (&tiles.tile, &tiles.between_rows, &tiles.whole);
+    let (tile, between, between_rows, whole) = (&tiles.tile, &tiles.between, &tiles.between_rows, &tiles.whole);
     quote!(::core::option::Option::Some(#ty {
         grid: #grid,
         above: #above,
         tile: #tile,
+        between: #between,
         between_rows: #between_rows,
         overview: #overview,
         whole: #whole,

@@ -33,8 +33,8 @@ pub struct Image {
     pub window: Option<Scalar>,
     /// Rows have positions along the axes of M-RoPE.
     pub axes: bool,
-    /// A learned column precedes the patches.
-    pub class: bool,
+    /// Engine's variant of the learned column for the whole image.
+    pub class: &'static str,
     /// Text between the rows of blocks.
     pub between_rows: String,
     /// Rules of images that are split.
@@ -52,6 +52,8 @@ pub enum ImageSize {
     Longest { side: Scalar, unit: Scalar },
     /// Multiples of a unit in pixels, as large as a maximum area in squares of the unit allows.
     Within { unit: Scalar, max: Scalar },
+    /// Multiples of a unit in pixels, completed by borders. Images are scaled down to an area in squares of the unit.
+    Bordered { unit: Scalar, max: Scalar },
     /// Multiples of a unit in pixels.
     Multiple {
         unit: Scalar,

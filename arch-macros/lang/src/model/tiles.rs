@@ -10,6 +10,8 @@ pub struct Tiles {
     pub above: Option<Scalar>,
     /// Text before a tile, with `{row}` and `{column}`.
     pub tile: String,
+    /// Text between the tiles of a row.
+    pub between: String,
     /// Text between rows of tiles.
     pub between_rows: String,
     /// Text before the overview, and whether it precedes the tiles; `None` without an overview.
@@ -34,5 +36,12 @@ pub enum TileGrid {
         /// Side of a tile in pixels.
         side: Scalar,
         longest: Scalar,
+    },
+    /// The grid that the image fits into with the least change of its size.
+    Canvas {
+        /// Side of a tile in pixels.
+        side: Scalar,
+        /// Maximum number of tiles.
+        max: Scalar,
     },
 }

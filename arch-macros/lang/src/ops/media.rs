@@ -18,6 +18,7 @@ const PAIRS: &[(&str, &str)] = &[
     ("halves", "Halves"),
     ("neighbors", "Neighbors"),
     ("quarters", "Quarters"),
+    ("alternating", "Alternating"),
 ];
 
 /// All operations on media.
@@ -51,7 +52,7 @@ pub static OPS: &[OpSpec] = &[
         ],
         resized,
         Emit::Method("resized"),
-        "rows of a square table [d, n] resized to the grid of patches -> [d, T]: by `linear` interpolation with equal \
+        "rows of a square table [d, n] or [d, side, side] resized to the grid of patches -> [d, T]: by `linear` interpolation with equal \
          corners (the default), by `bilinear` or `bicubic` interpolation, or by `smooth` interpolation over the area of \
          a patch",
     ),
@@ -70,7 +71,8 @@ pub static OPS: &[OpSpec] = &[
             Emit::Struct("rope_grid", "RopeGridArgs"),
             "rotates [d, n, T] by the place of each patch: the first half of the pairs by the row, and the second half \
              by the column, or the other way around with `columns_first`. Pairs are (i, i + d / 2) (`halves`, the \
-             default), (2 i, 2 i + 1) (`neighbors`), or (i, i + d / 4) in each half of a head (`quarters`). Rows and \
+             default), (2 i, 2 i + 1) (`neighbors`, or `alternating` between rows and columns), or (i, i + d / 4) in \
+             each half of a head (`quarters`). Rows and \
              columns have equal frequencies, or alternate ones with `spread`. The values of a head are reordered, in \
              the same way for queries and keys",
         )
@@ -146,8 +148,8 @@ fn beside(c: &mut Call<'_>) -> Option<Shape> {
 
 fn resized(c: &mut Call<'_>) -> Option<Shape> {
     let w = c.shape("w")?;
-    let form = "[d, n]";
-    c.rank("w", 2, form, "").then(|| Shape(vec![w.dim(0), Dim::n_tokens()]))
+    // A table may have its rows and columns apart.
+    (w.rank() == 3 || c.rank("w", 2, "[d, n]", "")).then(|| Shape(vec![w.dim(0), Dim::n_tokens()]))
 }
 
 fn rope_grid(c: &mut Call<'_>) -> Option<Shape> {

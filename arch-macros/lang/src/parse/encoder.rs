@@ -10,18 +10,21 @@
 //!           | "resize" ":" filter ";"
 //!           | "patches" ":" EXPR [ "in" "blocks" "(" EXPR ")" [ "of" "windows" "(" EXPR ")" ] ] ";"
 //!                                                  (* sides of a patch, of a block in patches, of a window in blocks *)
-//!           | "class" ":" "first" ";"                                  (* a learned column before the patches *)
+//!           | "class" ":" ( "first" | "last" ) ";"                     (* place of a learned column *)
 //!           | "between_rows" ":" STRING ";"                            (* text between the rows of blocks *)
 //!           | "positions" ":" ( "sequence" | "axes" ) ";" ;            (* of the rows; default: sequence *)
 //! sizing    = "fixed" "(" EXPR ")"                                     (* squares of this side *)
 //!           | "padded" "(" EXPR ")"                                    (* squares, with borders *)
 //!           | "longest" "(" EXPR "," EXPR ")"                          (* longest side; divisor of the sides *)
 //!           | "within" "(" EXPR "," "rows" "=" EXPR ")"                (* divisor of the sides; number of rows *)
+//!           | "bordered" "(" EXPR "," "rows" "=" EXPR ")"              (* divisor of the sides; number of rows *)
 //!           | "multiple" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")" ;   (* divisor of the sides; number of rows *)
 //! split     = "grid" ":" "ratio" "(" EXPR "," "tiles" "=" EXPR ".." EXPR ")" ";"   (* side of a tile; tiles *)
 //!           | "grid" ":" "longest" "(" EXPR "," EXPR ")" ";"           (* side of a tile; longest side *)
+//!           | "grid" ":" "canvas" "(" EXPR "," "tiles" "=" EXPR ")" ";"  (* side of a tile; number of tiles *)
 //!           | "above" ":" EXPR ";"                                     (* of the largest image *)
 //!           | "tile" ":" STRING ";"                                    (* text before a tile *)
+//!           | "between" ":" STRING ";"                                 (* text between the tiles of a row *)
 //!           | "between_rows" ":" STRING ";"                            (* text between rows of tiles *)
 //!           | "overview" ":" ( "first" | "last" ) STRING ";"           (* the whole image, and the text before it *)
 //!           | "whole" ":" STRING ";" ;                                 (* text before an image without tiles *)
@@ -143,11 +146,11 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     match word.to_string().as_str() {
         "fixed" => return argument_of(input, "fixed").map(SizeSyntax::Fixed),
         "padded" => return argument_of(input, "padded").map(SizeSyntax::Padded),
-        "longest" | "within" | "multiple" => {}
+        "longest" | "within" | "bordered" | "multiple" => {}
         _ => {
             let message = format!(
-                "expected `fixed(…)`, `padded(…)`, `longest(…)`, `within(…, rows = …)`, or `multiple(…, rows = …)`, \
-                 found `{word}`"
+                "expected `fixed(…)`, `padded(…)`, `longest(…)`, `within(…, rows = …)`, `bordered(…, rows = …)`, or \
+                 `multiple(…, rows = …)`, found `{word}`"
             );
             return Err(syn::Error::new(word.span(), message));
         }
@@ -166,6 +169,9 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     end_of(&content, ")")?;
     if word == "within" {
         return Ok(SizeSyntax::Within { unit: first, max: rows });
+    }
+    if word == "bordered" {
+        return Ok(SizeSyntax::Bordered { unit: first, max: rows });
     }
     let (min, max) = limits(rows)?;
     Ok(SizeSyntax::Multiple { unit: first, min, max })

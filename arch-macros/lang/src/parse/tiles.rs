@@ -12,7 +12,7 @@ use super::ranges::{limits, named, set, unknown};
 use super::{end_of, items};
 
 /// Facts of the section `tiles`.
-const FACTS: [&str; 6] = ["grid", "above", "tile", "between_rows", "overview", "whole"];
+const FACTS: [&str; 7] = ["grid", "above", "tile", "between", "between_rows", "overview", "whole"];
 
 pub(super) fn tiles(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<TilesSyntax> {
     let content;
@@ -22,6 +22,7 @@ pub(super) fn tiles(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> 
         grid: None,
         above: None,
         tile: None,
+        between: None,
         between_rows: None,
         overview: None,
         whole: None,
@@ -37,6 +38,7 @@ fn fact(input: ParseStream<'_>, tiles: &mut TilesSyntax) -> syn::Result<()> {
         "grid" => set(&mut tiles.grid, &word, input, grid),
         "above" => set(&mut tiles.above, &word, input, |input| input.parse()),
         "tile" => set(&mut tiles.tile, &word, input, |input| input.parse()),
+        "between" => set(&mut tiles.between, &word, input, |input| input.parse()),
         "between_rows" => set(&mut tiles.between_rows, &word, input, |input| input.parse()),
         "overview" => set(&mut tiles.overview, &word, input, pair),
         "whole" => set(&mut tiles.whole, &word, input, |input| input.parse()),
@@ -46,8 +48,9 @@ fn fact(input: ParseStream<'_>, tiles: &mut TilesSyntax) -> syn::Result<()> {
 
 fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
     let word: Ident = input.parse()?;
-    if word != "ratio" && word != "longest" {
-        let message = format!("expected `ratio(…, tiles = …)` or `longest(…)`, found `{word}`");
+    if word != "ratio" && word != "longest" && word != "canvas" {
+        let message =
+            format!("expected `ratio(…, tiles = …)`, `longest(…)`, or `canvas(…, tiles = …)`, found `{word}`");
         return Err(syn::Error::new(word.span(), message));
     }
     let content;
@@ -59,7 +62,11 @@ fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
         end_of(&content, ")")?;
         return Ok(GridSyntax::Longest { side, longest });
     }
-    let (min, max) = limits(named(&content, "tiles")?)?;
+    let tiles = named(&content, "tiles")?;
     end_of(&content, ")")?;
+    if word == "canvas" {
+        return Ok(GridSyntax::Canvas { side, max: tiles });
+    }
+    let (min, max) = limits(tiles)?;
     Ok(GridSyntax::Ratio { side, min, max })
 }

@@ -5,8 +5,8 @@ use arch_lang::model::{
     TextPart as LangTextPart, TileGrid as LangTileGrid, Tiles,
 };
 use engine::arch::{
-    AudioRules, Filter, ImageRules, ImageSize, MediaDecl, MediaUse, Medium, Overview, Silence, Spectrogram, TextPart,
-    TileGrid, TileRules,
+    AudioRules, ClassColumn, Filter, ImageRules, ImageSize, MediaDecl, MediaUse, Medium, Overview, Silence,
+    Spectrogram, TextPart, TileGrid, TileRules,
 };
 use engine::declared::{Expr, MediaRules, Numbers};
 
@@ -49,7 +49,10 @@ impl Lowering<'_, '_> {
         let patch = self.expr(&image.patch)?;
         let block = self.optional(image.block.as_ref())?;
         let window = self.optional(image.window.as_ref())?;
-        let (axes, class) = (image.axes, image.class);
+        let Some(class) = class_column(image.class) else {
+            return self.not_at_run_time(image.class);
+        };
+        let axes = image.axes;
         let between_rows = text(&image.between_rows);
         let tiles = match &image.tiles {
             Some(tiles) => Some(self.tiles(tiles)?),
@@ -78,6 +81,11 @@ impl Lowering<'_, '_> {
                 max: usize::MAX,
             }),
             LangImageSize::Within { unit, max } => (vec![unit, max], |n| ImageSize::Within { unit: n[0], max: n[1] }),
+            LangImageSize::Bordered { unit, max } => (vec![unit, max], |n| ImageSize::Bordered {
+                unit: n[0],
+                area: n[1],
+                max: usize::MAX,
+            }),
             LangImageSize::Multiple { unit, min, max } => (vec![unit, min, max], |n| ImageSize::Multiple {
                 unit: n[0],
                 min: n[1],
@@ -100,10 +108,12 @@ impl Lowering<'_, '_> {
                 side: n[0],
                 longest: n[1],
             }),
+            LangTileGrid::Canvas { side, max } => (vec![side, max], |n| TileGrid::Canvas { side: n[0], max: n[1] }),
         };
         let numbers: Vec<Expr> = numbers.iter().map(|s| self.expr(s)).collect::<Option<_>>()?;
         let above = self.optional(tiles.above.as_ref())?;
-        let (tile, between_rows, whole) = (text(&tiles.tile), text(&tiles.between_rows), text(&tiles.whole));
+        let (tile, whole) = (text(&tiles.tile), text(&tiles.whole));
+        let (between, between_rows) = (text(&tiles.between), text(&tiles.between_rows));
         let overview = tiles.overview.as_ref().map(|(first, before)| Overview {
             first: *first,
             text: text(before),
@@ -112,6 +122,7 @@ impl Lowering<'_, '_> {
             grid: form(&numbers.iter().map(|n| v.int(n)).collect::<Vec<_>>()),
             above: above.as_ref().map_or(0.0, |n| v.float(n)),
             tile,
+            between,
             between_rows,
             overview,
             whole,
@@ -152,6 +163,15 @@ fn filter(variant: &str) -> Option<Filter> {
         "Bilinear" => Filter::Bilinear,
         "Bicubic" => Filter::Bicubic,
         "Lanczos" => Filter::Lanczos,
+        _ => return None,
+    })
+}
+
+fn class_column(variant: &str) -> Option<ClassColumn> {
+    Some(match variant {
+        "None" => ClassColumn::None,
+        "First" => ClassColumn::First,
+        "Last" => ClassColumn::Last,
         _ => return None,
     })
 }

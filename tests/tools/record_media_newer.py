@@ -1,0 +1,317 @@
+"""Published implementations of newer encoders for `record_media.py`."""
+
+import numpy as np
+import torch
+import transformers
+
+from record_media import PLACEHOLDER, QWEN, QWEN25_VISION, TEXT, qwen_inputs, qwen_vision, text_config, vision_config, within
+from record_media_families import ROPE, model_of, planes_of_patches, set_epsilon
+
+
+KIMI_VISION = {
+    "patch_embed.proj": "v.patch_embd",
+    "patch_embed.pos_emb.position_embeddings": "v.position_embd.weight",
+    "final_layernorm": "v.post_ln",
+    "layers.{}.norm1": "v.blk.{}.ln1",
+    "layers.{}.norm2": "v.blk.{}.ln2",
+    "layers.{}.attn.v_proj": "v.blk.{}.attn_v",
+    "layers.{}.attn.proj": "v.blk.{}.attn_out",
+    "layers.{}.mlp.fc1": "v.blk.{}.ffn_up",
+    "layers.{}.mlp.fc2": "v.blk.{}.ffn_down",
+}
+
+LATENT = {
+    "layers.{}.self_attn.q_a_proj": "blk.{}.attn_q_a",
+    "layers.{}.self_attn.q_a_layernorm": "blk.{}.attn_q_a_norm",
+    "layers.{}.self_attn.q_b_proj": "blk.{}.attn_q_b",
+    "layers.{}.self_attn.kv_a_proj_with_mqa": "blk.{}.attn_kv_a_mqa",
+    "layers.{}.self_attn.kv_a_layernorm": "blk.{}.attn_kv_a_norm",
+    "layers.{}.self_attn.kv_b_proj": "blk.{}.attn_kv_b",
+    "layers.{}.post_attention_layernorm": "blk.{}.ffn_norm",
+}
+
+
+def latent_text(text):
+    """DeepSeek V3 without experts. Files have the projections of keys and of values apart."""
+    for il in range(text.key("block_count")):
+        keys, values = (text.tensors.pop(f"blk.{il}.attn_{part}_b.weight") for part in "kv")
+        both = np.concatenate([keys.swapaxes(1, 2), values], axis=1)
+        text.tensors[f"blk.{il}.attn_kv_b.weight"] = both.reshape(-1, both.shape[2])
+    n_rot = text.key("rope.dimension_count")
+    settings = text_config(text) | {
+        "model_type": "deepseek_v3",
+        "num_key_value_heads": text.key("attention.head_count"),
+        "q_lora_rank": text.key("attention.q_lora_rank"),
+        "kv_lora_rank": text.key("attention.kv_lora_rank"),
+        "qk_nope_head_dim": text.key("attention.key_length_mla") - n_rot,
+        "qk_rope_head_dim": n_rot,
+        "v_head_dim": text.key("attention.value_length_mla"),
+        "first_k_dense_replace": text.key("block_count"),
+        "rope_parameters": ROPE,
+    }
+    settings.pop("head_dim")
+    return settings
+
+
+def kimi(vision, text, side, parts):
+    config = transformers.Kimi_K25Config(
+        text_config=latent_text(text),
+        vision_config={
+            "hidden_size": vision.key("embedding_length"),
+            "intermediate_size": vision.key("feed_forward_length"),
+            "num_hidden_layers": vision.key("block_count"),
+            "num_attention_heads": vision.key("attention.head_count"),
+            "patch_size": vision.key("patch_size"),
+            "pos_emb_height": side,
+            "pos_emb_width": side,
+            "rope_parameters": {"rope_type": "axial", "rope_theta": 10000.0},
+        },
+        projection_hidden_size=vision.key("embedding_length"),
+        image_token_id=PLACEHOLDER,
+        video_token_id=126,
+        tie_word_embeddings=True,
+    )
+    model = model_of(config)
+    # The published class has the epsilon of the encoder in its code.
+    set_epsilon(model.model.vision_tower.modules(), vision.key("attention.layer_norm_epsilon"))
+    names = within("model.vision_tower", KIMI_VISION) | within("model.language_model", TEXT | LATENT)
+    names |= within("model.mm_projector", {"pre_norm": "mm.input_norm", "in_proj": "mm.1", "out_proj": "mm.2"})
+    for part in "qk":
+        names[f"model.vision_tower.layers.{{}}.attn.{part}_proj"] = f"v.blk.{{}}.attn_{part}{parts}"
+    patch = vision.key("patch_size")
+
+    def inputs(image, ids):
+        grid = torch.tensor([[1, image.shape[2] // patch, image.shape[3] // patch]])
+        return {"pixel_values": planes_of_patches(image, patch), "image_grid_thw": grid}
+
+    return model, names, inputs
+
+
+def head_size(vision):
+    return vision.key("embedding_length") // vision.key("attention.head_count")
+
+
+def kimivl(vision, text):
+    side = round(vision.tensors["v.position_embd.weight"].shape[0] ** 0.5)
+    # Halves of pairs are next to each other, and pairs of columns and rows alternate.
+    return kimi(vision, text, side, f"|halves:{head_size(vision)}")
+
+
+def kimik25(vision, text):
+    quarter = head_size(vision) // 4
+    for name, values in vision.tensors.items():
+        if ".attn_q." in name or ".attn_k." in name:
+            # [axis, pair, half of a pair] -> [half of a pair, pair, axis]
+            apart = values.reshape(-1, 2, quarter, 2, *values.shape[1:])
+            vision.tensors[name] = apart.swapaxes(1, 3).reshape(values.shape)
+    return kimi(vision, text, vision.key("image_size") // vision.key("patch_size"), "")
+
+
+class Paired(torch.nn.Module):
+    """An encoder and a language model that transformers does not pair."""
+
+    def __init__(self, visual, language_model):
+        super().__init__()
+        self.visual, self.language_model = visual, language_model
+
+    @property
+    def model(self):
+        return self
+
+    def tie_weights(self):
+        self.language_model.tie_weights()
+
+    def get_image_features(self, **given):
+        return transformers.modeling_outputs.BaseModelOutputWithPooling(pooler_output=self.visual(**given))
+
+    def forward(self, input_ids, **given):
+        x = self.language_model.get_input_embeddings()(input_ids)
+        x[input_ids == PLACEHOLDER] = self.visual(**given)
+        return self.language_model(inputs_embeds=x)
+
+
+class DotsEmbedder(torch.nn.Module):
+    """Projects patches and norms them, as the published class `DotsPatchEmbed` does."""
+
+    def __init__(self, patch, width, epsilon):
+        super().__init__()
+        self.proj = torch.nn.Linear(3 * patch * patch, width)
+        self.norm = torch.nn.RMSNorm(width, eps=epsilon)
+
+    def forward(self, patches):
+        return self.norm(self.proj(patches))
+
+
+class DotsMerger(torch.nn.Module):
+    """Norms patches, and joins and projects those of a block, as the published classes `DotsVisionTransformer` and `PatchMerger` do."""
+
+    def __init__(self, merge, width, n_out, epsilon):
+        super().__init__()
+        self.joined = width * merge * merge
+        self.post_trunk_norm = torch.nn.RMSNorm(width, eps=epsilon)
+        self.ln_q = torch.nn.LayerNorm(width, eps=1e-6)
+        self.mlp = torch.nn.Sequential(torch.nn.Linear(self.joined, self.joined), torch.nn.GELU(), torch.nn.Linear(self.joined, n_out))
+
+    def forward(self, x):
+        return self.mlp(self.ln_q(self.post_trunk_norm(x)).reshape(-1, self.joined))
+
+
+class DotsEyes(torch.nn.Module):
+    """The published encoder: the blocks are those of Qwen2.5-VL without biases and windows."""
+
+    def __init__(self, vision):
+        super().__init__()
+        depth, epsilon = vision.key("block_count"), vision.key("attention.layer_norm_epsilon")
+        patch, merge, width = vision.key("patch_size"), vision.key("projector.scale_factor"), vision.key("embedding_length")
+        config = transformers.models.qwen2_5_vl.configuration_qwen2_5_vl.Qwen2_5_VLVisionConfig(
+            depth=depth,
+            hidden_size=width,
+            intermediate_size=vision.key("feed_forward_length"),
+            num_heads=vision.key("attention.head_count"),
+            patch_size=patch,
+            spatial_merge_size=merge,
+            fullatt_block_indexes=list(range(depth)),
+        )
+        kind = transformers.models.qwen2_5_vl.modeling_qwen2_5_vl.Qwen2_5_VisionTransformerPretrainedModel
+        self.trunk = kind._from_config(config, attn_implementation="eager")
+        set_epsilon(self.trunk.modules(), epsilon)
+        for module in self.trunk.blocks.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.bias = None
+        self.trunk.patch_embed = DotsEmbedder(patch, width, epsilon)
+        self.trunk.merger = DotsMerger(merge, width, vision.key("projection_dim"), epsilon)
+
+    def forward(self, pixel_values, image_grid_thw):
+        return self.trunk(pixel_values, grid_thw=image_grid_thw).pooler_output
+
+
+DOTS_VISION = {name: tensor for name, tensor in QWEN25_VISION.items() if name.startswith("blocks.")} | {
+    "patch_embed.proj": "v.patch_embd",
+    "patch_embed.norm": "v.pre_ln",
+    "merger.post_trunk_norm": "mm.post_norm",
+    "merger.ln_q": "mm.input_norm",
+    "merger.mlp.{}": "mm.{}",
+}
+
+
+def dots_ocr(vision, text):
+    settings = text_config(text) | {"rope_parameters": ROPE}
+    settings.pop("head_dim")
+    language = transformers.Qwen2ForCausalLM._from_config(transformers.Qwen2Config(**settings), attn_implementation="eager")
+    model = Paired(DotsEyes(vision), language)
+    names = within("visual.trunk", DOTS_VISION) | within("language_model.model", TEXT | QWEN)
+    patch, merge = vision.key("patch_size"), vision.key("projector.scale_factor")
+
+    def inputs(image, ids):
+        _, channels, height, width = image.shape
+        rows, columns = height // patch, width // patch
+        split = image.reshape(channels, rows // merge, merge, patch, columns // merge, merge, patch)
+        patches = split.permute(1, 4, 2, 5, 0, 3, 6).reshape(rows * columns, -1)
+        return {"pixel_values": patches, "image_grid_thw": torch.tensor([[1, rows, columns]])}
+
+    return model, names, inputs
+
+
+LLAMA4_VISION = {
+    "patch_embedding.linear": "v.patch_embd",
+    "class_embedding": "v.class_embd",
+    "positional_embedding_vlm": "v.position_embd.weight",
+    "layernorm_pre": "v.pre_ln",
+    "layernorm_post": "v.post_ln",
+    "model.layers.{}.input_layernorm": "v.blk.{}.ln1",
+    "model.layers.{}.post_attention_layernorm": "v.blk.{}.ln2",
+    "model.layers.{}.self_attn.q_proj": "v.blk.{}.attn_q",
+    "model.layers.{}.self_attn.k_proj": "v.blk.{}.attn_k",
+    "model.layers.{}.self_attn.v_proj": "v.blk.{}.attn_v",
+    "model.layers.{}.self_attn.o_proj": "v.blk.{}.attn_out",
+    "model.layers.{}.mlp.fc1": "v.blk.{}.ffn_up",
+    "model.layers.{}.mlp.fc2": "v.blk.{}.ffn_down",
+    "vision_adapter.mlp.fc1": "mm.model.mlp.1",
+    "vision_adapter.mlp.fc2": "mm.model.mlp.2",
+}
+
+LLAMA4 = {
+    "layers.{}.post_attention_layernorm": "blk.{}.ffn_norm",
+    "layers.{}.feed_forward.gate_proj": "blk.{}.ffn_gate",
+    "layers.{}.feed_forward.up_proj": "blk.{}.ffn_up",
+    "layers.{}.feed_forward.down_proj": "blk.{}.ffn_down",
+}
+
+
+class Llama4Eyes(torch.nn.Module):
+    """The published class of the whole model fails on the result of its language model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.vision_model, self.multi_modal_projector = model.vision_model, model.multi_modal_projector
+
+    def forward(self, pixel_values):
+        rows = self.multi_modal_projector(self.vision_model(pixel_values).last_hidden_state)
+        return rows.reshape(-1, rows.shape[-1])
+
+
+def llama4(vision, text):
+    settings = text_config(text) | {
+        "intermediate_size_mlp": text.key("feed_forward_length"),
+        "intermediate_size": text.key("expert_feed_forward_length"),
+        "num_local_experts": text.key("expert_count"),
+        "num_experts_per_tok": text.key("expert_used_count"),
+        "interleave_moe_layer_step": text.key("interleave_moe_layer_step"),
+        "attention_chunk_size": 8192,
+        "rope_parameters": ROPE,
+    }
+    n_mid = vision.tensors["mm.model.mlp.1.weight"].shape[0]
+    eyes = vision_config(vision) | {
+        "norm_eps": vision.key("attention.layer_norm_epsilon"),
+        "pixel_shuffle_ratio": 1 / vision.key("projector.scale_factor"),
+        "projector_input_dim": n_mid,
+        "projector_output_dim": n_mid,
+        "vision_output_dim": n_mid,
+        "rope_parameters": ROPE,
+    }
+    # The first layer of the projector takes joined patches.
+    eyes["intermediate_size"] = vision.tensors["mm.model.mlp.1.weight"].shape[1]
+    config = transformers.Llama4Config(text_config=settings, vision_config=eyes, image_token_index=PLACEHOLDER, tie_word_embeddings=True)
+    model = model_of(config)
+    width = vision.key("feed_forward_length")
+    for layer in model.vision_model.model.layers:
+        layer.mlp.fc1 = torch.nn.Linear(vision.key("embedding_length"), width)
+        layer.mlp.fc2 = torch.nn.Linear(width, vision.key("embedding_length"))
+    # The published classes have the epsilon of the encoder in their code.
+    set_epsilon(model.vision_model.modules(), vision.key("attention.layer_norm_epsilon"))
+    names = within("visual.vision_model", LLAMA4_VISION) | within("language_model.model", TEXT | LLAMA4)
+    names["visual.multi_modal_projector.linear_1"] = "mm.model.fc"
+    return Paired(Llama4Eyes(model), model.language_model), names, lambda image, ids: {"pixel_values": image}
+
+
+EXAONE4 = {
+    "layers.{}.self_attn.q_norm": "blk.{}.attn_q_norm",
+    "layers.{}.self_attn.k_norm": "blk.{}.attn_k_norm",
+    "layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
+    "layers.{}.post_feedforward_layernorm": "blk.{}.post_ffw_norm",
+}
+
+
+def exaone4_5(vision, text):
+    settings = text_config(text) | {"model_type": "exaone4", "rope_parameters": ROPE, "sliding_window": None}
+    settings["layer_types"] = ["full_attention"] * settings["num_hidden_layers"]
+    interval, depth = vision.key("n_wa_pattern"), vision.key("block_count")
+    eyes = qwen_vision(vision) | {
+        "hidden_size": vision.key("embedding_length"),
+        "intermediate_size": vision.key("feed_forward_length"),
+        "num_key_value_heads": vision.key("attention.head_count_kv"),
+        "out_hidden_size": vision.key("projection_dim"),
+        "window_size": vision.key("window_size"),
+        "fullatt_block_indexes": [il for il in range(depth) if (il + 1) % interval == 0],
+    }
+    config = transformers.Exaone4_5_Config(
+        text_config=settings, vision_config=eyes, image_token_id=PLACEHOLDER, video_token_id=126, tie_word_embeddings=True
+    )
+    model = model_of(config)
+    set_epsilon(model.model.visual.modules(), vision.key("attention.layer_norm_epsilon"))
+    of_qwen = qwen_inputs(vision)
+    inputs = lambda image, ids: {key: value for key, value in of_qwen(image, ids).items() if key != "mm_token_type_ids"}
+    return model, within("model.visual", QWEN25_VISION) | within("model.language_model", TEXT | EXAONE4), inputs
+
+
+FAMILIES = {"kimivl": kimivl, "kimik25": kimik25, "dots_ocr": dots_ocr, "llama4": llama4, "exaone4_5": exaone4_5}
