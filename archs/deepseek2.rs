@@ -68,7 +68,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens];
+        let x = with_media(token_embd[tokens]);
         for layer {
             x += attend(rms_norm(x, attn_norm));
             x += ffn_or_experts(rms_norm(x, ffn_norm));

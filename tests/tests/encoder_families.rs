@@ -24,7 +24,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 14] = [
+pub(crate) const FAMILIES: [Family; 16] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -290,7 +290,35 @@ pub(crate) const FAMILIES: [Family; 14] = [
         text_biases: &["attn_q", "attn_k", "attn_v"],
         has_bounds: false,
     },
+    Family {
+        name: "kimivl",
+        encoder: "kimivl",
+        text: "deepseek2",
+        sizes: LATENT,
+        ..PLAIN
+    },
+    Family {
+        name: "kimik25",
+        encoder: "kimik25",
+        text: "deepseek2",
+        sizes: LATENT,
+        ..PLAIN
+    },
 ];
+
+/// Encoder with biases over images of any size, and a language model with the graph of Llama.
+const PLAIN: Family = Family {
+    name: "",
+    encoder: "",
+    encoder_sizes: &[],
+    text: "",
+    image: [112, 80],
+    sizes: LLAMA,
+    without_bias: &[],
+    text_optional: &[],
+    text_biases: &[],
+    has_bounds: false,
+};
 
 /// Matrices of an encoder whose published model has no biases.
 const WITHOUT_BIAS: &[&str] = &[
@@ -316,4 +344,27 @@ const LLAMA: Sizes = &[
     ("n_layer", 2.0),
     ("n_ff", 96.0),
     ("n_vocab", 128.0),
+];
+
+/// Sizes of a language model with latent attention and without experts. The published class has this epsilon in its code.
+const LATENT: Sizes = &[
+    ("n_embd", 64.0),
+    ("n_head", 4.0),
+    ("n_head_kv", 1.0),
+    ("head_dim", 40.0),
+    ("head_dim_v", 32.0),
+    ("n_rot", 8.0),
+    ("kv_rank", 32.0),
+    ("q_rank_of_file", 24.0),
+    ("key_length_mla", 24.0),
+    ("value_length_mla", 16.0),
+    ("n_layer", 2.0),
+    ("n_dense", 2.0),
+    ("n_ff", 96.0),
+    ("n_ff_exp", 96.0),
+    ("n_shared", 1.0),
+    ("n_expert", 2.0),
+    ("n_expert_used", 1.0),
+    ("n_vocab", 128.0),
+    ("rms_norm_eps", 1e-6),
 ];
