@@ -24,7 +24,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 16] = [
+pub(crate) const FAMILIES: [Family; 17] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -302,6 +302,16 @@ pub(crate) const FAMILIES: [Family; 16] = [
         encoder: "kimik25",
         text: "deepseek2",
         sizes: LATENT,
+        ..PLAIN
+    },
+    Family {
+        name: "dots_ocr",
+        encoder: "dots_ocr",
+        text: "qwen2",
+        without_bias: &[
+            "attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down",
+        ],
+        text_biases: &["attn_q", "attn_k", "attn_v"],
         ..PLAIN
     },
 ];
