@@ -24,7 +24,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 17] = [
+pub(crate) const FAMILIES: [Family; 18] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -312,6 +312,27 @@ pub(crate) const FAMILIES: [Family; 17] = [
             "attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down",
         ],
         text_biases: &["attn_q", "attn_k", "attn_v"],
+        ..PLAIN
+    },
+    // The last layer has no rotary positions.
+    Family {
+        name: "llama4",
+        encoder: "llama4",
+        text: "llama4",
+        image: [48, 48],
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 2.0),
+            ("n_layer", 4.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+            ("n_expert", 2.0),
+            ("n_expert_used", 1.0),
+            ("n_ff_exp", 96.0),
+            ("moe_step", 8.0),
+        ],
+        without_bias: &["v.patch_embd", "mm.model.mlp.1", "mm.model.mlp.2", "mm.model.fc"],
         ..PLAIN
     },
 ];
