@@ -30,7 +30,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens];
+        let x = with_media(token_embd[tokens]);
         for layer {
             let attn = attend(x, rotated = use_rope, factors = rope_freqs, window = sliding(n_swa, is_swa));
             x += rms_norm(attn, attn_post_norm);

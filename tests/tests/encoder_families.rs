@@ -24,7 +24,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 18] = [
+pub(crate) const FAMILIES: [Family; 19] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -333,6 +333,13 @@ pub(crate) const FAMILIES: [Family; 18] = [
             ("moe_step", 8.0),
         ],
         without_bias: &["v.patch_embd", "mm.model.mlp.1", "mm.model.mlp.2", "mm.model.fc"],
+        ..PLAIN
+    },
+    Family {
+        name: "exaone4_5",
+        encoder: "exaone4_5",
+        text: "exaone4",
+        without_bias: &["v.patch_embd"],
         ..PLAIN
     },
 ];
