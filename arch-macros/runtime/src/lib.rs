@@ -135,9 +135,12 @@ fn compile<T: Send>(
         let stage = |arch, errors: &mut Errors| stage(arch, library.digest(), errors);
         let compiled = arch_lang::compile_file_to(file, text, &library, stage);
         // Diagnostics refer to tokens of this thread.
-        let fault = |d: arch_lang::Diagnostic| Fault {
-            message: d.message,
-            place: d.place,
+        let fault = |d: arch_lang::Diagnostic| {
+            let (message, mut place) = (d.message, d.place);
+            if place.file.is_empty() {
+                file.clone_into(&mut place.file);
+            }
+            Fault { message, place }
         };
         let compiled = compiled.map_err(|list| list.into_iter().map(fault).collect());
         (compiled, library.error())

@@ -152,6 +152,36 @@ fn values_per_layer_are_bounded() {
     );
 }
 
+/// The tensors of all layers are bounded, since each missing one is an error.
+#[test]
+fn tensors_of_all_layers_are_bounded() {
+    let error_with = |n: usize| {
+        let tensors: String = (0..n).map(|i| format!("t{i}: vector [n_embd];\n")).collect();
+        let uses: String = (0..n).map(|i| format!("x = x + t{i};\n")).collect();
+        let text = format!(
+            "arch_macros::arch! {{\nname: \"a\";\nlike: \"decoder\";\nrope: neox;\ntensors {{\nlayer {{\n\
+             use qk_norm_attention;\n{tensors}}}\n}}\ngraph {{\nlet x = token_embd[tokens];\nfor layer {{\n{uses}\
+             x += attend(rms_norm(x, attn_norm));\nx += ffn(rms_norm(x, ffn_norm));\n}}\n\
+             output(rms_norm(x, output_norm))\n}}\n}}\n"
+        );
+        let registered = embedded("a.rs", &text).expect("a valid declaration");
+        let mut draft = Draft::of_declaration(registered.arch, &[registered], true).expect("sound sizes");
+        draft.metadata.insert("a.block_count", 1024u32);
+        let header = draft.header().expect("a header");
+        let start = Instant::now();
+        let result = declare_header(&header, Path::new("a.gguf"), registered.arch, "a");
+        let elapsed = start.elapsed();
+        (result.err().map_or(String::new(), |e| e.to_string()), elapsed)
+    };
+    let ((allowed, _), (refused, elapsed)) = (error_with(200), error_with(300));
+    assert!(
+        allowed.contains("is missing") && !allowed.contains("the maximum is"),
+        "{allowed:.500}"
+    );
+    assert!(refused.contains("tensors; the maximum is 262144"), "{refused:.500}");
+    assert!(elapsed < TIME_MAX, "{elapsed:?}");
+}
+
 /// Fragments that use each other twice.
 struct Doubling;
 
