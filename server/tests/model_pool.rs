@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
+use engine::gguf::Gguf;
 use http_body_util::BodyExt;
 use serde_json::{Value as Json, json};
 use server::guard::AccessPolicy;
@@ -85,13 +86,15 @@ impl Models {
             autoload,
             build: "test".to_owned(),
         };
+        let read_header =
+            |model_entry: &ModelEntry| Gguf::open_header(&model_entry.path).map_err(|error| error.to_string());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .expect("a runtime");
         Models {
-            pool: ModelPool::new(params, Box::new(load)),
+            pool: ModelPool::new(params, Box::new(load), Box::new(read_header)),
             runtime,
             n_loads,
             order,

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use engine::gguf::Gguf;
+
 /// A model in the configuration.
 #[derive(Clone, Debug)]
 pub struct ModelEntry {
@@ -48,6 +50,10 @@ pub struct LazyDownload {
 /// Downloads the files of a model. Returns the path of the first file and the total size in bytes, or an
 /// error message.
 pub type Fetch = dyn Fn() -> Result<(PathBuf, u64), String> + Send + Sync;
+
+/// Reads the header of a model file, or of the file that a checkpoint would be converted to, or returns an error
+/// message.
+pub type ReadHeader = dyn Fn(&ModelEntry) -> Result<Gguf, String> + Send + Sync;
 
 impl LazyDownload {
     /// Creates a pending download.

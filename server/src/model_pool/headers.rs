@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use engine::checkpoint::{is_checkpoint, open_model_header};
-use llama::parts::ARCHITECTURES;
+use engine::checkpoint::is_checkpoint;
 use serde_json::{Value as Json, json};
 
-use super::entry::ModelEntry;
+use super::entry::{ModelEntry, ReadHeader};
 use crate::ollama::ModelSummary;
 
 /// Cache of model descriptions from file headers, valid while a file is unchanged.
@@ -37,18 +36,18 @@ struct State {
 
 impl Headers {
     /// Returns the description of a model file, without loading the model.
-    pub fn info(&self, model_entry: &ModelEntry) -> ModelInfo {
+    pub fn info(&self, model_entry: &ModelEntry, read_header: &ReadHeader) -> ModelInfo {
         let model_entry = &*model_entry.now();
         let state = state(&model_entry.path);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (state, all.get(&model_entry.path)) {
             (Ok(state), Some((known, info))) if *known == state => info.clone(),
             (Ok(state), _) => {
-                let info = of_file(model_entry, state.modified);
+                let info = of_file(model_entry, read_header, state.modified);
                 all.insert(model_entry.path.clone(), (state, info.clone()));
                 info
             }
-            (Err(_), _) => of_file(model_entry, UNIX_EPOCH),
+            (Err(_), _) => of_file(model_entry, read_header, UNIX_EPOCH),
         }
     }
 }
@@ -84,7 +83,7 @@ pub fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-fn of_file(model_entry: &ModelEntry, modified: SystemTime) -> ModelInfo {
+fn of_file(model_entry: &ModelEntry, read_header: &ReadHeader, modified: SystemTime) -> ModelInfo {
     let modified = seconds(modified);
     let mut entry = json!({
         "id": model_entry.name,
@@ -109,10 +108,10 @@ fn of_file(model_entry: &ModelEntry, modified: SystemTime) -> ModelInfo {
         entry["status"] = json!({ "value": "unloaded", "fetched": false });
         return plain(entry);
     }
-    let header = match open_model_header(&model_entry.path, ARCHITECTURES) {
+    let header = match read_header(model_entry) {
         Ok(header) => header,
         Err(error) => {
-            entry["status"] = json!({ "value": "failed", "error": error.to_string() });
+            entry["status"] = json!({ "value": "failed", "error": error });
             return plain(entry);
         }
     };

@@ -2,18 +2,20 @@
 
 use std::time::UNIX_EPOCH;
 
-use engine::checkpoint::open_model_header;
-use llama::parts::ARCHITECTURES;
 use serde_json::{Value as Json, json};
 
 use super::entry::ModelEntry;
-use super::headers::seconds;
+use super::headers::{ModelInfo, seconds};
 use super::pool::{Loaded, ModelPool};
 use crate::api::{ApiError, ApiResult};
 use crate::ollama::{ModelSummary, describe, loaded_json};
 use crate::openai::model_json;
 
 impl ModelPool {
+    fn info(&self, model_entry: &ModelEntry) -> ModelInfo {
+        self.headers.info(model_entry, &*self.read_header)
+    }
+
     /// Returns OpenAI's model list. Reads the headers of new or changed files.
     pub(super) fn list(&self) -> Vec<Json> {
         let loaded = self.all();
@@ -23,7 +25,7 @@ impl ModelPool {
                 entry["status"] = json!({ "value": "loaded" });
                 entry
             }
-            None => self.headers.info(model_entry).entry,
+            None => self.info(model_entry).entry,
         };
         let named = |model_entry: &ModelEntry| {
             let mut entry = entry(model_entry);
@@ -39,7 +41,7 @@ impl ModelPool {
         self.params
             .models
             .iter()
-            .map(|model_entry| self.headers.info(model_entry).tag)
+            .map(|model_entry| self.info(model_entry).tag)
             .collect()
     }
 
@@ -51,7 +53,7 @@ impl ModelPool {
                 .models
                 .iter()
                 .find(|model_entry| model_entry.name == loaded.name)?;
-            Some(loaded_json(self.headers.info(model_entry).tag, &loaded.app.service))
+            Some(loaded_json(self.info(model_entry).tag, &loaded.app.service))
         };
         self.all().iter().filter_map(of).collect()
     }
@@ -71,7 +73,7 @@ impl ModelPool {
                 &"not downloaded yet; POST /models/load downloads it, as does the first completion request",
             ));
         }
-        let header = open_model_header(&model_entry.path, ARCHITECTURES).map_err(|e| refused(&e))?;
+        let header = (self.read_header)(&model_entry).map_err(|e| refused(&e))?;
         let modified = std::fs::metadata(&model_entry.path).and_then(|file| file.modified());
         let modified = seconds(modified.unwrap_or(UNIX_EPOCH));
         let about = ModelSummary::of_header(&header, model_entry.n_bytes, String::new(), modified);

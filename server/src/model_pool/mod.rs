@@ -13,6 +13,6 @@ mod list;
 mod pool;
 mod routes;
 
-pub use entry::{Fetch, LazyDownload, ModelEntry};
+pub use entry::{Fetch, LazyDownload, ModelEntry, ReadHeader};
 pub use pool::{Load, ModelPool, ModelPoolParams};
 pub use routes::POOL_ROUTES;

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use tokio::sync::OwnedMutexGuard;
 
 use super::activity::{Activity, InFlightGuard};
-use super::entry::ModelEntry;
+use super::entry::{ModelEntry, ReadHeader};
 use super::headers::Headers;
 use crate::api::{ApiError, ApiResult};
 use crate::app::App;
@@ -41,6 +41,7 @@ pub struct ModelPoolParams {
 pub struct ModelPool {
     pub(super) params: ModelPoolParams,
     load: Box<Load>,
+    pub(super) read_header: Box<ReadHeader>,
     loaded: Mutex<Vec<Loaded>>,
     /// Locked during a load; models are loaded one at a time.
     load_lock: Arc<tokio::sync::Mutex<()>>,
@@ -77,10 +78,11 @@ const IDLE_CHECK: Duration = Duration::from_millis(200);
 
 impl ModelPool {
     /// Creates the pool without loading a model.
-    pub fn new(params: ModelPoolParams, load: Box<Load>) -> Arc<ModelPool> {
+    pub fn new(params: ModelPoolParams, load: Box<Load>, read_header: Box<ReadHeader>) -> Arc<ModelPool> {
         Arc::new(ModelPool {
             params,
             load,
+            read_header,
             loaded: Mutex::default(),
             load_lock: Arc::default(),
             clock: AtomicU64::new(0),

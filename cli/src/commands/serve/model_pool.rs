@@ -70,8 +70,13 @@ pub fn pool(args: &'static ServeArgs, program: Command) -> Outcome<(Arc<ModelPoo
         autoload: !args.no_models_autoload,
         build: version::short(),
     };
+    let serving_of = Arc::new(move |name: &str| presets.get(name).copied().unwrap_or(others));
+    let read_header = {
+        let serving_of = serving_of.clone();
+        move |model_entry: &ModelEntry| read_header(model_entry, serving_of(&model_entry.name))
+    };
     let load = move |model_entry: &ModelEntry| {
-        let serving = presets.get(&model_entry.name).copied().unwrap_or(others);
+        let serving = serving_of(&model_entry.name);
         let mut app = app(serving, &model_entry.path).map_err(sentence)?;
         let params = &mut app.service.params;
         params.name = model_entry.name.clone();
@@ -80,7 +85,12 @@ pub fn pool(args: &'static ServeArgs, program: Command) -> Outcome<(Arc<ModelPoo
         args.applied_to(params);
         Ok(app)
     };
-    Ok((ModelPool::new(params, Box::new(load)), first))
+    Ok((ModelPool::new(params, Box::new(load), Box::new(read_header)), first))
+}
+
+/// Reads the header of a model with its own value of `--arch`, so that model lists use the declaration that loads it.
+fn read_header(model_entry: &ModelEntry, serving: &ServingArgs) -> Result<Gguf, String> {
+    checkpoints::header(&model_entry.path, &serving.load.placement.arch).map_err(sentence)
 }
 
 /// Creates a pool of one model, which is unloaded while it is idle. Also returns the name of the model.
@@ -106,7 +116,8 @@ pub fn sleeper(args: &'static ServeArgs, path: PathBuf) -> (Arc<ModelPool>, Stri
         args.applied_to(&mut app.service.params);
         Ok(app)
     };
-    (ModelPool::new(params, Box::new(load)), name)
+    let read_header = move |model_entry: &ModelEntry| read_header(model_entry, &args.serving);
+    (ModelPool::new(params, Box::new(load), Box::new(read_header)), name)
 }
 
 /// Returns the idle time after which models are unloaded.
