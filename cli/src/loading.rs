@@ -55,24 +55,31 @@ impl PlacementArgs {
             needs_layer: self.device.as_ref().is_some_and(|list| !list.has_cpu()),
             devices,
         };
-        let declared = match self.arch.as_str() {
-            file if declared::is_file(file) => Some(*declared::load(Path::new(file))?),
-            _ => None,
-        };
         Ok(LoadParams {
-            arch: match (self.arch.as_str(), declared) {
-                ("auto" | declared::IN_FILE, _) => None,
-                (_, Some(declared)) => Some(declared.arch.name.to_owned()),
-                (name, None) => Some(name.to_owned()),
-            },
-            archs: declared.into_iter().collect(),
-            read_arch: (self.arch == declared::IN_FILE).then(|| Arc::new(declared::read) as FindArch),
-            find_arch: Some(declared::finder()),
             placement,
             overrides: self.override_kv.clone(),
-            ..LoadParams::default()
+            ..arch_params(&self.arch)?
         })
     }
+}
+
+/// Returns parameters with the architecture of a value of `--arch`.
+pub fn arch_params(arch: &str) -> Outcome<LoadParams> {
+    let declared = match arch {
+        file if declared::is_file(file) => Some(*declared::load(Path::new(file))?),
+        _ => None,
+    };
+    Ok(LoadParams {
+        arch: match (arch, declared) {
+            ("auto" | declared::IN_FILE, _) => None,
+            (_, Some(declared)) => Some(declared.arch.name.to_owned()),
+            (name, None) => Some(name.to_owned()),
+        },
+        archs: declared.into_iter().collect(),
+        read_arch: (arch == declared::IN_FILE).then(|| Arc::new(declared::read) as FindArch),
+        find_arch: Some(declared::finder()),
+        ..LoadParams::default()
+    })
 }
 
 impl LoadArgs {

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use engine::gguf::{GgufSet, TensorInfo};
+use engine::gguf::{GgufError, GgufSet, TensorInfo};
 use rayon::prelude::*;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -57,11 +57,17 @@ pub fn run(args: &HashArgs) -> Outcome {
 /// Returns the digest of the data of each tensor, by name.
 fn digests(set: &GgufSet) -> Outcome<BTreeMap<&str, String>> {
     let tensors: Vec<(usize, &TensorInfo)> = set.tensors().collect();
+    // Tensors of a checkpoint are converted one at a time.
     let digest = |&(shard, tensor): &(usize, &'_ TensorInfo)| {
-        let bytes = set.shards()[shard].tensor_data(tensor);
-        hexadecimal(&Sha256::digest(bytes))
+        let (file, mut scratch) = (&set.shards()[shard], Vec::new());
+        let start = file.tensor_offset(tensor);
+        let bytes = file.mapping().view(start..start + tensor.bytes, &mut scratch)?;
+        Ok(hexadecimal(&Sha256::digest(bytes)))
     };
-    let digests: Vec<String> = tensors.par_iter().map(digest).collect();
+    let digests = tensors
+        .par_iter()
+        .map(digest)
+        .collect::<Result<Vec<String>, GgufError>>()?;
     for shard in set.shards() {
         shard.mapping().check_unchanged().map_err(|e| e.in_file(shard.path()))?;
     }

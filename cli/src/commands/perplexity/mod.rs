@@ -179,7 +179,7 @@ fn compare_with_model(args: &PerplexityArgs, other: &Path) -> Outcome {
 }
 
 /// Compares a model with a base model under the default options of `llama perplexity`.
-pub fn compared(model: &Path, base: &Path, text: &Path, n_threads: Option<usize>) -> Outcome<Summary> {
+pub fn compared(model: &Path, base: &Path, text: &Path, arch: &str, n_threads: Option<usize>) -> Outcome<Summary> {
     let option = |name: &str, path: &Path| {
         let mut option = OsString::from(name);
         option.push(path);
@@ -190,6 +190,7 @@ pub fn compared(model: &Path, base: &Path, text: &Path, n_threads: Option<usize>
         option("--model=", model),
         option("--file=", text),
         option("--against=", base),
+        OsString::from(format!("--arch={arch}")),
     ];
     line.extend(n_threads.map(|n| OsString::from(format!("--threads={n}"))));
     let args = Line::try_parse_from(line)?.args;

@@ -78,6 +78,9 @@ pub struct QuantizeArgs {
     /// Compare the file with the source on a text, and print the KL divergence
     #[arg(long, value_name = "TEXT", conflicts_with = "dry_run")]
     pub measure: Option<PathBuf>,
+    /// Architecture, or a declaration FILE.rs; `auto`: from the file
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub arch: String,
     /// Number of threads [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,

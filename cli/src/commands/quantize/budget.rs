@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use engine::gguf::{FileKind, GgufSet, Value};
-use engine::model::LoadParams;
 use engine::quantize::{
     Calibration, MatrixCosts, Options, QuantizeError, QuantizePlan, QuantizedFile, Recipe, RecipeOrigin,
     candidate_types, measure_errors, measure_sensitivities,
@@ -14,8 +13,9 @@ use super::args::{BudgetArgs, QuantizeArgs};
 use super::write;
 use crate::commands::gguf::{hexadecimal, model_sha256};
 use crate::failure::{Failure, Outcome};
+use crate::loading::arch_params;
 use crate::output::{OutputFile, failed};
-use crate::{declared, input, interrupt, progress};
+use crate::{input, interrupt, progress};
 
 /// Tokens per chunk of the calibration text.
 const N_CTX: usize = 128;
@@ -138,7 +138,7 @@ fn measured(
         };
         measure_errors(source, plan, &types, &progress).map_err(of_input)?
     };
-    let tokens = sensitivities(args, source, plan, &mut costs, &text).map_err(of_input)?;
+    let tokens = sensitivities(args, source, plan, &mut costs, &text, of_input)?;
     Ok(Recipe {
         origin: Some(RecipeOrigin { tokens, ..origin }),
         costs,
@@ -153,32 +153,31 @@ fn sensitivities(
     plan: &QuantizePlan,
     costs: &mut [MatrixCosts],
     text: &str,
-) -> Result<usize, QuantizeError> {
+    of_input: &dyn Fn(QuantizeError) -> Failure,
+) -> Outcome<usize> {
     let n_weights: usize = plan.tensors.iter().map(|tensor| tensor.n_elements()).sum();
     let n_layers = if n_weights > SMALL { FEW_LAYERS } else { usize::MAX };
     let calibration = Calibration {
         n_chunks: args.budget.chunks,
         n_layers: args.budget.measured_layers.unwrap_or(n_layers),
-        ..calibration(args, text, N_CTX)
+        ..calibration(args, text, N_CTX)?
     };
     let guard = interrupt::listen();
     let bar = progress::timed("measuring matrices", costs.len());
-    measure_sensitivities(source, plan, costs, &calibration, &|done, n| {
+    let progress = |done, n| {
         bar.set_of(done, n);
         !guard.is_set()
-    })
+    };
+    measure_sensitivities(source, plan, costs, &calibration, &progress).map_err(of_input)
 }
 
 /// Returns the parameters for decoding a text in chunks of `n_ctx` tokens.
-pub fn calibration<'a>(args: &QuantizeArgs, text: &'a str, n_ctx: usize) -> Calibration<'a> {
-    let mut load = LoadParams {
-        find_arch: Some(declared::finder()),
-        ..LoadParams::default()
-    };
+pub fn calibration<'a>(args: &QuantizeArgs, text: &'a str, n_ctx: usize) -> Outcome<Calibration<'a>> {
+    let mut load = arch_params(&args.arch)?;
     // Matmuls with f32 activations are faster with the file's weight layout.
     load.placement.repack = false;
     let defaults = engine::context::ContextParams::default();
-    Calibration {
+    Ok(Calibration {
         archs: archs::ALL,
         load,
         text,
@@ -187,7 +186,7 @@ pub fn calibration<'a>(args: &QuantizeArgs, text: &'a str, n_ctx: usize) -> Cali
         n_batch: N_BATCH,
         n_threads: args.threads.unwrap_or(defaults.n_threads),
         n_layers: usize::MAX,
-    }
+    })
 }
 
 fn save(args: &BudgetArgs, recipe: &Recipe) -> Outcome {

@@ -30,7 +30,7 @@ const N_CTX: usize = 512;
 
 /// Writes the file and prints its properties.
 pub fn run(args: &QuantizeArgs) -> Outcome {
-    let source = checkpoints::open(&args.input, "auto")?;
+    let source = checkpoints::open(&args.input, &args.arch)?;
     let importance = args.imatrix.as_deref().map(imatrix::open).transpose()?.map(Arc::new);
     let mut options = options(args, importance.clone())?;
     let of_input = |error: QuantizeError| match error {
@@ -74,6 +74,7 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
     if !args.dry_run {
         warn_of_importance(&plan);
         let calibration = text.as_deref().map(|text| budget::calibration(args, text, N_CTX));
+        let calibration = calibration.transpose()?;
         let rounding = calibration
             .as_ref()
             .map(|text| CalibratedRounding::new(&source, &plan, text));
@@ -85,7 +86,10 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
     let measured = args
         .measure
         .as_deref()
-        .map(|text| perplexity::compared(&write::first_path(args, &source), &args.input, text, args.threads))
+        .map(|text| {
+            let path = write::first_path(args, &source);
+            perplexity::compared(&path, &args.input, text, &args.arch, args.threads)
+        })
         .transpose()?;
     report::print(args, &plan, &other, &recipe, measured.as_ref())
 }
