@@ -57,6 +57,18 @@ pub fn open(path: &Path, arch: &str) -> Outcome<GgufSet> {
     Ok(open_model(path, &archs_of(path, arch)?)?)
 }
 
+/// Refuses the directory of a checkpoint, for a command that reads GGUF files only.
+pub fn refuse(path: &Path) -> Outcome {
+    if !is_checkpoint(path) {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Failure::new(format_args!(
+        "{path} is the directory of a checkpoint, but this command reads GGUF files; \
+         `llama convert {path} FILE.gguf` writes one"
+    )))
+}
+
 /// Returns the name of a model: of its directory, or of its file without the extension.
 pub fn name_of(path: &Path) -> Option<String> {
     let name = if path.is_dir() {

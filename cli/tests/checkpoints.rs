@@ -87,6 +87,74 @@ fn commands_accept_checkpoint_directories() {
 }
 
 #[test]
+fn measuring_commands_accept_checkpoint_directories() {
+    let home = Home::new();
+    let checkpoint = text(copy(&home, "llama"));
+    let write = |name: &str, content: String| {
+        std::fs::write(home.path(name), content).unwrap();
+        text(home.path(name))
+    };
+    let corpus = write("corpus", "t1 t2 t3 t4 ".repeat(100));
+    let (positive, negative) = (
+        write("positive", "t1 t2\nt3\n".to_owned()),
+        write("negative", "t4 t5\nt6\n".to_owned()),
+    );
+    let out = |name: &str| text(home.path(name));
+    let (importance, vector, file) = (out("importance.gguf"), out("vector.gguf"), out("file.gguf"));
+    ended(home.llama(&["convert", &checkpoint, &file])).succeeds();
+    // Results equal those of the converted file.
+    let equal = |args: &dyn Fn(&str) -> Vec<String>| {
+        let run = |model: &str| {
+            let args = args(model);
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            ended(home.llama(&args)).succeeds().replace(model, "MODEL")
+        };
+        let (of_checkpoint, of_file) = (run(&checkpoint), run(&file));
+        assert!(!of_file.is_empty());
+        assert_eq!(of_checkpoint, of_file);
+    };
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    equal(&|model| words(&format!("perplexity {model} -f {corpus} -c 32")));
+    equal(&|model| words(&format!("embed {model} t1")));
+    equal(&|model| words(&format!("run {model} t1 -n 4 --temp 0 --no-stats --draft {model}")));
+    ended(home.llama(&["imatrix", &checkpoint, "-f", &corpus, "-o", &importance, "-c", "32"])).succeeds();
+    let pairs = ["--positive", &positive, "--negative", &negative];
+    ended(home.llama(&[&["cvector", &checkpoint, "-o", &vector], &pairs[..]].concat())).succeeds();
+    let bench = ["bench", "-m", &checkpoint, "-p", "4", "-n", "2", "-r", "1"];
+    ended(home.llama(&bench)).succeeds();
+    let target = ["quantize", &checkpoint, &out("q.gguf"), "--target-bpw", "9"];
+    let measured = ["-f", &corpus, "--imatrix", &importance];
+    ended(home.llama(&[&target[..], &measured].concat())).succeeds();
+    // The directory has recorded logits.
+    let checked = ended(home.llama(&["arch", "check", &checkpoint]));
+    let report = checked.succeeds();
+    assert!(report.contains("recorded logits in"), "{report}");
+}
+
+#[test]
+fn commands_of_files_refuse_checkpoint_directories() {
+    let home = Home::new();
+    let checkpoint = text(copy(&home, "llama"));
+    let out = text(home.path("out.gguf"));
+    let says = format!("`llama convert {checkpoint} FILE.gguf` writes one");
+    let cases: [&[&str]; 10] = [
+        &["gguf", "dump", &checkpoint],
+        &["gguf", "set", &checkpoint, "general.name=x"],
+        &["gguf", "remove", &checkpoint, "general.name"],
+        &["gguf", "rename", &checkpoint, "a", "b"],
+        &["gguf", "split", &checkpoint, &out],
+        &["gguf", "merge", &checkpoint, &out],
+        &["gguf", "diff", &checkpoint, &checkpoint],
+        &["gguf", "hash", &checkpoint],
+        &["gguf", "verify", &checkpoint],
+        &["export-lora", &checkpoint, &out, "--lora", &out],
+    ];
+    for args in cases {
+        ended(home.llama(args)).fails_saying(&["is the directory of a checkpoint", &says]);
+    }
+}
+
+#[test]
 fn quantized_checkpoint_is_cached_until_it_changes() {
     let home = Home::new();
     let checkpoint = copy(&home, "llama");

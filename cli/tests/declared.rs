@@ -146,9 +146,81 @@ fn checkpoints_are_mapped_by_declarations_of_directory() {
     command.env("LLAMA_ARCHS", home.path("archs"));
     ended(command).succeeds();
     assert_eq!(Logits::read(home.path("found.logits")).unwrap().values(), expected);
-    let mut command = home.llama(&["inspect", &checkpoint]);
-    command.env("LLAMA_ARCHS", home.path("archs"));
-    assert!(ended(command).succeeds().contains("mine"));
+    // `llama quantize` computes with the declaration, too.
+    let corpus = write(&home, "corpus", &"t1 t2 t3 t4 ".repeat(100));
+    let quantized = text(home.path("quantized.gguf"));
+    let quantize = [
+        "quantize",
+        &checkpoint,
+        &quantized,
+        "--target-bpw",
+        "9",
+        "-f",
+        &corpus,
+        "--measure",
+        &corpus,
+        "--arch",
+        &path,
+    ];
+    let report = ended(home.llama(&quantize));
+    assert!(report.succeeds().contains("KL divergence"), "{}", report.out);
+    for args in [["inspect", &checkpoint].as_slice(), &["arch", "check", &checkpoint]] {
+        let mut command = home.llama(args);
+        command.env("LLAMA_ARCHS", home.path("archs"));
+        assert!(ended(command).succeeds().contains("mine"));
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn model_list_reads_checkpoints_with_their_declarations() {
+    let home = Home::new();
+    let from = root().join("tests/data/checkpoints/llama");
+    let checkpoint = home.path("models/mine");
+    std::fs::create_dir_all(&checkpoint).unwrap();
+    for entry in std::fs::read_dir(&from).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        let name = path.file_name().unwrap();
+        match std::str::from_utf8(&bytes) {
+            Ok(text) => std::fs::write(
+                checkpoint.join(name),
+                text.replace("LlamaForCausalLM", "MineForCausalLM"),
+            ),
+            Err(_) => std::fs::write(checkpoint.join(name), bytes),
+        }
+        .unwrap();
+    }
+    let declaration = "arch_macros::arch! {\n    name: \"mine\";\n    like: \"llama\";\n\n    \
+                       checkpoint \"MineForCausalLM\" like \"LlamaForCausalLM\" {}\n}\n";
+    let path = write(&home, "archs/mine.rs", declaration);
+    let directory = text(home.path("models"));
+    let serve = ["serve", "--models-dir", &directory, "--port", "0", "-c", "32"];
+    let json = |server: &crate::serve::Serving, request: &str, body: &str| {
+        let response = server.request(request, body);
+        let (_, body) = response.split_once("\r\n\r\n").expect("a body");
+        serde_json::from_str::<serde_json::Value>(body).unwrap_or_else(|e| panic!("{e}: {response}"))
+    };
+    let status = |server: &crate::serve::Serving| {
+        let listed = json(server, "GET /v1/models", "");
+        let model = &listed["data"][0];
+        (model["status"]["value"].clone(), model["meta"]["architecture"].clone())
+    };
+    let mut by_variable = home.llama(&serve);
+    by_variable.env("LLAMA_ARCHS", home.path("archs"));
+    let by_option = home.llama(&[&serve[..], &["--arch", &path]].concat());
+    for command in [by_variable, by_option] {
+        let server = crate::serve::Serving::start(command);
+        assert_eq!(status(&server), ("unloaded".into(), "mine".into()));
+        let shown = json(&server, "POST /api/show", "{\"model\": \"mine\"}");
+        assert_eq!(shown["model_info"]["general.architecture"], "mine", "{shown}");
+        let body = "{\"model\": \"mine\", \"prompt\": \"t1\", \"max_tokens\": 2}";
+        let completed = json(&server, "POST /v1/completions", body);
+        assert_eq!(completed["model"], "mine", "{completed}");
+        assert_eq!(status(&server).0, "loaded");
+    }
+    let server = crate::serve::Serving::start(home.llama(&serve));
+    assert_eq!(status(&server), ("failed".into(), serde_json::Value::Null));
 }
 
 #[test]
@@ -218,7 +290,7 @@ fn errors_equal_those_of_arch_check() {
             OWN.replace("like: \"decoder\"", "like: \"decodr\""),
             "no architecture named `decodr`; did you mean `decoder`?",
         ),
-        ("none.rs", "fn main() {}\n".to_owned(), "contains no `arch!"),
+        ("none.rs", "fn main() {}\n".to_owned(), "none.rs:1:1: "),
         (
             "two.rs",
             format!("{OWN}{}", LLAMA.replace("//!", "//")),

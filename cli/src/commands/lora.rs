@@ -13,7 +13,7 @@ use crate::args::{ScaledFile, scaled_file};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::output::{OutputFile, check_absent, failed};
-use crate::{format, interrupt, progress};
+use crate::{checkpoints, format, interrupt, progress};
 
 /// Arguments of `llama convert-lora`.
 #[derive(Debug, Args)]
@@ -118,6 +118,7 @@ fn print_converted(args: &ConvertLoraArgs, adapter: &AdapterConversion) -> Outco
 /// Merges adapters into a model.
 pub fn export(args: &ExportLoraArgs) -> Outcome {
     check_absent(&args.output, args.force)?;
+    checkpoints::refuse(&args.input)?;
     let model = GgufSet::open(&args.input)?;
     let files = args.lora.iter().map(|adapter| GgufFile::open(&adapter.path));
     let files = files.collect::<Result<Vec<_>, _>>()?;

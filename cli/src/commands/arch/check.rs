@@ -16,8 +16,8 @@ use super::check_declaration::{self, MessageFormat};
 use super::{check_encoder, check_file};
 use crate::args::values::{positive_float_64, threads};
 use crate::args::{CacheTypeArgs, LoadArgs, PrecisionArg, UbatchSizeArgs};
-use crate::declared;
 use crate::failure::{Failure, Outcome};
+use crate::{checkpoints, declared};
 
 /// Arguments of `llama arch check`. Recorded logits were computed with f32 caches.
 #[derive(Debug, Args)]
@@ -143,7 +143,7 @@ fn check_files(files: &[&String], threads: Option<usize>, params: &CheckParams, 
     let mut outcome = Ok(());
     for name in files {
         let path = Path::new(name);
-        if !path.is_file() {
+        if !path.is_file() && !checkpoints::is_checkpoint(path) {
             let known = archs::find(name).map_or(String::new(), |_| {
                 format!("; use `llama arch seed {name}` to write a test model, or `--fixtures DIR` for recorded ones")
             });

@@ -9,16 +9,21 @@ use engine::conformance::{CheckError, CheckParams, Draft, Finding, Fixture, KEY_
 use engine::gguf::{Gguf, GgufFile};
 use engine::graph::Window;
 use engine::model::{LoadParams, Model, Registered};
+use llama::parts;
 
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
-use crate::format;
+use crate::{checkpoints, format};
 
-/// Checks a model file or the header of a seeded model. Fails if a self-check fails or the logits differ from
+/// Checks a model file, the directory of a checkpoint, or the header of a seeded model. Fails if a self-check fails or the logits differ from
 /// the recording.
 #[allow(clippy::result_large_err, reason = "CheckError is only returned once per file")]
 pub fn run(path: &Path, params: &CheckParams, limit: f64) -> Outcome {
-    check(path, &|load| load_model(path, params.seed, load), params, limit)
+    let mut params = params.clone();
+    if params.load.arch.is_none() {
+        params.load.archs.extend(checkpoints::declaration_of(path)?);
+    }
+    check(path, &|load| load_model(path, params.seed, load), &params, limit)
 }
 
 /// Checks the test model of each declaration in `params`, with seeded weights.
@@ -75,11 +80,11 @@ fn check(
     }
 }
 
-/// Loads a model file, or builds the model of a header with seeded weights.
+/// Loads a model file or a checkpoint, or builds the model of a header with seeded weights.
 #[allow(clippy::result_large_err, reason = "CheckError is only returned once per file")]
 fn load_model(path: &Path, seed: u64, params: &LoadParams) -> Result<Model, CheckError> {
     if !is_header(path) {
-        return Ok(Model::load(path, archs::ALL, params)?);
+        return Ok(parts::load_model(path, params)?);
     }
     let bytes = Draft::of(&Gguf::open_header(path)?).seeded(seed)?;
     Ok(Model::from_file(
@@ -93,8 +98,12 @@ fn is_header(path: &Path) -> bool {
     path.to_string_lossy().ends_with(".header.gguf")
 }
 
-/// Returns the path of the recorded logits: `NAME.logits` next to `NAME.gguf` or `NAME.header.gguf`.
+/// Returns the path of the recorded logits: `NAME.logits` next to `NAME.gguf` or `NAME.header.gguf`, and `logits` in the
+/// directory of a checkpoint.
 fn recording(path: &Path) -> PathBuf {
+    if path.is_dir() {
+        return path.join("logits");
+    }
     let text = path.to_string_lossy();
     let name = text.strip_suffix(".header.gguf").or(text.strip_suffix(".gguf"));
     PathBuf::from(format!("{}.logits", name.unwrap_or(&text)))
@@ -189,7 +198,7 @@ fn compare(out: &mut dyn Write, path: &Path, model: Model, params: &CheckParams,
             logits.display()
         )?;
         writeln!(out, "see docs/architecture-language.md for how to record one:")?;
-        let file = if is_header(path) {
+        let file = if is_header(path) || path.is_dir() {
             "MODEL.gguf".into()
         } else {
             path.display().to_string()

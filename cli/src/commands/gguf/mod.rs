@@ -7,10 +7,13 @@ mod parts;
 mod value;
 mod verify;
 
+use std::path::Path;
+
 use clap::{Args, Subcommand};
 
 pub use hash::{hexadecimal, model_sha256};
 
+use crate::checkpoints;
 use crate::commands::inspect;
 use crate::failure::Outcome;
 
@@ -45,8 +48,26 @@ pub enum GgufCommand {
     Verify(verify::VerifyArgs),
 }
 
+impl GgufCommand {
+    /// Returns the files that the command reads.
+    fn files(&self) -> Vec<&Path> {
+        match self {
+            GgufCommand::Dump(args) => vec![&args.file],
+            GgufCommand::Set(args) => vec![&args.file],
+            GgufCommand::Remove(args) => vec![&args.file],
+            GgufCommand::Rename(args) => vec![&args.file],
+            GgufCommand::Split(args) => vec![&args.file],
+            GgufCommand::Merge(args) => vec![&args.file],
+            GgufCommand::Diff(args) => vec![&args.a, &args.b],
+            GgufCommand::Hash(args) => vec![&args.file],
+            GgufCommand::Verify(args) => vec![&args.file],
+        }
+    }
+}
+
 /// Runs the selected subcommand.
 pub fn run(args: &GgufArgs) -> Outcome {
+    args.command.files().into_iter().try_for_each(checkpoints::refuse)?;
     match &args.command {
         GgufCommand::Dump(args) => inspect::dump(args),
         GgufCommand::Set(args) => edit::set(args),
