@@ -180,6 +180,11 @@ fn mistakes_in_images_and_their_operations_have_messages() {
         ),
         (
             "fixed(image_size)",
+            "longest(image_size, merge * patches)",
+            "patches: `patches` is only available in the graph",
+        ),
+        (
+            "fixed(image_size)",
             "multiple(14 * merge, tokens = 4..9)",
             "tokens: expected `rows = …`, found `tokens`",
         ),

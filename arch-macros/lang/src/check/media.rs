@@ -45,6 +45,8 @@ const N_OUT: &str = "n_out";
 pub(super) struct MediaScope {
     /// The declaration is an `encoder!`.
     pub is_encoder: bool,
+    /// The parts other than the graph are being checked.
+    is_in_facts: bool,
     /// Side of a patch, as written.
     patch: Option<Expr>,
     /// A learned column precedes the patches.
@@ -58,6 +60,7 @@ impl Checker<'_> {
     /// values.
     pub(super) fn media(&mut self, media: &MediaSyntax, has_audio: bool) -> Option<Media> {
         self.media.is_encoder = true;
+        self.media.is_in_facts = true;
         let before = std::mem::replace(&mut self.place, Place::Graph);
         let medium = match &media.of {
             Some(word) => self.choice(word, &MEDIA),
@@ -95,6 +98,7 @@ impl Checker<'_> {
             );
         }
         self.place = before;
+        self.media.is_in_facts = false;
         Some(Media {
             medium: medium?,
             image: image?,
@@ -238,6 +242,9 @@ impl Checker<'_> {
 
     /// Returns the input `patches`: the color values of a patch in each column.
     pub(super) fn patches(&mut self, name: &Ident) -> Option<Value> {
+        if self.media.is_in_facts {
+            return self.error(name, "`patches` is only available in the graph");
+        }
         let Some(side) = self.media.patch.clone() else {
             // A missing `patches:` was reported.
             if self.media.is_encoder {
