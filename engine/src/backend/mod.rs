@@ -112,6 +112,12 @@ pub enum BackendError {
         /// Path of the file.
         path: std::path::PathBuf,
     },
+    /// Bytes that are computed from another file are invalid, as the text describes.
+    #[error("{text}")]
+    Computed {
+        /// Error of the computation.
+        text: String,
+    },
     /// The computation was cancelled through its flag.
     #[error("cancelled")]
     Cancelled,

@@ -36,8 +36,16 @@ enum Memory {
     Computed {
         source: Box<dyn ComputedBytes>,
         /// All bytes, once [`Mapping::bytes`] was called.
-        whole: OnceLock<Vec<AlignedBlock>>,
+        whole: OnceLock<ComputedBlocks>,
     },
+}
+
+/// Result of a computation of all bytes.
+#[derive(Debug)]
+struct ComputedBlocks {
+    lines: Vec<AlignedBlock>,
+    /// Error of the computation, after which the bytes are invalid.
+    error: Option<String>,
 }
 
 /// 64-byte unit of owned memory, so that tensor data meets the alignment of the SIMD kernels.
@@ -120,22 +128,20 @@ impl Mapping {
     }
 
     /// Returns the bytes of the whole file. Computed bytes stay in memory from then on; [`Mapping::view`] computes
-    /// only a part.
+    /// only a part. After a failed computation, the bytes are invalid, and [`HostMemory::check`] returns its error.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Memory::Mapped { map, .. } => map,
             Memory::Owned { lines, len } => &bytemuck::cast_slice(lines)[..*len],
             Memory::Computed { source, whole } => {
-                let lines = whole.get_or_init(|| {
+                let blocks = whole.get_or_init(|| {
                     let n_lines = source.n_bytes().div_ceil(size_of::<AlignedBlock>());
                     let mut lines = vec![AlignedBlock::zeroed(); n_lines];
                     let bytes = &mut bytemuck::cast_slice_mut(&mut lines)[..source.n_bytes()];
-                    if let Err(error) = source.compute(0, bytes) {
-                        tracing::warn!("{error}");
-                    }
-                    lines
+                    let error = source.compute(0, bytes).err().map(|error| error.to_string());
+                    ComputedBlocks { lines, error }
                 });
-                &bytemuck::cast_slice(lines)[..source.n_bytes()]
+                &bytemuck::cast_slice(&blocks.lines)[..source.n_bytes()]
             }
         }
     }
@@ -180,9 +186,12 @@ impl Mapping {
     }
 
     /// Returns an error if a mapped file was truncated or written since it was mapped, so that bytes that were
-    /// read since then may belong to no state of the file.
+    /// read since then may belong to no state of the file, or if [`Mapping::bytes`] failed to compute the contents.
     pub fn check_unchanged(&self) -> Result<(), GgufError> {
-        self.check().map_err(|error| read_error(std::io::Error::other(error)))
+        self.check().map_err(|error| match error {
+            BackendError::Computed { text } => GgufError::Computed { text },
+            error => read_error(std::io::Error::other(error)),
+        })
     }
 
     /// Starts asynchronous readahead of these bytes of a mapped file (`MADV_WILLNEED`).
@@ -234,6 +243,10 @@ impl AsRef<[u8]> for Mapping {
 
 impl HostMemory for Mapping {
     fn check(&self) -> Result<(), BackendError> {
+        if let Memory::Computed { whole, .. } = &self.0 {
+            let error = whole.get().and_then(|blocks| blocks.error.as_ref());
+            return error.map_or(Ok(()), |text| Err(BackendError::Computed { text: text.clone() }));
+        }
         let Memory::Mapped {
             guard,
             map,

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::{Seek, Write};
+use std::ops::Range;
 
-use super::super::Mapping;
+use super::super::{ComputedBytes, GgufError, Mapping};
 use crate::backend::HostMemory;
 
 const LEN: usize = 1 << 20;
@@ -63,4 +64,42 @@ fn file_that_is_replaced_by_a_new_one_stays_usable() {
     std::fs::write(&new, b"other").unwrap();
     std::fs::rename(&new, &path).unwrap();
     assert!(map.check().is_ok() && map.bytes() == [7; LEN]);
+}
+
+/// Source of which the last of 100 bytes is invalid.
+#[derive(Debug)]
+struct LastInvalid;
+
+impl ComputedBytes for LastInvalid {
+    fn n_bytes(&self) -> usize {
+        100
+    }
+
+    fn compute(&self, start: usize, out: &mut [u8]) -> Result<(), GgufError> {
+        out.fill(7);
+        match start + out.len() {
+            100 => Err(GgufError::Computed {
+                text: "the last byte is invalid".to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn release(&self, _range: Range<usize>) {}
+}
+
+#[test]
+fn failed_computation_of_all_bytes_fails_check() {
+    let map = Mapping::computed(Box::new(LastInvalid));
+    let mut scratch = Vec::new();
+    assert_eq!(map.view(0..99, &mut scratch).unwrap(), [7; 99]);
+    assert!(map.view(0..100, &mut scratch).is_err());
+    assert!(map.check().is_ok() && map.check_unchanged().is_ok());
+    assert_eq!(map.bytes().len(), 100);
+    assert_eq!(map.check().unwrap_err().to_string(), "the last byte is invalid");
+    let error = map.check_unchanged().unwrap_err();
+    assert!(
+        matches!(&error, GgufError::Computed { text } if text == "the last byte is invalid"),
+        "{error}"
+    );
 }
