@@ -66,7 +66,7 @@ fn file_that_is_replaced_by_a_new_one_stays_usable() {
     assert!(map.check().is_ok() && map.bytes() == [7; LEN]);
 }
 
-/// Source of which the last of 100 bytes is invalid.
+/// Source of 100 bytes with an invalid last byte.
 #[derive(Debug)]
 struct LastInvalid;
 
