@@ -24,7 +24,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 19] = [
+pub(crate) const FAMILIES: [Family; 20] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -302,6 +302,31 @@ pub(crate) const FAMILIES: [Family; 19] = [
         encoder: "kimik25",
         text: "deepseek2",
         sizes: LATENT,
+        ..PLAIN
+    },
+    // No layers.
+    Family {
+        name: "gemma4uv",
+        encoder: "gemma4uv",
+        text: "gemma4",
+        image: [120, 72],
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 2.0),
+            ("head_dim", 32.0),
+            ("head_dim_v", 32.0),
+            ("head_dim_swa", 16.0),
+            ("head_dim_v_swa", 16.0),
+            ("n_rot_swa", 16.0),
+            ("n_layer", 2.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+            ("n_swa", 20.0),
+            ("n_pl", 0.0),
+        ],
+        without_bias: &["mm.input_projection"],
+        text_optional: &["attn_v", "layer_output_scale"],
         ..PLAIN
     },
     Family {

@@ -224,7 +224,7 @@ def gemma4_text(text):
         "head_dim": text.key("attention.key_length_swa"),
         "global_head_dim": text.key("attention.key_length"),
         "layer_types": types,
-        "num_kv_shared_layers": text.key("attention.shared_kv_layers"),
+        "num_kv_shared_layers": text.key("attention.shared_kv_layers") or 0,
         "hidden_size_per_layer_input": 0,
         "sliding_window": text.key("attention.sliding_window"),
         "rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE},
