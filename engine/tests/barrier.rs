@@ -111,10 +111,10 @@ fn explore(sizes: &'static [usize], n_phases: usize, preemptions: usize) {
         for thread in threads {
             thread.join().unwrap();
         }
-        let last = shared
-            .results
-            .last()
-            .map(|(value, _)| value.with(|value| unsafe { *value }));
+        let last = shared.results.last().map(|(value, _)| {
+            // SAFETY: all threads have ended, so none writes the cell.
+            value.with(|value| unsafe { *value })
+        });
         assert_eq!(last, Some(n_phases));
     });
 }
