@@ -1,4 +1,4 @@
-// Recording of the microphone, as WAV: the server does not decode the formats in which browsers record.
+// Records the microphone as WAV, since browsers record formats that the server does not decode.
 
 /** Sample rate of recordings in Hz, which the encoders of audio read. */
 const RATE = 16000;

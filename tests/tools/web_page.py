@@ -569,7 +569,7 @@ def check_thinking(page):
     print("thinking:", page.one(".last summary").text, "then", page.answers()[-1][:40])
 
 
-# The server's model reads text only, so the page is told of audio.
+# Adds audio to the capabilities of the model, which reads text only.
 READS_AUDIO = """
 const original = window.fetch;
 window.fetch = async (...request) => {
@@ -597,7 +597,7 @@ def check_recording(page):
     record.click()
     page.wait(lambda: "Recording 1.wav" in page.one("#chips").text, "the recording")
     assert not page.one("#recording").is_displayed()
-    page.ask("What is this?", waits=False)
+    page.ask("Describe the sound.", waits=False)
     page.wait(page.is_idle, "the refusal")
     (body,) = page.sent()
     sound = body["messages"][-1]["content"][0]["input_audio"]
