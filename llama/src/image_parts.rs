@@ -1,5 +1,7 @@
 //! Preprocessing of images: resizing, borders, and tiles.
 
+use std::borrow::Cow;
+
 use engine::builder::{Filter as Resize, ImageSize};
 use engine::context::{ImageSizes, MediaError};
 use media::image::{Filter, RgbImage, crop, resize, resize_square};
@@ -16,19 +18,33 @@ pub fn image_parts(sizes: &ImageSizes, border: [u8; 3], image: &RgbImage) -> Res
         Resize::Bicubic => Filter::Bicubic,
         Resize::Lanczos => Filter::Lanczos,
     };
-    let mut last: Option<RgbImage> = None;
+    let resized = |image: &RgbImage, size: [usize; 2]| {
+        // The rules limit the area.
+        let [width, height] = size.map(|side| side as u32);
+        match rules.size {
+            ImageSize::Padded(_) => resize_square(image, border, width, height, filter),
+            _ => resize(image, width, height, filter),
+        }
+    };
+    // The last resized image, with the sizes that led to it.
+    let mut last: Option<(Vec<[usize; 2]>, RgbImage)> = None;
     let mut parts = Vec::new();
     for part in sizes.parts(image.width as usize, image.height as usize)? {
-        // The rules limit the area.
-        let [width, height] = part.resized.map(|side| side as u32);
-        let whole = match last.take() {
-            Some(whole) if [whole.width, whole.height] == [width, height] => whole,
-            _ if matches!(rules.size, ImageSize::Padded(_)) => resize_square(image, border, width, height, filter),
-            _ => resize(image, width, height, filter),
+        let steps = [&part.via[..], &[part.resized]].concat();
+        let (done, known) = match last.take() {
+            Some((done, whole)) if steps.starts_with(&done) => (done.len(), Some(whole)),
+            _ => (0, None),
         };
+        let mut whole = Cow::Borrowed(image);
+        if let Some(known) = known {
+            whole = Cow::Owned(known);
+        }
+        for &size in &steps[done..] {
+            whole = Cow::Owned(resized(&whole, size));
+        }
         let ([left, top], [width, height]) = (part.at.map(|at| at as i64), part.size.map(|side| side as u32));
         parts.push(crop(&whole, left, top, width, height));
-        last = Some(whole);
+        last = Some((steps, whole.into_owned()));
     }
     Ok(parts)
 }

@@ -218,6 +218,7 @@ PART_SIZES = [(1, 1), (2, 1), (1, 2), (3, 5), (16, 16), (48, 48), (47, 49), (100
 
 def parts():
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
     from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
@@ -226,6 +227,7 @@ def parts():
     square = lambda side: dict(height=side, width=side)
     processors = dict(
         gemma3=Gemma3ImageProcessorPil(size=square(112), **raw),
+        idefics3=Idefics3ImageProcessorPil(size=dict(longest_edge=224), max_image_size=dict(longest_edge=112), do_pad=False, **raw),
         internvl=GotOcr2ImageProcessorPil(crop_to_patches=True, min_patches=1, max_patches=12, size=square(48), **raw),
         mlp=LlavaImageProcessorPil(do_pad=True, size=dict(shortest_edge=48), crop_size=square(48), image_mean=[0.5, 0.45, 0.4], **raw),
         pixtral=PixtralImageProcessorPil(size=dict(longest_edge=144), patch_size=square(16), **raw),
@@ -241,6 +243,8 @@ def parts():
             image = Image.fromarray(noise(case, w * h * 3).reshape(h, w, 3))
             got = processor(images=[image], return_tensors='np')
             pixels = np.asarray(got['pixel_values'])
+            if name == 'idefics3':
+                pixels = pixels[0]
             if name == 'qwen2vl_merger':
                 # Rows of patches in blocks of 2 x 2, each with its channels and two equal frames.
                 _, rows, columns = got['image_grid_thw'][0]
