@@ -1,4 +1,5 @@
-//! EXAONE 4.5: the encoder of Qwen2.5-VL, whose queries share the keys of a group of heads. Positions of rows count on.
+//! EXAONE 4.5: the encoder of Qwen2.5-VL, with fewer heads of keys and values, and without positions
+//! along axes.
 
 arch_macros::encoder! {
     name: "exaone4_5";

@@ -409,7 +409,7 @@ struct iq4_xs : WithoutMins {
     static DEVICE i64 offset(int step, int chunk) { return (step * 136 & ~15) + chunk * 16; }
     static DEVICE int start(int step) { return step % 2 * 8; }
 
-    // Scales of even and uneven groups.
+    // Scales of even and odd groups.
     u32 even, uneven;
 
     DEVICE iq4_xs(const u8 *s, int, int) {

@@ -48,7 +48,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Counters are of the process, so that only one test can run.
+/// The counters belong to the process, so the tests run one at a time.
 static RUN: Mutex<()> = Mutex::new(());
 
 /// Last step that a case reached.

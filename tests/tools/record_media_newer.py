@@ -32,7 +32,7 @@ LATENT = {
 
 
 def latent_text(text):
-    """DeepSeek V3 without experts. Files have the projections of keys and of values apart."""
+    """DeepSeek V3 without experts. Files have separate projections of keys and values."""
     for il in range(text.key("block_count")):
         keys, values = (text.tensors.pop(f"blk.{il}.attn_{part}_b.weight") for part in "kv")
         both = np.concatenate([keys.swapaxes(1, 2), values], axis=1)

@@ -128,7 +128,7 @@ impl Mapping {
     }
 
     /// Returns the bytes of the whole file. Computed bytes stay in memory from then on; [`Mapping::view`] computes
-    /// only a part. After a failed computation, the bytes are invalid, and [`HostMemory::check`] returns its error.
+    /// only a part. After a failed computation, the bytes are invalid, and [`HostMemory::check`] returns the error.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Memory::Mapped { map, .. } => map,

@@ -15,8 +15,8 @@ use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::{checkpoints, format};
 
-/// Checks a model file, the directory of a checkpoint, or the header of a seeded model. Fails if a self-check fails or the logits differ from
-/// the recording.
+/// Checks a model file, the directory of a checkpoint, or the header of a seeded model. Fails if a self-check fails or
+/// the logits differ from the recording.
 #[allow(clippy::result_large_err, reason = "CheckError is only returned once per file")]
 pub fn run(path: &Path, params: &CheckParams, limit: f64) -> Outcome {
     let mut params = params.clone();

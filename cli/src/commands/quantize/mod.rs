@@ -132,7 +132,7 @@ fn warn_of_importance(plan: &QuantizePlan) {
     let missing: Vec<_> = encoded().filter(|tensor| tensor.weighted_by.is_none()).collect();
     if let Some(first) = missing.first() {
         let tensors = format::plural(missing.len(), "tensor");
-        warn!("{tensors} have no importance, such as {}", first.name);
+        warn!("the importance matrix lacks {tensors}, such as {}", first.name);
     }
     let n_filled: usize = encoded().map(|tensor| tensor.n_filled).sum();
     if n_filled > 0 {

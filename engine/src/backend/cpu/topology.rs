@@ -160,7 +160,7 @@ impl Topology {
     }
 }
 
-/// Returns the sizes of groups of adjacent threads whose CPUs share a cache, for threads on the CPUs `placement`.
+/// Returns the sizes of groups of adjacent threads whose CPUs share a cache. `placement` has the CPU of each thread.
 ///
 /// Groups of more than `most` threads are divided. Caches of one node with at most `most / 2` threads in all form one
 /// group, since a group costs more than it saves if it is small.
