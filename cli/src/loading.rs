@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::backend::reference::ReferenceDevice;
-use engine::backend::{self, Device, NumaMode, set_numa};
+use engine::backend::{self, Device, NumaMode, is_distributed, set_numa};
 use engine::builder::MemoryParams;
 use engine::context::ContextError;
 use engine::gguf::{FileKind, Gguf, Value};
@@ -86,11 +86,13 @@ impl LoadArgs {
     /// Converts the flags to engine parameters for contexts of this precision. Automatic placement leaves
     /// space for `memory`.
     pub fn params(&self, precision: PrecisionArg, memory: Option<MemoryParams>) -> Outcome<LoadParams> {
+        let mmap = match self.load_mode.as_deref() {
+            Some("mmap" | "mmap+mlock") => true,
+            Some("none" | "mlock") => false,
+            _ => !self.no_mmap && !is_distributed(),
+        };
         let mut params = LoadParams {
-            mmap: self
-                .load_mode
-                .as_ref()
-                .map_or(!self.no_mmap, |mode| mode != "none" && mode != "mlock"),
+            mmap,
             mlock: self
                 .load_mode
                 .as_ref()

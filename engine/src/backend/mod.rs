@@ -26,7 +26,7 @@ use kernels::Precision;
 
 use crate::graph::{BufferId, Graph, Layout, Tensor, TensorId};
 
-pub use cpu::{NumaMode, ThreadPool, default_threads, set_numa};
+pub use cpu::{NumaMode, ThreadPool, default_threads, is_distributed, set_numa};
 use host::HostBytes;
 pub use host::HostMemory;
 pub use machine::installed_memory;

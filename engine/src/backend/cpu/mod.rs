@@ -38,6 +38,6 @@ mod view;
 mod weight_prefetch;
 
 pub use self::device::{CpuDevice, CpuRegistry};
-pub use self::numa::{NumaMode, default_threads, set_numa};
+pub use self::numa::{NumaMode, default_threads, is_distributed, set_numa};
 pub use self::pool::ThreadPool;
 pub use self::topology::{Cpu, Topology};

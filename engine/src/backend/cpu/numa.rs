@@ -48,6 +48,12 @@ pub fn set_numa(mode: NumaMode) -> usize {
     machine.nodes().len()
 }
 
+/// Returns true if threads and weights are divided among several nodes. Only copied weights are: the pages of a mapped
+/// file are on the nodes of the threads that read the file first.
+pub fn is_distributed() -> bool {
+    CPUS.get().is_some_and(|topology| topology.nodes().len() > 1)
+}
+
 /// Returns the CPUs of `n` threads, and whether the threads are pinned to them.
 pub(super) fn placement(n: usize) -> (Vec<Cpu>, bool) {
     match CPUS.get() {
@@ -123,6 +129,7 @@ fn touch(byte: &mut u8) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ops::Pieces;
     use super::super::queue::WorkShare;
     use super::super::topology::simulated_nodes;
     use super::*;
@@ -164,6 +171,45 @@ mod tests {
                 let remote = remote_share(&topology, n_threads, shape, 16);
                 // Only the pages on the border between two nodes, and chunks that do not divide evenly.
                 assert!(remote < 0.005, "{n_threads} threads, {shape:?}: {remote}");
+            }
+        }
+    }
+
+    /// Weights read from the memory of another node in a matmul with the experts `active`, as a share of all.
+    fn remote_share_of_experts(
+        topology: &Topology,
+        n_threads: usize,
+        [n_rows, row_bytes]: [usize; 2],
+        active: usize,
+    ) -> f64 {
+        let threads = topology.spread(n_threads);
+        let parts = topology.divide(n_rows * row_bytes);
+        let pieces = Pieces::new(n_rows, n_threads);
+        let mut n_remote = 0;
+        for (ith, cpu) in threads.iter().enumerate() {
+            for chunk in (WorkShare { ith, nth: n_threads }).of(pieces.len() * active) {
+                let (expert, piece) = pieces.of_chunk(chunk, active, true);
+                assert!(expert < active);
+                let rows = pieces.rows(piece);
+                let own = &parts[cpu.node];
+                let local = own
+                    .end
+                    .min(rows.end * row_bytes)
+                    .saturating_sub(own.start.max(rows.start * row_bytes));
+                n_remote += rows.len() * row_bytes - local;
+            }
+        }
+        n_remote as f64 / (n_rows * row_bytes * active) as f64
+    }
+
+    #[test]
+    fn experts_are_on_the_node_of_their_reader() {
+        let topology = simulated_nodes(2, 96);
+        for n_threads in [192, 96, 64, 2] {
+            // Q4_K rows of 2048 values, with 8 experts per token or all of 128.
+            for active in [8, 128] {
+                let remote = remote_share_of_experts(&topology, n_threads, [768, 1152], active);
+                assert!(remote < 0.005, "{n_threads} threads, {active} experts: {remote}");
             }
         }
     }

@@ -227,6 +227,11 @@ impl WorkQueue<'_> {
         })
     }
 
+    /// Returns true if [`take`](WorkQueue::take) gives each thread a [share](WorkShare) of the chunks first.
+    pub(super) fn has_shares(&self) -> bool {
+        self.groups().is_some()
+    }
+
     /// Returns the groups of threads if several take part in this node.
     fn groups(&self) -> Option<&Groups> {
         let groups = self.taken.groups?;

@@ -20,6 +20,8 @@ mod task;
 mod visible;
 mod wkv;
 
+#[cfg(test)]
+pub(super) use self::mul_mat::Pieces;
 pub(super) use self::task::{KernelError, NodeExit, Task};
 use super::interleaved::INTERLEAVED;
 use super::plan::{Fusion, NodePart};

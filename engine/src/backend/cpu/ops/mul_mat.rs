@@ -55,7 +55,7 @@ pub(super) fn scratch_size(graph: &Graph, node: &Tensor) -> ScratchSize {
     };
     let scratch = few.max(for_tiles) + matmul_scratch(k, x.nrows().max(GATHER));
     ScratchSize {
-        per_thread: scratch + 2 * n_results + graph.tensor(node.source(0)).ne[2] + 1,
+        per_thread: scratch + 2 * n_results + 2 * graph.tensor(node.source(0)).ne[2] + 1,
         shared: 0,
     }
 }
@@ -432,13 +432,11 @@ impl Experts<'_> {
             Pieces::new(n_rows, queue.nth)
         };
         let results = take(&mut scratch, self.n_results * most_columns * pieces.each);
-        while let Some(piece) = queue.take(pieces.len() * n_expert) {
-            let (expert, rows) = (piece / pieces.len(), pieces.rows(piece % pieces.len()));
+        let n_active = by_expert.active.len();
+        while let Some(chunk) = queue.take(pieces.len() * n_active) {
+            let (active, piece) = pieces.of_chunk(chunk, n_active, queue.has_shares());
+            let (expert, rows) = (by_expert.active[active] as usize, pieces.rows(piece));
             let by = by_expert.of(expert);
-            if by.is_empty() {
-                queue.finish()?;
-                continue;
-            }
             let row_of_x = |i: usize| {
                 let (slot, token) = (by[i] as usize % n_used, by[i] as usize / n_used);
                 [slot % self.x.ne[1], token, 0]
@@ -460,13 +458,13 @@ impl Experts<'_> {
 }
 
 /// Division of the weight rows into chunks of work.
-struct Pieces {
+pub(in crate::backend::cpu) struct Pieces {
     n_rows: usize,
     each: usize,
 }
 
 impl Pieces {
-    fn new(n_rows: usize, nth: usize) -> Pieces {
+    pub(in crate::backend::cpu) fn new(n_rows: usize, nth: usize) -> Pieces {
         let fair = n_rows.div_ceil(nth * PIECES).next_multiple_of(PANEL_ROWS);
         Pieces {
             n_rows,
@@ -484,12 +482,29 @@ impl Pieces {
         }
     }
 
-    fn len(&self) -> usize {
+    pub(in crate::backend::cpu) fn len(&self) -> usize {
         self.n_rows.div_ceil(self.each)
     }
 
-    fn rows(&self, piece: usize) -> Range<usize> {
+    pub(in crate::backend::cpu) fn rows(&self, piece: usize) -> Range<usize> {
         piece * self.each..self.n_rows.min((piece + 1) * self.each)
+    }
+
+    /// Returns the index of the matrix and of the piece for a chunk of the work on `n_matrices` matrices.
+    ///
+    /// Usually, the chunks of a matrix are consecutive. If each thread has a share of the chunks, the chunks with
+    /// the same rows are, so that a thread reads the same rows of all matrices, which are on its NUMA node.
+    pub(in crate::backend::cpu) fn of_chunk(
+        &self,
+        chunk: usize,
+        n_matrices: usize,
+        has_shares: bool,
+    ) -> (usize, usize) {
+        if has_shares {
+            (chunk % n_matrices, chunk / n_matrices)
+        } else {
+            (chunk / self.len(), chunk % self.len())
+        }
     }
 }
 
@@ -631,6 +646,8 @@ struct RowsByExpert<'a> {
     /// Start of each expert's rows in the list, and the end of the list.
     starts: &'a [u32],
     list: &'a [u32],
+    /// Experts with at least one row, in ascending order.
+    active: &'a [u32],
 }
 
 impl<'a> RowsByExpert<'a> {
@@ -655,7 +672,12 @@ impl<'a> RowsByExpert<'a> {
             *next -= 1;
             list[*next as usize] = i as u32;
         }
-        Ok(RowsByExpert { starts, list })
+        let is_active = |&expert: &usize| starts[expert] < starts[expert + 1];
+        let active: &mut [u32] = bytemuck::cast_slice_mut(take(scratch, (0..n_expert).filter(is_active).count()));
+        for (active, expert) in active.iter_mut().zip((0..n_expert).filter(is_active)) {
+            *active = expert as u32;
+        }
+        Ok(RowsByExpert { starts, list, active })
     }
 
     fn of(&self, expert: usize) -> &'a [u32] {
