@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::context::{ContextParams, MediaRows};
-use engine::model::{MediaUse, Model};
+use engine::model::{MediaUse, Medium, Model};
 use llama::parts::{MediaProjector, SoundError};
 use tracing::warn;
 
@@ -110,19 +110,9 @@ fn projector_in(directory: &Path) -> Option<PathBuf> {
     found.pop()
 }
 
-/// Medium of a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Medium {
-    Image,
-    Audio,
-}
-
 /// Reads and encodes an image or audio file.
 pub fn rows(projector: &mut MediaProjector, medium: Medium, path: &Path) -> Outcome<Arc<MediaRows>> {
     let bytes = input::bytes(path)?;
-    let rows = match medium {
-        Medium::Image => projector.image(&bytes),
-        Medium::Audio => projector.audio(&bytes),
-    };
+    let rows = projector.rows(medium, &bytes);
     rows.map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))
 }

@@ -1,7 +1,7 @@
 //! Audio on the command line: `llama run --audio` and `llama encode`.
 
 use engine::gguf::logits::Logits;
-use tests::images::{N_EMBD, projector_of};
+use tests::images::{IMAGE_ROWS, IMAGE_SIDE, N_EMBD, bitmap, projector_of, projector_of_both};
 use tests::speech::wav;
 
 use crate::common::{Ended, Home, ended};
@@ -61,6 +61,32 @@ fn audio_is_part_of_the_prompt() {
     let voxtral = projector(&home, "voxtral", N_EMBD);
     let wrong = asked(&voxtral, "--audio", &one);
     assert!(wrong.err.contains("no token \"[BEGIN_AUDIO]\""), "{}", wrong.err);
+}
+
+#[test]
+fn encoder_follows_from_the_file() {
+    let home = Home::new();
+    let mmproj = file(
+        &home,
+        "mmproj.gguf",
+        &projector_of_both("idefics3", "ultravox", "ultravox", N_EMBD),
+    );
+    let (image, sound) = (file(&home, "1.bmp", &bitmap(IMAGE_SIDE, 0)), tone(&home, "1.wav", 40));
+    let rows = home.path("rows");
+    for (medium, n_rows) in [(&image, IMAGE_ROWS), (&sound, 7)] {
+        let out = rows.to_str().unwrap();
+        let ran = run(&home, &["encode", medium, "--mmproj", &mmproj, "-o", out, "-ngl", "0"]);
+        assert!(
+            ran.out.contains(&format!("{n_rows} rows of {N_EMBD} values")),
+            "{}{}",
+            ran.out,
+            ran.err
+        );
+    }
+    let inspected = run(&home, &["inspect", &mmproj]).out;
+    for line in ["encoder       idefics3", "encoder       ultravox", "image  ", "audio  "] {
+        assert!(inspected.contains(line), "{inspected}");
+    }
 }
 
 #[test]

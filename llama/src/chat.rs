@@ -152,7 +152,9 @@ impl Chat {
         if !files.is_empty() {
             let mut projector = self.model.projector()?;
             for file in files {
-                rows.push(projector.rows(file.as_ref())?);
+                let file = file.as_ref();
+                let medium = projector.medium_of(file);
+                rows.push(projector.rows(medium, file)?);
             }
         }
         self.media.retain(&self.messages);

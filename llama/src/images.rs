@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use engine::context::{
     Batch, ContextError, ContextParams, ImageSizes, MEDIA_TOKENS, MediaEncoder, MediaError, MediaRows, Pixels, SeqSet,
 };
-use engine::model::{LoadParams, MediaUse, Model, ModelError, TextPart};
+use engine::model::{LoadParams, MediaUse, Medium, Model, ModelError, Registered, TextPart};
 use engine::sample::Token;
 use engine::vocab::Vocab;
 use media::image::{RgbImage, decode, size};
@@ -22,6 +22,9 @@ pub const IMAGE_MARK: char = '\u{fdef}';
 
 /// Name of an image in the text of a prompt.
 const SHOWN: &str = "[image]";
+
+/// Texts around a medium without an encoder.
+static NO_TEXTS: [String; 2] = [String::new(), String::new()];
 
 /// Maximum size in bytes of the recent rows that a projector caches.
 const CACHE_BYTES: usize = 64 << 20;
@@ -114,7 +117,7 @@ impl Projector {
         context: &ContextParams,
         language: &Model,
     ) -> Result<Projector, ImageError> {
-        let (model, around) = model_and_texts(path, load, language)?;
+        let (model, around) = model_and_texts(path, load, language, Some(Medium::Image))?;
         Ok(Projector::new(MediaEncoder::new(model, context)?, around))
     }
 
@@ -217,26 +220,38 @@ impl ImageLayout {
         rendered: Rendered,
         images: &[Arc<MediaRows>],
     ) -> Prompt {
-        tokenize(&self.around, SHOWN, vocab, template, rendered, images)
+        tokenize(&|_| Some((&self.around, SHOWN)), vocab, template, rendered, images)
+    }
+
+    /// Returns the texts around an image.
+    pub(crate) fn texts_around(&self) -> TextsAround<'_> {
+        (&self.around, SHOWN)
     }
 }
 
-/// Loads the model of a projector file and checks that it belongs to a language model. Also returns the texts before and
-/// after the rows of a medium.
+/// Texts before and after the rows of a medium, and the name of the medium in the text of a prompt.
+pub(crate) type TextsAround<'a> = (&'a [String; 2], &'static str);
+
+/// Loads an encoder of a projector file, by default the first one, and checks that it belongs to a language model. Also
+/// returns the texts before and after the rows of a medium.
 pub(crate) fn model_and_texts(
     path: &Path,
     load: &LoadParams,
     language: &Model,
+    medium: Option<Medium>,
 ) -> Result<(Arc<Model>, [String; 2]), ImageError> {
     let arch = language.arch();
     if arch.media_use == MediaUse::None {
         return Err(ContextError::NoMedia { arch: arch.name }.into());
     }
     // An encoder that the caller declares replaces the encoder of the file.
-    let declared = load.archs.iter().find(|r| r.arch.media.is_some());
+    let reads = |of: Medium| medium.is_none_or(|medium| medium == of);
+    let is_encoder = |r: &&Registered| r.arch.media.is_some_and(|media| reads(media.medium));
+    let declared = load.archs.iter().find(is_encoder);
     let load = LoadParams {
         arch: declared.map(|r| r.arch.name.to_owned()),
         read_arch: None,
+        medium,
         mtp: false,
         overrides: Vec::new(),
         on_vocab: None,
@@ -265,33 +280,36 @@ pub(crate) fn model_and_texts(
     Ok((model, around))
 }
 
-/// Tokenizes a prompt. Each [`IMAGE_MARK`] becomes the rows of the next medium, with the texts around it; `name` stands for
-/// the medium in the text of the prompt.
-pub(crate) fn tokenize(
-    around: &[String; 2],
-    name: &str,
+/// Tokenizes a prompt. Each [`IMAGE_MARK`] becomes the rows of the next medium, with the texts that `around` returns for
+/// the rows.
+pub(crate) fn tokenize<'a>(
+    around: &dyn Fn(&MediaRows) -> Option<TextsAround<'a>>,
     vocab: &Vocab,
     template: Option<&PromptTemplate>,
     rendered: Rendered,
-    images: &[Arc<MediaRows>],
+    media: &[Arc<MediaRows>],
 ) -> Prompt {
-    let [before, after] = around;
-    let place = format!("{before}{IMAGE_MARK}{after}");
     let (text, mark) = rendered.into_parts();
-    let text = text.replace(IMAGE_MARK, &place);
-    let mut add_special = template.is_none_or(|template| template.adds_special(&text));
-    let (mut tokens, mut images) = (Vec::new(), images.iter());
+    let (mut prompt, mut shown) = (String::with_capacity(text.len()), String::with_capacity(text.len()));
     for (i, piece) in text.split(IMAGE_MARK).enumerate() {
+        if i > 0 {
+            let texts = media.get(i - 1).and_then(|rows| around(rows));
+            let ([before, after], name) = texts.unwrap_or((&NO_TEXTS, SHOWN));
+            prompt.push_str(before);
+            prompt.push(IMAGE_MARK);
+            prompt.push_str(after);
+            shown.extend([before, name, after]);
+        }
+        prompt += piece;
+        shown += piece;
+    }
+    let mut add_special = template.is_none_or(|template| template.adds_special(&prompt));
+    let (mut tokens, mut media) = (Vec::new(), media.iter());
+    for (i, piece) in prompt.split(IMAGE_MARK).enumerate() {
         if i > 0
-            && let Some(image) = images.next()
+            && let Some(rows) = media.next()
         {
-            let mut from = 0;
-            for (row, text) in image.texts() {
-                tokens.extend_from_slice(image.tokens().get(from..*row).unwrap_or_default());
-                tokens.extend(vocab.tokenize(text, false, true));
-                from = *row;
-            }
-            tokens.extend_from_slice(image.tokens().get(from..).unwrap_or_default());
+            push_rows(&mut tokens, rows, vocab);
         }
         tokens.extend(match mark {
             Some(mark) => vocab.tokenize_marked(piece, add_special, mark),
@@ -299,12 +317,22 @@ pub(crate) fn tokenize(
         });
         add_special = false;
     }
-    let shown = text.replace(IMAGE_MARK, name);
     let text = match mark {
         Some(mark) => shown.replace(mark, ""),
         None => shown,
     };
     Prompt { text, tokens }
+}
+
+/// Adds the tokens that stand for rows, and those of the texts between the rows.
+fn push_rows(tokens: &mut Vec<Token>, rows: &MediaRows, vocab: &Vocab) {
+    let mut from = 0;
+    for (row, text) in rows.texts() {
+        tokens.extend_from_slice(rows.tokens().get(from..*row).unwrap_or_default());
+        tokens.extend(vocab.tokenize(text, false, true));
+        from = *row;
+    }
+    tokens.extend_from_slice(rows.tokens().get(from..).unwrap_or_default());
 }
 
 /// Returns the rows of an image file in memory.

@@ -65,6 +65,7 @@ mod load;
 mod model;
 mod options;
 pub mod parts;
+mod projectors;
 mod response;
 mod sampling;
 mod saved;

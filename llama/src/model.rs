@@ -9,8 +9,8 @@ use engine::context::{Context, ContextParams};
 use engine::sample::Recommended;
 use engine::vocab::Vocab;
 
+use crate::projectors::MediaProjector;
 use crate::session::fitting_context;
-use crate::sounds::MediaProjector;
 use crate::{Error, Result};
 
 /// Minimum size to which the default context is reduced if memory is insufficient.

@@ -9,7 +9,7 @@ use engine::model::{DeviceLayers, LoadParams};
 use kernels::GgmlType;
 
 use crate::model::{Adapters, Model};
-use crate::sounds::MediaProjector;
+use crate::projectors::MediaProjector;
 use crate::{Result, load};
 
 /// Default size of a context in tokens.

@@ -34,11 +34,10 @@ pub use crate::images::{
     push_with_images, without_marks,
 };
 pub use crate::load::{load_model, load_or_use_cpu, usable_gpus};
+pub use crate::projectors::{MediaLayout, MediaProjector, encode_medium};
 pub use crate::sampling::sampler_chain;
 pub use crate::saved::{load_messages, save_messages};
 pub use crate::session::{Generation, GenerationParams, Session, fitting_context};
-pub use crate::sounds::{
-    AudioLayout, AudioProjector, MediaLayout, MediaProjector, SoundError, encode_audio, encode_medium,
-};
+pub use crate::sounds::{AudioLayout, AudioProjector, SoundError, encode_audio};
 pub use crate::template::{Prompt, PromptTemplate, Rendered};
 pub use crate::transcribe::{Phrase, SPEECH_RATE, TranscribeError, TranscribeOptions, Transcriber, Transcription};

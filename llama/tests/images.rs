@@ -8,7 +8,7 @@ use engine::sample::SamplerParams;
 use llama::parts::{ARCHITECTURES, GenerationParams, Session};
 use llama::{Error, Message, engine};
 
-use tests::images::{AROUND_IMAGE, bitmap, projector, projector_of, vision_model};
+use tests::images::{AROUND_IMAGE, bitmap, projector, projector_of, projector_of_both, vision_model};
 
 use crate::common::{TEMPLATE, TinyModel};
 
@@ -174,14 +174,40 @@ fn chat_answers_questions_about_images() {
 fn chat_answers_questions_about_audio() {
     let tiny = TinyModel::new(Some(TEMPLATE));
     let model = with_projector(&tiny, projector_of("ultravox", N_EMBD));
-    let tone = |period: usize| {
-        let samples: Vec<i16> = (0..4000).map(|i| (i % period * 500) as i16).collect();
-        tests::speech::wav(&samples, 8000)
-    };
     let ask = |period| chat(&model).ask_with("what", &[tone(period)]).unwrap().text().unwrap();
     assert!(ask(40) == ask(40) && ask(40) != ask(23));
     let damaged = chat(&model).ask_with("what", &[b"no audio"]).unwrap_err();
     assert!(damaged.to_string().contains("WAV, MP3, FLAC, OGG Vorbis"), "{damaged}");
+}
+
+/// Returns half a second of a tone as a WAV file.
+fn tone(period: usize) -> Vec<u8> {
+    let samples: Vec<i16> = (0..4000).map(|i| (i % period * 500) as i16).collect();
+    tests::speech::wav(&samples, 8000)
+}
+
+#[test]
+fn projector_of_both_media_answers_like_each_encoder() {
+    let tiny = TinyModel::of_bytes(&vision_model(Some(TEMPLATE), &AROUND_IMAGE));
+    let ask = |projector: Vec<u8>, files: &[Vec<u8>]| {
+        let model = with_projector(&tiny, projector);
+        chat(&model).ask_with("what", files).unwrap().text().unwrap()
+    };
+    let both = || projector_of_both("idefics3", "ultravox", "ultravox", N_EMBD);
+    let (image, sound) = (bitmap(112, 0), tone(40));
+    let of_image = ask(projector(N_EMBD), std::slice::from_ref(&image));
+    let of_sound = ask(projector_of("ultravox", N_EMBD), std::slice::from_ref(&sound));
+    assert_eq!(ask(both(), std::slice::from_ref(&image)), of_image);
+    assert_eq!(ask(both(), std::slice::from_ref(&sound)), of_sound);
+    let together = ask(both(), &[image.clone(), sound.clone()]);
+    assert_ne!(together, ask(both(), &[sound.clone(), image.clone()]));
+    assert_ne!(together, ask(both(), &[image.clone(), tone(23)]));
+    // Without the unknown encoder, the other one is still used.
+    let unknown = || projector_of_both("idefics3", "ultravox", "other", N_EMBD);
+    assert_eq!(ask(unknown(), &[image]), of_image);
+    let model = with_projector(&tiny, unknown());
+    let error = chat(&model).ask_with("what", &[sound]).unwrap_err().to_string();
+    assert!(error.contains("PNG, JPEG"), "{error}");
 }
 
 #[test]

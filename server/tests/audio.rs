@@ -78,6 +78,28 @@ fn all_apis_give_the_answer_of_a_session() {
     );
 }
 
+#[test]
+fn images_and_audio_are_parts_of_one_message() {
+    let server = Server::with(Options::with_images_and_audio());
+    let image = STANDARD.encode(bitmap(IMAGE_SIDE, 0));
+    let url = format!("data:image/bmp;base64,{image}");
+    let image_part = json!({"type": "image_url", "image_url": {"url": url}});
+    let body = chat(&[image_part, part(&data(40))], "what");
+    let answer = server.ask(CHAT, &body);
+    let counted = server.ask("/v1/chat/completions/input_tokens", &body);
+    assert_eq!(answer["usage"]["prompt_tokens"], counted["input_tokens"]);
+    // Ollama's list has no types.
+    let message = json!({"role": "user", "content": "what", "images": [image, data(40)]});
+    let options = json!({"num_predict": 8, "ignore_eos": true});
+    let body = json!({"messages": [message], "stream": false, "options": options});
+    assert_eq!(server.ask("/api/chat", &body)["message"]["content"], content(&answer));
+    assert_eq!((counter(&server, ENCODED), counter(&server, CACHED)), (2, 2));
+    assert_eq!(
+        server.get("/props").json()["modalities"],
+        json!({"vision": true, "audio": true})
+    );
+}
+
 /// Prompts are counted from the headers of files.
 #[test]
 fn counted_tokens_are_those_of_the_prompt() {

@@ -109,6 +109,19 @@ impl Options {
         }
     }
 
+    /// Returns the options of a server whose model reads images and hears.
+    pub fn with_images_and_audio() -> Options {
+        Options {
+            projector: Some(images::projector_of_both(
+                "idefics3",
+                "ultravox",
+                "ultravox",
+                images::N_EMBD,
+            )),
+            ..Options::with_images()
+        }
+    }
+
     /// Returns the options of a server whose model hears.
     pub fn with_audio() -> Options {
         Options {

@@ -73,7 +73,8 @@ pub fn answer_of_session(options: &Options, file: &[u8], text: &str) -> String {
         media_rows: projector.n_rows(),
         ..ContextParams::default()
     };
-    let rows = projector.rows(file).unwrap();
+    let medium = projector.medium_of(file);
+    let rows = projector.rows(medium, file).unwrap();
     let template = PromptTemplate::new(TEMPLATE, model.vocab()).unwrap();
     let messages = [engine::chat::Message::user(format!("{IMAGE_MARK}{text}"))];
     let rendered = template

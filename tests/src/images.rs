@@ -1,7 +1,7 @@
 //! A tiny model that reads images: a language model, a projector with random weights, and test images.
 
 use engine::conformance::Draft;
-use engine::gguf::{Metadata, StringArray, Value};
+use engine::gguf::{GgufFile, GgufWriter, Metadata, StringArray, Value};
 
 use crate::text_model_with;
 
@@ -53,6 +53,34 @@ pub fn projector_of(encoder: &str, n_out: usize) -> Vec<u8> {
     widths.for_each(|(_, n)| *n = n_out as f64);
     let draft = Draft::of_sizes(arch, archs::ENCODERS, &sizes, |_| true).expect("valid sizes");
     draft.seeded(1).expect("a projector")
+}
+
+/// Returns a projector file with an encoder of images and an encoder of audio, with rows of `n_out` values. `named` is
+/// the name of the encoder of audio in the file.
+pub fn projector_of_both(images: &str, audio: &str, named: &str, n_out: usize) -> Vec<u8> {
+    let open = |encoder: &str| GgufFile::from_bytes(encoder, &projector_of(encoder, n_out)).expect("a file");
+    let (images_file, audio_file) = (open(images), open(audio));
+    let mut metadata = images_file.metadata().clone();
+    for (key, value) in audio_file
+        .metadata()
+        .iter()
+        .filter(|(key, _)| key.starts_with("clip.audio."))
+    {
+        metadata.insert(key, value.clone());
+    }
+    metadata.remove("clip.projector_type");
+    metadata.insert("clip.has_audio_encoder", true);
+    metadata.insert("clip.vision.projector_type", images);
+    metadata.insert("clip.audio.projector_type", named);
+    let mut writer = GgufWriter::with_metadata(metadata);
+    for file in [&images_file, &audio_file] {
+        for tensor in file.tensors() {
+            let data = file.tensor_data(tensor).to_vec();
+            let added = writer.add_tensor(tensor.name.clone(), tensor.ty, tensor.shape(), data);
+            added.expect("a tensor");
+        }
+    }
+    writer.to_bytes().expect("a file in memory")
 }
 
 /// Returns the colors of a test image, as 8-bit red, green, and blue values.

@@ -8,14 +8,13 @@ use clap::{Args, ValueEnum};
 use engine::builder::Pooling;
 use engine::context::{Context, ContextParams, DecodeError};
 use engine::finite::check_finite;
-use engine::model::Model;
+use engine::model::{Medium, Model};
 use llama::parts::{IMAGE_MARK, MAX_TEXTS, MediaPrompt, Rendered, decode_texts, default_pooling, n_fitting};
 
 use crate::args::values::{pooling_mode, positive, threads};
 use crate::args::{AdapterArgs, HubArgs, LoadArgs, PrecisionArgs, ProjectorArgs};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
-use crate::images::Medium;
 use crate::loading::warn_of_threads;
 use crate::naming::model_and_texts;
 use crate::{fetch, format, images, input, interrupt};

@@ -8,8 +8,9 @@ use clap::Args;
 use engine::context::ContextParams;
 use engine::finite::check_finite;
 use engine::gguf::logits::Logits;
-use engine::model::Model;
+use engine::model::{LoadParams, Medium, Model};
 use llama::parts::{ENCODERS, encode_medium};
+use media::Format;
 
 use crate::args::values::threads;
 use crate::args::{LoadArgs, PrecisionArgs};
@@ -51,7 +52,11 @@ pub fn run(args: &EncodeArgs) -> Outcome {
         ..defaults
     };
     let bytes = input::bytes(&args.file)?;
-    let load = args.load.params(args.precision.mode, None)?;
+    let is_image = Format::detect(&bytes).is_none_or(Format::is_image);
+    let load = LoadParams {
+        medium: Some(if is_image { Medium::Image } else { Medium::Audio }),
+        ..args.load.params(args.precision.mode, None)?
+    };
     let model = Arc::new(Model::load(&args.mmproj, ENCODERS, &load)?);
     let failed = |e: &dyn std::fmt::Display| Failure::new(format_args!("{}: {e}", args.file.display()));
     let rows = encode_medium(model, &params, &bytes).map_err(|e| failed(&e))?;

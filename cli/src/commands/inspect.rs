@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Array, Gguf, Metadata, Value};
-use engine::model::{LoadParams, projector_type};
+use engine::model::{LoadParams, projector_types};
 use serde::Serialize;
 use serde_json::{Map, json};
 
@@ -333,9 +333,11 @@ fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, whole_arrays: 
     if let Some(name) = report.name {
         writeln!(out, "name          {}", printable(name))?;
     }
-    if let Some(encoder) = projector_type(&header.metadata) {
+    for (_, encoder) in projector_types(&header.metadata) {
         writeln!(out, "encoder       {}", printable(encoder))?;
-        print_medium(out, header, Path::new(&report.file))?;
+    }
+    if !projector_types(&header.metadata).is_empty() {
+        print_media(out, header, Path::new(&report.file))?;
     }
     writeln!(out, "declaration   {}", describe(&report.declaration))?;
     if let Some(bytes) = report.contained_declaration_bytes {
@@ -357,17 +359,17 @@ fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, whole_arrays: 
     print_tensors(out, report)
 }
 
-/// Prints the sizes of the images or the audio of a projector and the number of their rows.
-fn print_medium(out: &mut dyn Write, header: &Gguf, file: &Path) -> Outcome {
-    let Ok(plan) = engine::model::plan(header, file, archs::ENCODERS, &LoadParams::default()) else {
-        return Ok(());
-    };
-    let width = plan.result_shape[0];
-    if let Some(text) = projector::image_sizes(&plan) {
-        writeln!(out, "image         {text} of {width} values")?;
-    }
-    if let Some(text) = projector::audio_lengths(&plan) {
-        writeln!(out, "audio         {text} of {width} values")?;
+/// Prints the sizes of the images and of the audio of a projector, and the numbers of their rows.
+fn print_media(out: &mut dyn Write, header: &Gguf, file: &Path) -> Outcome {
+    let plans = projector::encoder_plans(header, file, &LoadParams::default());
+    for plan in plans.unwrap_or_default() {
+        let width = plan.result_shape[0];
+        if let Some(text) = projector::image_sizes(&plan) {
+            writeln!(out, "image         {text} of {width} values")?;
+        }
+        if let Some(text) = projector::audio_lengths(&plan) {
+            writeln!(out, "audio         {text} of {width} values")?;
+        }
     }
     Ok(())
 }

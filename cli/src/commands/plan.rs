@@ -99,8 +99,8 @@ impl PlanSet<'_> {
     /// Returns the memory budget of each device and the host: weights, KV cache, states and intermediate results.
     /// Devices with unknown memory are omitted.
     pub fn budgets(&self, devices: &[Arc<dyn Device>]) -> Vec<MemoryBudget> {
-        let projector = self.projector.map(|projector| &projector.plan);
-        let plans: Vec<&LoadPlan> = std::iter::once(self.model).chain(projector).collect();
+        let encoders = self.projector.iter().flat_map(|projector| &projector.plans);
+        let plans: Vec<&LoadPlan> = std::iter::once(self.model).chain(encoders).collect();
         budgets(&plans, devices)
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use engine::builder::ImageSize;
 use engine::gguf::Gguf;
-use engine::model::{self, LoadParams, LoadPlan, MediaUse};
+use engine::model::{self, LoadParams, LoadPlan, MediaUse, ModelError, projector_types};
 use serde::Serialize;
 
 use crate::args::PlanArgs;
@@ -15,14 +15,16 @@ use crate::{format, images};
 /// Plan of a projector.
 pub struct ProjectorPlan {
     path: PathBuf,
-    pub plan: LoadPlan,
+    /// Plan of each encoder.
+    pub plans: Vec<LoadPlan>,
 }
 
 /// Summary of a projector, printed as text or JSON.
 #[derive(Serialize)]
 pub struct ProjectorSummary {
     file: String,
-    encoder: &'static str,
+    /// Names of the encoders.
+    encoder: String,
     weight_bytes: usize,
     /// Size of intermediate results of the largest image or of a chunk of audio, in bytes.
     compute_bytes: usize,
@@ -53,9 +55,9 @@ impl ProjectorPlan {
         };
         let planned = Gguf::open_header(&path)
             .map_err(Into::into)
-            .and_then(|header| model::plan(&header, &path, archs::ENCODERS, params));
+            .and_then(|header| encoder_plans(&header, &path, params));
         match planned {
-            Ok(plan) => Ok(Some(ProjectorPlan { path, plan })),
+            Ok(plans) => Ok(Some(ProjectorPlan { path, plans })),
             Err(error) if args.mmproj.is_some() => Err(error.into()),
             Err(_) => Ok(None),
         }
@@ -63,14 +65,23 @@ impl ProjectorPlan {
 
     /// Returns the summary of the projector.
     pub fn summary(&self) -> ProjectorSummary {
-        let total = |memory: &[(String, usize)]| memory.iter().fold(0, |sum: usize, (_, n)| sum.saturating_add(*n));
+        let bytes = |memory: fn(&LoadPlan) -> &[(String, usize)]| {
+            let all = self.plans.iter().flat_map(memory);
+            all.fold(0, |sum: usize, (_, n)| sum.saturating_add(*n))
+        };
+        let names: Vec<&str> = self.plans.iter().map(|plan| plan.arch.name).collect();
+        let media = self
+            .plans
+            .iter()
+            .filter_map(|plan| image_sizes(plan).or_else(|| audio_lengths(plan)));
+        let media: Vec<String> = media.collect();
         ProjectorSummary {
             file: self.path.display().to_string(),
-            encoder: self.plan.arch.name,
-            weight_bytes: total(&self.plan.summary.bytes),
-            compute_bytes: total(&self.plan.compute_bytes),
-            rows: max_rows(&self.plan),
-            media: image_sizes(&self.plan).or_else(|| audio_lengths(&self.plan)),
+            encoder: names.join(", "),
+            weight_bytes: bytes(|plan| &plan.summary.bytes),
+            compute_bytes: bytes(|plan| &plan.compute_bytes),
+            rows: self.plans.iter().map(max_rows).max().unwrap_or(0),
+            media: (!media.is_empty()).then(|| media.join("; ")),
         }
     }
 }
@@ -85,6 +96,33 @@ impl ProjectorSummary {
             writeln!(out, "  {media}")?;
         }
         Ok(())
+    }
+}
+
+/// Plans the encoders of a projector file. Encoders of a file with several that are not supported are omitted, unless
+/// none is supported.
+///
+/// # Errors
+/// [`ModelError`] if the file cannot be loaded.
+pub fn encoder_plans(header: &Gguf, path: &Path, params: &LoadParams) -> Result<Vec<LoadPlan>, ModelError> {
+    let types = projector_types(&header.metadata);
+    if types.len() < 2 {
+        return Ok(vec![model::plan(header, path, archs::ENCODERS, params)?]);
+    }
+    let (mut plans, mut unsupported) = (Vec::new(), None);
+    for (medium, _) in types {
+        let params = LoadParams {
+            medium,
+            ..params.clone()
+        };
+        match model::plan(header, path, archs::ENCODERS, &params) {
+            Err(error @ ModelError::UnknownEncoder { .. }) => unsupported = Some(error),
+            planned => plans.push(planned?),
+        }
+    }
+    match unsupported {
+        Some(error) if plans.is_empty() => Err(error),
+        _ => Ok(plans),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::builder::AudioRules;
-use crate::model::Model;
+use crate::model::{Medium, Model};
 
 use super::batch::{AxisPosition, BatchToken};
 use super::encoder_graph::EncoderGraph;
@@ -145,7 +145,7 @@ impl AudioEncoder {
             return Err(AudioError::TooShort { n_samples, least });
         }
         let id = self.id_of(n_samples, spectrogram);
-        Ok(Arc::new(MediaRows::new(id, self.width, rows)))
+        Ok(Arc::new(MediaRows::new(id, self.width, rows).of(Medium::Audio)))
     }
 
     /// Appends the rows of a chunk of `n` positions.

@@ -2,6 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
+use crate::model::Medium;
 use crate::vocab::Token;
 
 /// First of the ids that stand for media rows in lists of tokens. Vocabularies are smaller.
@@ -11,6 +12,7 @@ pub const MEDIA_TOKENS: Token = 1 << 31;
 #[derive(Clone, PartialEq, Debug)]
 pub struct MediaRows {
     id: u128,
+    medium: Medium,
     width: usize,
     /// `[width, n]`
     rows: Vec<f32>,
@@ -29,12 +31,23 @@ impl MediaRows {
         let tokens = (0..n).map(|row| stand_in(id, row)).collect();
         MediaRows {
             id,
+            medium: Medium::Image,
             width,
             rows,
             tokens,
             grid: None,
             texts: Vec::new(),
         }
+    }
+
+    /// Sets the medium, which is an image by default.
+    pub fn of(self, medium: Medium) -> MediaRows {
+        MediaRows { medium, ..self }
+    }
+
+    /// Returns the medium.
+    pub fn medium(&self) -> Medium {
+        self.medium
     }
 
     /// Adds texts between the rows, each with the number of rows before it, in ascending order.

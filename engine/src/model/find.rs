@@ -4,9 +4,10 @@ use std::path::Path;
 
 use crate::gguf::Metadata;
 
+use super::media::projector_of;
 use super::nearest::nearest_names;
 use super::params::{FindArch, LoadParams, WantedArch};
-use super::{Architecture, ENCODER_ARCH, ModelError, Registered, projector_type};
+use super::{Architecture, ENCODER_ARCH, ModelError, Registered};
 
 /// Returns the architecture to load and the key prefix of the file.
 pub(super) fn load_arch(
@@ -16,7 +17,7 @@ pub(super) fn load_arch(
     params: &LoadParams,
 ) -> Result<(&'static Architecture, String), ModelError> {
     let file_arch: String = metadata.require("general.architecture").map_err(|e| e.in_file(path))?;
-    let encoder = projector_type(metadata).filter(|_| file_arch == ENCODER_ARCH);
+    let encoder = projector_of(metadata, params.medium).filter(|_| file_arch == ENCODER_ARCH);
     let name = params.arch.as_deref().or(encoder).unwrap_or(&file_arch);
     let is_encoder = encoder.is_some();
     // An encoder may have the name of an architecture.

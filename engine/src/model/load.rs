@@ -21,7 +21,10 @@ use super::lock::LockedMemory;
 use super::params::LoadParams;
 use super::placement::{Placement, PlacementNeeds, PlacementSummary, RowPart};
 use super::upload::{check_types, check_values, upload};
-use super::{Architecture, Base, Fingerprint, HparamReader, MediaUse, ModelError, Registered, TableRow, TensorTable};
+use super::{
+    Architecture, Base, Fingerprint, HparamReader, MediaUse, Medium, ModelError, Registered, TableRow, TensorTable,
+    projector_types,
+};
 
 /// Loaded model, shareable by any number of [contexts](crate::context::Context).
 pub struct Model {
@@ -524,6 +527,10 @@ fn declare(
         reader.check_sections(base.head_dim());
     }
     table.ignore_layers(base.n_layer_loaded()..base.n_layer_file());
+    let own = arch.media.map(|media| media.medium);
+    let is_other = |medium: &Medium| own.is_some_and(|own| own != *medium);
+    let mut media = projector_types(metadata).into_iter().filter_map(|(medium, _)| medium);
+    table.ignore_medium(media.find(is_other));
     // After errors, the reader returns placeholder values, from which tensors cannot be declared.
     let graph = if reader.failed() {
         None

@@ -1,4 +1,6 @@
-//! Static description of media in architectures.
+//! Static description of media in architectures, and the encoders that a file names.
+
+use crate::gguf::{Metadata, Value};
 
 /// Part of a declaration that only encoders have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,17 +51,45 @@ impl Medium {
             Medium::Audio => "clip.audio",
         }
     }
+
+    /// Returns true for tensors of an encoder of this medium.
+    pub(crate) fn has_tensor(self, name: &str) -> bool {
+        let of_audio = name.starts_with("a.") || name.starts_with("mm.a.");
+        match self {
+            Medium::Image => !of_audio && (name.starts_with("v.") || name.starts_with("mm.")),
+            Medium::Audio => of_audio,
+        }
+    }
 }
 
-/// Metadata keys with the name of an encoder, in order of precedence.
-const NAME_KEYS: [&str; 3] = [
-    "clip.projector_type",
-    "clip.vision.projector_type",
-    "clip.audio.projector_type",
+/// Metadata keys with the names of encoders.
+const NAME_KEY: &str = "clip.projector_type";
+const NAME_KEYS: [(Medium, &str); 2] = [
+    (Medium::Image, "clip.vision.projector_type"),
+    (Medium::Audio, "clip.audio.projector_type"),
 ];
 
-/// Returns the name of the encoder in a file, if any.
-pub fn projector_type(metadata: &crate::gguf::Metadata) -> Option<&str> {
-    let text = |key: &&str| metadata.get(key).and_then(crate::gguf::Value::as_str);
-    NAME_KEYS.iter().find_map(text)
+/// Returns the media and names of the encoders in a file, the one of images first. The medium of a single encoder may
+/// be unknown.
+pub fn projector_types(metadata: &Metadata) -> Vec<(Option<Medium>, &str)> {
+    let text = |key: &str| metadata.get(key).and_then(Value::as_str);
+    match text(NAME_KEY) {
+        Some(name) => vec![(None, name)],
+        None => {
+            let of_medium = |&(medium, key): &(Medium, &'static str)| Some((Some(medium), text(key)?));
+            NAME_KEYS.iter().filter_map(of_medium).collect()
+        }
+    }
+}
+
+/// Returns the name of the first encoder in a file, if any.
+pub fn projector_type(metadata: &Metadata) -> Option<&str> {
+    projector_types(metadata).first().map(|(_, name)| *name)
+}
+
+/// Returns the name of the encoder of a medium if a file has several, and of the first encoder otherwise.
+pub(super) fn projector_of(metadata: &Metadata, medium: Option<Medium>) -> Option<&str> {
+    let types = projector_types(metadata);
+    let of_medium = types.iter().find(|(of, _)| of.is_some() && *of == medium);
+    of_medium.or(types.first()).map(|(_, name)| *name)
 }

@@ -7,7 +7,7 @@ use crate::gguf::{Metadata, Value};
 use crate::vocab::Vocab;
 
 use super::placement::PlacementParams;
-use super::{ModelError, Registered};
+use super::{Medium, ModelError, Registered};
 
 /// Progress callback: receives the loaded fraction from 0 to 1 and returns false to cancel.
 pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
@@ -46,6 +46,8 @@ pub struct LoadParams {
     pub read_arch: Option<FindArch>,
     /// Finds architectures that are not registered.
     pub find_arch: Option<FindArch>,
+    /// Medium of the encoder to load from a file with several encoders; `None` loads the first one.
+    pub medium: Option<Medium>,
     /// Placement of the weights on devices.
     pub placement: PlacementParams,
     /// Map the file and use its pages where a device can read the weights unchanged. If false, all weights
@@ -73,6 +75,7 @@ impl Default for LoadParams {
             archs: Vec::new(),
             read_arch: None,
             find_arch: None,
+            medium: None,
             placement: PlacementParams::default(),
             mmap: true,
             mlock: false,

@@ -11,7 +11,7 @@ use crate::graph::{Layout, dense_bytes};
 
 use crate::builder::{Embed, Experts, Linear, Norm, PerHead, Vector, WeightId};
 
-use super::bounds;
+use super::{Medium, bounds};
 
 /// Op that reads a tensor, which determines its possible placements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,6 +189,8 @@ pub struct TensorTable<'a> {
     used: HashSet<usize>,
     ignored: Vec<&'static str>,
     ignored_layers: Range<usize>,
+    /// Medium of another encoder in the file, whose tensors are ignored.
+    ignored_medium: Option<Medium>,
     prefix: String,
     layer: Option<u32>,
     /// Fused tensors of the current layer: index in the file, and number of rows already assigned to
@@ -219,6 +221,7 @@ impl<'a> TensorTable<'a> {
             used: HashSet::new(),
             ignored: Vec::new(),
             ignored_layers: 0..0,
+            ignored_medium: None,
             prefix: String::new(),
             layer: None,
             fused: Vec::new(),
@@ -256,6 +259,11 @@ impl<'a> TensorTable<'a> {
     /// Ignores all tensors of these layers.
     pub fn ignore_layers(&mut self, layers: Range<usize>) {
         self.ignored_layers = layers;
+    }
+
+    /// Ignores the tensors of the encoder of another medium, if any.
+    pub(super) fn ignore_medium(&mut self, other: Option<Medium>) {
+        self.ignored_medium = other;
     }
 
     /// Returns the name under which the file has a tensor: `name`, or `other` if only that exists.
@@ -649,6 +657,9 @@ impl<'a> TensorTable<'a> {
     }
 
     fn is_ignored(&self, name: &str) -> bool {
+        if self.ignored_medium.is_some_and(|medium| medium.has_tensor(name)) {
+            return true;
+        }
         let bare = name.rsplit_once('.').map_or(name, |(bare, _)| bare);
         let layer = name
             .strip_prefix("blk.")

@@ -14,7 +14,7 @@ use serde_json::{Map, Value as Json};
 use tracing::warn;
 
 use super::conversation::Conversation;
-use super::media_files::{MediaFile, MediaFormat, plural_of};
+use super::media_files::{MediaFile, MediaFormat};
 use super::parser::OutputParser;
 use super::parts::ContentReader;
 use super::tools::{
@@ -175,7 +175,7 @@ impl ChatFormat {
 
     /// Returns true if the model reads this medium in prompts.
     pub fn reads(&self, medium: Medium) -> bool {
-        self.media().is_some_and(|format| format.layout.medium() == medium)
+        self.media().is_some_and(|format| format.layout.reads(medium))
     }
 
     /// Returns the problem of the template with tools, if general instructions replace its own format.
@@ -470,7 +470,7 @@ impl ChatFormat {
 
 /// Checks that the chat template has kept all media.
 fn check_marks(text: &str, n_media: usize, format: &MediaFormat) -> ApiResult<()> {
-    let media = plural_of(format.layout.medium());
+    let media = format.layout.media();
     match text.matches(IMAGE_MARK).count() {
         n if n == n_media => Ok(()),
         n => Err(ApiError::field(

@@ -48,6 +48,8 @@ pub struct DataRules<'a> {
 pub struct MediaFile {
     /// The encoded file.
     pub bytes: Arc<[u8]>,
+    /// Medium of the file.
+    pub medium: Medium,
     /// SHA-256 of the file.
     pub digest: [u8; 32],
     /// Rows of the medium; `None` until the file is encoded.
@@ -72,12 +74,12 @@ impl MediaFile {
         title: &str,
         memory: Arc<Charge>,
     ) -> Result<MediaFile, String> {
-        let n_rows = format
-            .layout
-            .n_rows(&bytes, &format.limits)
-            .map_err(|e| e.to_string())?;
-        let texts = format.layout.texts(&bytes, &format.limits).map_err(|e| e.to_string())?;
+        let (layout, limits) = (&format.layout, &format.limits);
+        let medium = layout.medium_of(&bytes);
+        let n_rows = layout.n_rows(medium, &bytes, limits).map_err(|e| e.to_string())?;
+        let texts = layout.texts(medium, &bytes, limits).map_err(|e| e.to_string())?;
         Ok(MediaFile {
+            medium,
             texts,
             digest: Sha256::digest(&bytes).into(),
             bytes: bytes.into(),
@@ -99,7 +101,7 @@ impl MediaFile {
         let (half, _) = self.digest.as_chunks::<16>();
         let rows = || {
             let rows = MediaRows::new(u128::from_le_bytes(half[0]), 1, vec![0.0; self.n_rows]);
-            Arc::new(rows.with_texts(self.texts.clone()))
+            Arc::new(rows.of(self.medium).with_texts(self.texts.clone()))
         };
         self.rows.get_or_insert_with(rows);
     }

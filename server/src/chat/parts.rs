@@ -109,7 +109,10 @@ impl ContentReader {
         if list.is_empty() {
             return Ok(String::new());
         }
-        let medium = self.medium().unwrap_or(Medium::Image);
+        let medium = match self.reads(Medium::Audio) && !self.reads(Medium::Image) {
+            true => Medium::Audio,
+            false => Medium::Image,
+        };
         if self.notes(medium) {
             self.warn("images");
             return Ok(format!("\n{}", note("image", &Map::new())));
@@ -125,16 +128,16 @@ impl ContentReader {
         self.format.is_some()
     }
 
-    /// Returns the medium that the model reads.
-    fn medium(&self) -> Option<Medium> {
-        self.format.as_ref().map(|format| format.layout.medium())
+    /// Returns true if the model reads a medium.
+    fn reads(&self, medium: Medium) -> bool {
+        self.format.as_ref().is_some_and(|format| format.layout.reads(medium))
     }
 
     /// Returns true if files of a medium become notes in the current message.
     fn notes(&self, medium: Medium) -> bool {
         match self.media_in {
             MediaIn::User => false,
-            MediaIn::Tool => self.medium() != Some(medium),
+            MediaIn::Tool => !self.reads(medium),
             MediaIn::Assistant => true,
         }
     }
@@ -156,7 +159,6 @@ impl ContentReader {
         };
         let (number, name) = (self.files.len() + 1, name_of(medium));
         let title = format!("{name} {number} of the request");
-        let read = format.layout.medium();
         let max = format.limits.bytes;
         let rules = DataRules {
             limit: FileLimit {
@@ -167,9 +169,9 @@ impl ContentReader {
             sources: &format.sources,
         };
         let bytes = match number <= MAX_MEDIA {
-            true if read != medium => Err(format!(
+            true if !format.layout.reads(medium) => Err(format!(
                 "the projector of this model encodes {}, not {}",
-                plural_of(read),
+                format.layout.media(),
                 plural_of(medium)
             )
             .into()),

@@ -17,6 +17,7 @@ mod session;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
+use engine::model::Medium;
 use engine::sample::{ParamDef, Recommended};
 use llama::Finish;
 use tracing::{Level, debug};
@@ -28,8 +29,6 @@ use answer::{print_piece, report, speak};
 use args::RunArgs;
 use conversation::Conversation;
 use session::Session;
-
-use crate::images::Medium;
 
 /// Answers the prompt, or runs a chat.
 pub fn run(args: &RunArgs) -> Outcome {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use engine::chat::{Budget, ReasoningTags};
 use engine::context::{Context, ContextParams, MediaRows};
-use engine::model::Model;
+use engine::model::{Medium, Model};
 use engine::sample::{SamplerParams, Token};
 use engine::speculate::{DraftController, Drafted, Speculator};
 use engine::vocab::Vocab;
@@ -21,7 +21,6 @@ use crate::args::{LoadArgs, SpeculationArgs};
 use crate::drafting::Source;
 use crate::failure::{Failure, Outcome};
 use crate::grammar::{Pending, Prepared, named_error};
-use crate::images::Medium;
 use crate::loading::{no_context, warn_of_threads};
 use crate::log::hint;
 use crate::{format, images, interrupt, progress};

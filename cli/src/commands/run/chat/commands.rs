@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use engine::model::Medium;
 use engine::sample::PARAMS;
 
 use super::{Chat, external, tell};
 use crate::commands::run::conversation::Conversation;
 use crate::commands::run::session::Session;
 use crate::failure::{Failure, Outcome};
-use crate::images::Medium;
 use crate::{dirs, format, input, terminal};
 
 pub struct ChatCommand {

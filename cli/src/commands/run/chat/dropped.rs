@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::images::Medium;
+use engine::model::Medium;
 
 /// Extensions of the files that are attached.
 const EXTENSIONS: [(&str, Medium); 10] = [
