@@ -7,7 +7,12 @@ use engine::context::Context;
 use tracing::warn;
 
 use crate::args::{AdapterArgs, ScaledFile};
+use crate::checkpoints;
 use crate::failure::{Failure, Outcome};
+
+/// Description of the file of `--lora`.
+const LORA_FILE: &str =
+    "the GGUF file of an adapter; `llama convert-lora` writes one from the directory of a PEFT adapter";
 
 impl AdapterArgs {
     /// Returns the adapter files, in the order of their ids in a context.
@@ -29,6 +34,7 @@ impl AdapterArgs {
         let model = context.model().clone();
         let mut loras = Vec::new();
         for file in self.lora.iter().chain(&self.lora_scaled) {
+            checkpoints::expect_file("--lora", &file.path, LORA_FILE)?;
             let adapter = LoraAdapter::load(&file.path, &model)?;
             if !adapter.ignored().is_empty() {
                 let (path, names) = (file.path.display(), adapter.ignored().join(", "));
@@ -38,7 +44,11 @@ impl AdapterArgs {
         }
         context.set_adapters(&loras)?;
 
-        let load = |file: &ScaledFile| ControlVector::load(&file.path, &model);
+        let load = |file: &ScaledFile| {
+            let expected = "the GGUF file of a control vector; `llama cvector` computes one";
+            checkpoints::expect_file("--control-vector", &file.path, expected)?;
+            Outcome::Ok(ControlVector::load(&file.path, &model)?)
+        };
         let files = || self.control_vector.iter().chain(&self.control_vector_scaled);
         if self.control_vector_layer_range.is_some() && files().next().is_none() {
             return Err(Failure::new("--control-vector-layer-range requires --control-vector"));

@@ -69,6 +69,17 @@ pub fn refuse(path: &Path) -> Outcome {
     )))
 }
 
+/// Refuses a directory as the GGUF file of an option. `expected` describes the file.
+pub fn expect_file(option: &str, path: &Path, expected: &str) -> Outcome {
+    if !path.is_dir() {
+        return Ok(());
+    }
+    Err(Failure::new(format_args!(
+        "{option}: {} is a directory; expected {expected}",
+        path.display()
+    )))
+}
+
 /// Returns the name of a model: of its directory, or of its file without the extension.
 pub fn name_of(path: &Path) -> Option<String> {
     let name = if path.is_dir() {

@@ -10,7 +10,10 @@ use tracing::warn;
 
 use crate::args::{HubArgs, LoadArgs, PrecisionArg, ProjectorArgs};
 use crate::failure::{Failure, Outcome};
-use crate::{declared, input};
+use crate::{checkpoints, declared, input};
+
+/// Description of the file of `--mmproj`.
+pub const PROJECTOR_FILE: &str = "the GGUF file of a projector (mmproj*.gguf)";
 
 /// Loads the projector of a language model, by default on the devices of the model: that of `--mmproj`, or the file
 /// `mmproj*.gguf` in the directory of the model. Returns `None` if neither exists, or if the file in the directory
@@ -43,7 +46,9 @@ pub fn projector(
         Ok(Ok(projector))
     };
     if let Some(given) = &args.mmproj {
-        let opened = open(&hub.projector_of(given)?)?.map_err(|e| Failure::new(format_args!("--mmproj: {e}")))?;
+        let path = hub.projector_of(given)?;
+        checkpoints::expect_file("--mmproj", &path, PROJECTOR_FILE)?;
+        let opened = open(&path)?.map_err(|e| Failure::new(format_args!("--mmproj: {e}")))?;
         return Ok(Some(opened));
     }
     let path = if args.no_mmproj || language.arch().media_use == MediaUse::None {

@@ -67,6 +67,11 @@ impl PlacementArgs {
 pub fn arch_params(arch: &str) -> Outcome<LoadParams> {
     let declared = match arch {
         file if declared::is_file(file) => Some(*declared::load(Path::new(file))?),
+        path if path.contains(std::path::MAIN_SEPARATOR) => {
+            return Err(Failure::new(format_args!(
+                "--arch {path}: expected the name of an architecture, or a declaration file (*.rs)"
+            )));
+        }
         _ => None,
     };
     Ok(LoadParams {

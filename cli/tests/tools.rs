@@ -51,7 +51,7 @@ fn inspect_prints_json() {
 #[test]
 fn inspect_rejects_other_files() {
     llama(&["inspect", "missing.gguf"]).fails_saying(&["missing.gguf"]);
-    llama(&["inspect", "."]).fails_saying(&["not a regular file"]);
+    llama(&["inspect", "."]).fails_saying(&["the directory has no config.json"]);
     llama(&["inspect", root().join("Cargo.toml").to_str().unwrap()]).fails_saying(&["Cargo.toml", "not a GGUF file"]);
 }
 

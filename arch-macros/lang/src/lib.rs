@@ -233,7 +233,10 @@ fn analyze_decl<T>(
         let mut fragments: Vec<String> = decl.fragments.iter().map(|f| f.file.clone()).collect();
         fragments.sort();
         fragments.dedup();
-        let arch = check::check(&decl, &mut errors)?;
+        let mut arch = check::check(&decl, &mut errors)?;
+        if library.inherits_checkpoints() {
+            arch.checkpoints.extend(check::inherited_checkpoints(&decl, &arch));
+        }
         lint::check(&arch, library, &mut errors);
         Some(model::Arch {
             ancestors,

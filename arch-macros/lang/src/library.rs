@@ -31,6 +31,12 @@ pub trait Library {
 
     /// Iterates over all files, fragments first because they declare most tensor names.
     fn files(&self) -> Box<dyn Iterator<Item = Source> + '_>;
+
+    /// Returns true if declarations inherit the `checkpoint` sections of their parents. Built-in ones do not: a class
+    /// belongs to one of them.
+    fn inherits_checkpoints(&self) -> bool {
+        false
+    }
 }
 
 /// An empty library, without parents and fragments.

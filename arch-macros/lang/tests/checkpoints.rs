@@ -312,3 +312,101 @@ fn layers_of_multi_token_prediction_have_names_of_their_own() {
         assert!(shown.iter().any(|fault| fault == expected), "{shown:?}");
     }
 }
+
+/// Library with one parent, whose children may inherit `checkpoint` sections.
+struct OneParent {
+    text: &'static str,
+    inherits: bool,
+}
+
+impl Library for OneParent {
+    fn find(&self, name: &str) -> Option<Source> {
+        let file = || "base.rs".to_owned();
+        (name == "base").then(|| Source {
+            file: file(),
+            text: format!("arch! {{ {} }}", self.text),
+        })
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec!["base".to_owned()]
+    }
+
+    fn fragment(&self, _: &str) -> Option<Source> {
+        None
+    }
+
+    fn fragments(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
+        Box::new(std::iter::empty())
+    }
+
+    fn inherits_checkpoints(&self) -> bool {
+        self.inherits
+    }
+}
+
+const PARENT: &str = r#"
+name: "base";
+rope: neox;
+tensors {
+    token_embd: embed [n_embd, n_vocab];
+    output: linear [n_embd -> n_vocab] or token_embd;
+    layer { attn_norm: vector [n_embd]; up: linear [n_embd -> n_embd]; }
+}
+graph {
+    let x = token_embd[tokens];
+    for layer { x += up(rms_norm(x, attn_norm)); }
+    output(x)
+}
+checkpoint "A", "B" { token_embd <- "embed"; output <- "head"; attn_norm <- ".norm"; up <- ".up"; }
+checkpoint "C" like "A" { up <- ".other"; }
+test { n_embd: 64, n_head: 2, n_layer: 2, n_ff: 96, n_vocab: 32 }
+"#;
+
+/// Returns the classes of a child, and the names of the source of `up` in each section.
+fn inherited(child: &str, inherits: bool) -> Result<Vec<(Vec<String>, String)>, Vec<String>> {
+    let library = OneParent { text: PARENT, inherits };
+    let text = format!("name: \"child\"; like: \"base\"; {child}");
+    let arch = arch_lang::compile_with(TokenStream::from_str(&text).unwrap(), &library);
+    let arch = arch.map_err(|faults| faults.iter().map(common::shown).collect::<Vec<_>>())?;
+    let source = |c: &Checkpoint| {
+        let up = c.sources.iter().find(|s| s.field == "up").expect("a source");
+        up.origins[0].name.clone()
+    };
+    Ok(arch
+        .checkpoints
+        .iter()
+        .map(|c| (c.classes.clone(), source(c)))
+        .collect())
+}
+
+#[test]
+fn sections_of_parent_are_inherited_if_they_fit() {
+    let section = |classes: &[&str], up: &str| {
+        let classes = classes.iter().map(ToString::to_string).collect::<Vec<_>>();
+        (classes, format!("model.layers.{{}}.{up}"))
+    };
+    assert_eq!(inherited("", false), Ok(Vec::new()));
+    let both = vec![section(&["A", "B"], "up"), section(&["C"], "other")];
+    assert_eq!(inherited("", true), Ok(both));
+    // Own sections replace those of their classes, and continue the section of the same class.
+    let own = r#"checkpoint "A" like "A" { up <- ".mine"; }"#;
+    let expected = vec![section(&["A"], "mine"), section(&["B"], "up"), section(&["C"], "mine")];
+    let found = inherited(own, true).unwrap();
+    assert_eq!(found[..2], expected[..2]);
+    assert_eq!(found.len(), 3);
+    assert_eq!(inherited(own, false), Ok(expected[..1].to_vec()));
+    // A section that lacks a source does not fit.
+    let changed = "tensors { layer { down: linear [n_embd -> n_embd]; } }
+        graph { let x = token_embd[tokens]; for layer { x += down(up(rms_norm(x, attn_norm))); } output(x) }";
+    assert_eq!(inherited(changed, true), Ok(Vec::new()));
+    let mapped = format!("{changed} checkpoint \"A\" like \"A\" {{ down <- \".down\"; }}");
+    let found = inherited(&mapped, true).unwrap();
+    assert_eq!(found[0], section(&["A"], "up"));
+    let unknown = inherited("checkpoint \"D\" like \"D\" {}", true).unwrap_err();
+    assert_eq!(unknown, ["\"D\": the section for \"D\" is like itself"]);
+}

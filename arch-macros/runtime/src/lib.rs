@@ -25,7 +25,7 @@ use limits::{Limited, TextError};
 #[derive(Debug, thiserror::Error)]
 pub enum DeclarationError {
     /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("cannot read the declaration {}: {source}", path.display())]
     Io {
         /// Path of the declaration.
         path: PathBuf,

@@ -215,4 +215,8 @@ impl Library for Near {
                 .filter(|s| declared_name(&s.text) != Some(&self.name)),
         )
     }
+
+    fn inherits_checkpoints(&self) -> bool {
+        true
+    }
 }

@@ -52,8 +52,14 @@ pub enum TextError {
 pub fn read(path: &Path) -> io::Result<String> {
     let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
     // Opening a pipe would wait for its writer.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(invalid("not a regular file".to_owned()));
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
+        let found = if metadata.is_dir() {
+            "a directory"
+        } else {
+            "a device or a pipe"
+        };
+        return Err(invalid(format!("expected a declaration file (*.rs), found {found}")));
     }
     let mut text = String::new();
     File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
@@ -264,6 +270,10 @@ impl Library for Limited<'_> {
 
     fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
         self.library.files()
+    }
+
+    fn inherits_checkpoints(&self) -> bool {
+        self.library.inherits_checkpoints()
     }
 }
 

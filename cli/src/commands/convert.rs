@@ -8,10 +8,9 @@ use engine::checkpoint::{self, CheckpointError, Conversion, ConvertedTensor, Out
 use serde_json::json;
 
 use crate::commands::stdout;
-use crate::declared;
 use crate::failure::{Failure, Outcome};
 use crate::output::{OutputFile, check_absent, failed};
-use crate::{format, interrupt, progress};
+use crate::{checkpoints, declared, format, interrupt, progress};
 
 /// Examples at the end of the help.
 const NOTES: &str = "\
@@ -77,7 +76,7 @@ pub fn run(args: &ConvertArgs) -> Outcome {
     }
     let declared = match &args.arch {
         Some(file) => Some(*declared::load(file)?),
-        None => None,
+        None => checkpoints::declaration_of(&args.input)?,
     };
     let archs = declared.as_ref().map_or(archs::ALL, std::slice::from_ref);
     let conversion = Conversion::open(&args.input, archs, args.ty.into()).map_err(failure)?;

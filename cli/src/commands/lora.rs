@@ -13,7 +13,7 @@ use crate::args::{ScaledFile, scaled_file};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::output::{OutputFile, check_absent, failed};
-use crate::{checkpoints, format, interrupt, progress};
+use crate::{checkpoints, declared, format, interrupt, progress};
 
 /// Arguments of `llama convert-lora`.
 #[derive(Debug, Args)]
@@ -31,6 +31,9 @@ pub struct ConvertLoraArgs {
     /// Directory with the config.json of the base model
     #[arg(long, value_name = "DIR")]
     pub base: PathBuf,
+    /// Declaration file (FILE.rs) whose `checkpoint` section maps the weights [default: by the base model's class]
+    #[arg(long, value_name = "FILE.rs")]
+    pub arch: Option<PathBuf>,
     /// Print the adapted weights, and write nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -71,7 +74,12 @@ pub fn convert(args: &ConvertLoraArgs) -> Outcome {
     if !args.dry_run {
         check_absent(&args.output, args.force)?;
     }
-    let adapter = AdapterConversion::open(&args.input, &args.base, archs::ALL).map_err(of_checkpoint)?;
+    let declared = match &args.arch {
+        Some(file) => Some(*declared::load(file)?),
+        None => checkpoints::declaration_of(&args.base)?,
+    };
+    let archs = declared.as_ref().map_or(archs::ALL, std::slice::from_ref);
+    let adapter = AdapterConversion::open(&args.input, &args.base, archs).map_err(of_checkpoint)?;
     if !args.dry_run {
         let guard = interrupt::listen();
         let bar = progress::timed("converting", adapter.weights.len());

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::args::PlanArgs;
 use crate::failure::Outcome;
-use crate::{format, images};
+use crate::{checkpoints, format, images};
 
 /// Plan of a projector.
 pub struct ProjectorPlan {
@@ -53,6 +53,9 @@ impl ProjectorPlan {
         let Some(path) = given.or_else(|| images::projector_next_to(file)) else {
             return Ok(None);
         };
+        if args.mmproj.is_some() {
+            checkpoints::expect_file("--mmproj", &path, images::PROJECTOR_FILE)?;
+        }
         let planned = Gguf::open_header(&path)
             .map_err(Into::into)
             .and_then(|header| encoder_plans(&header, &path, params));

@@ -20,6 +20,18 @@ pub fn is_checkpoint(path: &Path) -> bool {
     path.is_dir() && path.join("config.json").is_file()
 }
 
+/// Returns true for the directory of a checkpoint, and an error for other directories.
+fn is_model_directory(path: &Path) -> Result<bool, ModelError> {
+    match is_checkpoint(path) {
+        false if path.is_dir() => Err(CheckpointError::file(
+            path,
+            "the directory has no config.json; expected the directory of a checkpoint, or a GGUF file",
+        )
+        .into()),
+        is_checkpoint => Ok(is_checkpoint),
+    }
+}
+
 /// Returns the classes of a checkpoint, which select the section of a declaration.
 ///
 /// # Errors
@@ -35,7 +47,7 @@ pub fn classes_of(path: &Path) -> Result<Vec<String>, CheckpointError> {
 /// # Errors
 /// [`ModelError`] if a file is invalid, or the checkpoint matches no architecture.
 pub fn open_model(path: &Path, archs: &[Registered]) -> Result<GgufSet, ModelError> {
-    if !is_checkpoint(path) {
+    if !is_model_directory(path)? {
         return Ok(GgufSet::open(path)?);
     }
     let set = Conversion::open(path, archs, OutputType::Auto).and_then(|conversion| conversion.into_set(path));
@@ -47,7 +59,7 @@ pub fn open_model(path: &Path, archs: &[Registered]) -> Result<GgufSet, ModelErr
 /// # Errors
 /// Errors of [`open_model`].
 pub fn open_model_header(path: &Path, archs: &[Registered]) -> Result<Gguf, ModelError> {
-    if !is_checkpoint(path) {
+    if !is_model_directory(path)? {
         return Ok(Gguf::open_header(path)?);
     }
     let header = Conversion::open(path, archs, OutputType::Auto).and_then(|conversion| conversion.header());

@@ -302,7 +302,13 @@ fn find_section(config: &Config, archs: &[Registered]) -> Result<Found, Checkpoi
     Err(CheckpointError::UnknownClass {
         path: config.path().to_owned(),
         class: class.to_owned(),
-        hint: did_you_mean(&nearest_names(class, known)),
+        hint: match archs {
+            [one] => format!(
+                "; add `checkpoint {class:?} {{ … }}` to the declaration of `{}` (docs/checkpoints.md)",
+                one.arch.name
+            ),
+            _ => did_you_mean(&nearest_names(class, known)),
+        },
     })
 }
 

@@ -21,7 +21,10 @@ pub enum GgufError {
     /// An I/O operation failed.
     #[error("cannot {action}: {error}")]
     Io { action: &'static str, error: io::Error },
-    /// The path is a directory, pipe or device.
+    /// The path is a directory.
+    #[error("expected a GGUF file, found a directory")]
+    Directory,
+    /// The path is a pipe or device.
     #[error("not a regular file")]
     NotAFile,
 

@@ -66,7 +66,7 @@ impl Mapping {
     /// The first call installs a handler for SIGBUS, which passes other signals on to the handler before it.
     ///
     /// # Errors
-    /// [`GgufError::NotAFile`] or [`GgufError::Io`].
+    /// [`GgufError::Directory`], [`GgufError::NotAFile`], or [`GgufError::Io`].
     pub fn open(path: &Path) -> Result<Mapping, GgufError> {
         let file = open_regular(path)?;
         let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
@@ -88,7 +88,7 @@ impl Mapping {
     /// Reads a whole file into memory.
     ///
     /// # Errors
-    /// [`GgufError::NotAFile`] or [`GgufError::Io`].
+    /// [`GgufError::Directory`], [`GgufError::NotAFile`], or [`GgufError::Io`].
     pub fn read(path: &Path) -> Result<Mapping, GgufError> {
         use std::io::Read;
         let io = read_error;
@@ -284,7 +284,11 @@ fn open_regular(path: &Path) -> Result<File, GgufError> {
         action: "open the file",
         error,
     };
-    if !fs::metadata(path).map_err(io)?.is_file() {
+    let metadata = fs::metadata(path).map_err(io)?;
+    if metadata.is_dir() {
+        return Err(GgufError::Directory);
+    }
+    if !metadata.is_file() {
         return Err(GgufError::NotAFile);
     }
     File::open(path).map_err(io)

@@ -62,14 +62,8 @@ pub fn checkpoints(decl: &Decl, arch: &Arch, errors: &mut Errors) -> Vec<Checkpo
     if decl.checkpoints.is_empty() {
         return Vec::new();
     }
-    let common = TokenStream::from_str(COMMON).map(|tokens| parse::mapping_items(tokens, errors));
-    let common = match common {
-        Ok(Ok(items)) => items,
-        Ok(Err(e)) => {
-            errors.syntax(&e);
-            return Vec::new();
-        }
-        Err(_) => return Vec::new(),
+    let Some(common) = common(errors) else {
+        return Vec::new();
     };
     let mut seen: Vec<String> = Vec::new();
     for class in decl.checkpoints.iter().flat_map(|section| &section.classes) {
@@ -93,24 +87,81 @@ pub fn checkpoints(decl: &Decl, arch: &Arch, errors: &mut Errors) -> Vec<Checkpo
     decl.checkpoints.iter().filter_map(section).collect()
 }
 
-/// Returns the sections that `like` names, nearest first.
+/// Returns the sections of the ancestors for classes without a section of the declaration. Omits sections that lack a
+/// source or a setting of the declaration.
+pub fn inherited(decl: &Decl, arch: &Arch) -> Vec<Checkpoint> {
+    let Some(common) = common(&mut Errors::new()) else {
+        return Vec::new();
+    };
+    let mut found: Vec<Checkpoint> = Vec::new();
+    for section in &decl.inherited_checkpoints {
+        let replaced = |class: &&syn::LitStr| {
+            let own = decl.checkpoints.iter().any(|s| is_of(s, &class.value()));
+            own || found.iter().any(|s| s.classes.contains(&class.value()))
+        };
+        let mut errors = Errors::new();
+        let Some(bases) = bases(section, decl, &mut errors) else {
+            continue;
+        };
+        let classes: Vec<syn::LitStr> = section.classes.iter().filter(|c| !replaced(c)).cloned().collect();
+        let items = section.items.iter().chain(bases.into_iter().flat_map(|b| &b.items));
+        let mut checker = Sections {
+            arch,
+            errors: &mut errors,
+            own: &[],
+            inherited: items.chain(&decl.given_mappings).chain(&common).collect(),
+        };
+        let checked = checker.section(section);
+        if errors.is_empty() && !classes.is_empty() {
+            let classes = classes.iter().map(syn::LitStr::value).collect();
+            found.push(Checkpoint { classes, ..checked });
+        }
+    }
+    found
+}
+
+/// Parses the items of all sections.
+fn common(errors: &mut Errors) -> Option<Vec<CheckpointItem>> {
+    let tokens = TokenStream::from_str(COMMON).ok()?;
+    let items = parse::mapping_items(tokens, errors);
+    items.map_err(|e| errors.syntax(&e)).ok()
+}
+
+/// Returns true if a section is for this class.
+fn is_of(section: &CheckpointDecl, class: &str) -> bool {
+    section.classes.iter().any(|c| c.value() == class)
+}
+
+/// Returns the sections that `like` names, nearest first. A section like its own class continues that of an ancestor.
 fn bases<'a>(section: &'a CheckpointDecl, decl: &'a Decl, errors: &mut Errors) -> Option<Vec<&'a CheckpointDecl>> {
     let all = || decl.checkpoints.iter().chain(&decl.inherited_checkpoints);
     let mut bases: Vec<&CheckpointDecl> = Vec::new();
-    let mut next = section.like.as_ref();
-    while let Some(like) = next {
-        let Some(base) = all().find(|s| s.classes.iter().any(|c| c.value() == like.value())) else {
-            let names: Vec<String> = all().flat_map(|s| &s.classes).map(syn::LitStr::value).collect();
-            let hint = did_you_mean(&like.value(), names.iter().map(String::as_str));
-            errors.at(like, format!("no checkpoint section for {:?}{hint}", like.value()));
-            return None;
+    let mut current = section;
+    while let Some(like) = &current.like {
+        let name = like.value();
+        let continues = is_of(current, &name);
+        let base = if continues {
+            let inherited = &decl.inherited_checkpoints;
+            let start = inherited.iter().position(|s| std::ptr::eq(s, current));
+            inherited[start.map_or(0, |i| i + 1)..].iter().find(|s| is_of(s, &name))
+        } else {
+            all().find(|s| is_of(s, &name))
         };
-        if bases.len() > all().count() || std::ptr::eq(base, section) {
-            errors.at(like, format!("the section for {:?} is like itself", like.value()));
+        let is_cycle = base.map_or(continues, |base| {
+            bases.len() > all().count() || std::ptr::eq(base, section)
+        });
+        if is_cycle {
+            errors.at(like, format!("the section for {name:?} is like itself"));
             return None;
         }
+        let Some(base) = base else {
+            let names: Vec<String> = all().flat_map(|s| &s.classes).map(syn::LitStr::value).collect();
+            let hint = did_you_mean(&name, names.iter().map(String::as_str));
+            errors.at(like, format!("no checkpoint section for {name:?}{hint}"));
+            return None;
+        };
         bases.push(base);
-        next = base.like.as_ref();
+        current = base;
     }
     Some(bases)
 }

@@ -37,6 +37,8 @@ pub fn check(decl: &Decl, errors: &mut Errors) -> Option<Arch> {
     (errors.len() == before).then_some(arch)
 }
 
+pub use checkpoint::inherited as inherited_checkpoints;
+
 /// Context of an expression, which determines the names that it may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {

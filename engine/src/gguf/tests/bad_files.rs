@@ -436,7 +436,7 @@ fn open_rejects_paths_that_are_not_files() {
     let message = |path| GgufFile::open(path).unwrap_err().to_string();
     assert_eq!(
         message(dir.path()),
-        format!("{}: not a regular file", dir.path().display())
+        format!("{}: expected a GGUF file, found a directory", dir.path().display())
     );
     let missing = dir.path().join("missing.gguf");
     assert!(message(&missing).starts_with(&format!("{}: cannot open the file: ", missing.display())));
