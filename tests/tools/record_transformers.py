@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Records the logits of a GGUF file with the implementation of its architecture in the Python package `transformers`.
 
-    record_transformers.py MODEL.gguf TYPE [--llama PROGRAM] [--set KEY=VALUE]... [--name PARAMETER=TENSOR]... [--ignore TENSOR]...
+    record_transformers.py MODEL.gguf TYPE [--llama PROGRAM [--arch FILE.rs]] [--set KEY=VALUE]... [--name PARAMETER=TENSOR]... [--ignore TENSOR]...
 
 TYPE is the `model_type` of transformers, such as `qwen3`. MODEL.logits is written beside the file, where `llama arch check MODEL.gguf` finds
 it. The model is built from the keys of the file, with the weights of the file, and computed in 64 bits. MODEL.gguf is a file that `llama arch seed`
 writes: its tensors have type F32, F16 or I32.
 
 With --llama, the binary `llama`, the `checkpoint` section of the architecture determines the settings and the parameters, if it has a section for the
-class of transformers. Other types need names and settings:
+class of transformers; `--arch` names the file of a declaration that is not built in. Other types need names and settings:
 
 `--set expert_dim=64` sets a size that the usual keys do not contain (JSON or a string). `--name` maps a parameter without a usual name to its
 tensors; each `{}` of the parameter is a number, and `{}` of a tensor is the first of them, the layer:
@@ -300,6 +300,7 @@ def main():
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
     parser.add_argument("type", metavar="TYPE", help="model_type of transformers")
     parser.add_argument("--llama", type=Path, metavar="PROGRAM", help="binary whose `checkpoint` sections map the parameters")
+    parser.add_argument("--arch", type=Path, metavar="FILE.rs", help="declaration with the `checkpoint` sections, for --llama")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="setting of the configuration")
     parser.add_argument("--name", action="append", default=[], metavar="PARAMETER=TENSOR", help="tensor of a parameter")
     # A language model has no classifier head.
@@ -311,7 +312,7 @@ def main():
     gguf = Gguf(args.model)
     known = AutoConfig.for_model(args.type)
     kinds = AutoModelForCausalLM if type(known) in AutoModelForCausalLM._model_mapping else AutoModel
-    mapping = Mapping(args.llama, gguf.keys["general.architecture"], kinds._model_mapping[type(known)].__name__) if args.llama else None
+    mapping = Mapping(args.llama, args.arch or gguf.keys["general.architecture"], kinds._model_mapping[type(known)].__name__) if args.llama else None
     mapping = mapping if mapping and mapping.section else None
     config = configuration(gguf, args, mapping)
     # Use the eager implementations: optimized ones do not support 64 bits.
