@@ -182,6 +182,27 @@ fn tensors_of_all_layers_are_bounded() {
     assert!(elapsed < TIME_MAX, "{elapsed:?}");
 }
 
+/// A loop over a size of the file ends when the graph has too many tensors.
+#[test]
+fn sums_over_many_heads_are_bounded() {
+    let text = with_graph("", "x = x + sum_heads(repeat_heads(heads(x, 1), n_many));");
+    let text = text.replace("graph {", "hparams {\nn_many: usize = \"many\" or 4;\n}\ngraph {");
+    let text = text.replace("like: \"llama\";", "like: \"decoder\";\nrope: neox;");
+    let registered = embedded("a.rs", &text).expect("a valid declaration");
+    let mut draft = Draft::of_declaration(registered.arch, &[registered], true).expect("sound sizes");
+    draft.metadata.insert("a.many", 1u32 << 24);
+    let header = draft.header().expect("a header");
+    let params = LoadParams {
+        arch: Some("a".to_owned()),
+        ..LoadParams::default()
+    };
+    let start = Instant::now();
+    let planned = plan(&header, Path::new("a.gguf"), &[registered], &params);
+    let error = planned.err().map_or(String::new(), |e| e.to_string());
+    assert!(start.elapsed() < TIME_MAX, "{:?}", start.elapsed());
+    assert!(error.contains("the maximum is"), "{error:.500}");
+}
+
 /// Fragments that use each other twice.
 struct Doubling;
 

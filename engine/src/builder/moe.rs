@@ -2,8 +2,8 @@
 
 use crate::graph::{TensorId, Unary};
 
-use super::Builder;
 use super::handles::{Experts, Vector};
+use super::{BuildError, Builder, MAX_NODES};
 
 /// Mapping from router logits to expert weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -315,6 +315,9 @@ impl Builder<'_> {
         let nb = self.g.tensor(y).nb;
         let mut sum: Option<TensorId> = None;
         for i in 0..n_used {
+            if !self.goes_on() {
+                break;
+            }
             let part = self
                 .g
                 .view(y, [n_embd, n_tokens, 1, 1], [nb[0], nb[2], nb[3], nb[3]], i * nb[1]);
@@ -326,5 +329,14 @@ impl Builder<'_> {
         }
         let sum = sum.unwrap_or(y);
         self.dense(sum)
+    }
+
+    /// Returns false if the build failed or has too many tensors. Ends loops over sizes of a file.
+    pub(super) fn goes_on(&mut self) -> bool {
+        let n_nodes = self.g.len();
+        if n_nodes > MAX_NODES {
+            self.fail(BuildError::TooLarge { n_nodes, n_steps: 1 });
+        }
+        !self.failed()
     }
 }

@@ -19,6 +19,9 @@ impl Builder<'_> {
         let x = self.dense(x);
         let mut sum = None;
         for j in 0..n {
+            if !self.goes_on() {
+                break;
+            }
             let nb = self.g.tensor(x).nb;
             let head = self.g.view(x, [d, 1, n_tokens, 1], nb, j * nb[1]);
             let head = self.ok(head, x);
