@@ -25,6 +25,8 @@ pub struct Diagnostic {
     /// Tokens of the declaration under which the error is reported: the erroneous tokens, or the `use` or
     /// call that introduced them.
     pub anchor: Range,
+    /// File, line, and column of the anchor.
+    pub anchor_place: Place,
 }
 
 impl Diagnostic {
@@ -157,6 +159,12 @@ impl Errors {
         (list, std::mem::take(&mut self.sources))
     }
 
+    /// Discards the errors of an attempt. Returns true if there were none.
+    pub fn discard(mut self) -> bool {
+        self.read = true;
+        self.is_empty()
+    }
+
     fn diagnostic(&self, fault: RecordedError) -> Diagnostic {
         let sources = &self.sources;
         let origin = sources.origin(fault.at.start);
@@ -178,6 +186,7 @@ impl Errors {
             place: sources.place(fault.at),
             origin,
             anchor,
+            anchor_place: sources.place(anchor),
         }
     }
 }

@@ -90,30 +90,33 @@ pub fn checkpoints(decl: &Decl, arch: &Arch, errors: &mut Errors) -> Vec<Checkpo
 /// Returns the sections of the ancestors for classes without a section of the declaration. Omits sections that lack a
 /// source or a setting of the declaration.
 pub fn inherited(decl: &Decl, arch: &Arch) -> Vec<Checkpoint> {
-    let Some(common) = common(&mut Errors::new()) else {
+    let mut errors = Errors::new();
+    let common = common(&mut errors);
+    errors.discard();
+    let Some(common) = common else {
         return Vec::new();
     };
     let mut found: Vec<Checkpoint> = Vec::new();
     for section in &decl.inherited_checkpoints {
-        let replaced = |class: &&syn::LitStr| {
-            let own = decl.checkpoints.iter().any(|s| is_of(s, &class.value()));
-            own || found.iter().any(|s| s.classes.contains(&class.value()))
+        let is_new = |class: &String| {
+            let own = decl.checkpoints.iter().any(|s| is_of(s, class));
+            !own && !found.iter().any(|s| s.classes.contains(class))
         };
+        let mut classes: Vec<String> = section.classes.iter().map(syn::LitStr::value).collect();
+        classes.retain(is_new);
         let mut errors = Errors::new();
-        let Some(bases) = bases(section, decl, &mut errors) else {
-            continue;
-        };
-        let classes: Vec<syn::LitStr> = section.classes.iter().filter(|c| !replaced(c)).cloned().collect();
-        let items = section.items.iter().chain(bases.into_iter().flat_map(|b| &b.items));
-        let mut checker = Sections {
-            arch,
-            errors: &mut errors,
-            own: &[],
-            inherited: items.chain(&decl.given_mappings).chain(&common).collect(),
-        };
-        let checked = checker.section(section);
-        if errors.is_empty() && !classes.is_empty() {
-            let classes = classes.iter().map(syn::LitStr::value).collect();
+        let checked = bases(section, decl, &mut errors).map(|bases| {
+            let items = section.items.iter().chain(bases.into_iter().flat_map(|b| &b.items));
+            let mut checker = Sections {
+                arch,
+                errors: &mut errors,
+                own: &[],
+                inherited: items.chain(&decl.given_mappings).chain(&common).collect(),
+            };
+            checker.section(section)
+        });
+        let fits = errors.discard();
+        if let (Some(checked), true, false) = (checked, fits, classes.is_empty()) {
             found.push(Checkpoint { classes, ..checked });
         }
     }
