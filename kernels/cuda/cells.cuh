@@ -79,32 +79,46 @@ DEVICE int token_at(int i) {
 #endif
 }
 
-// Returns the cells of a token. Records an error if a cell is out of range.
-DEVICE Turn cells_of(const States &s, int token) {
+// Returns a turn without its neighbors. Records an error if a cell is out of range.
+DEVICE Turn checked_turn(const States &s, int token, int from, int to) {
     int n = s.cells.ne[1];
-    Turn turn = {token, max(int_at(s.from, token), ZEROS), int_at(s.to, token)};
+    Turn turn = {token, max(from, ZEROS), to};
     if (turn.from < n && (u32)turn.to < (u32)n) return turn;
     report(s.fault, s.node, turn.from >= n ? turn.from : turn.to, n);
     turn.to = INVALID;
     return turn;
 }
 
-// Returns the turn of the `i`th of `n` tokens.
-DEVICE Turn turn_of(const States &s, int i, int n) {
-    Turn turn = cells_of(s, token_at(i));
-    if (turn.to == INVALID) return turn;
-    if (turn.from != ZEROS && i > 0 && int_at(s.to, token_at(i - 1)) == turn.from) turn.from = KEPT;
-    if (i + 1 < n) {
-        int next = token_at(i + 1);
-        if (int_at(s.from, next) == turn.to && int_at(s.to, next) == turn.to) turn.to = NOWHERE;
-    }
-    return turn;
+// Returns the cells of a token.
+DEVICE Turn cells_of(const States &s, int token) {
+    return checked_turn(s, token, int_at(s.from, token), int_at(s.to, token));
 }
+
+// Cells of a token and of its neighbors. Those of neighbors that do not exist are invalid.
+struct Neighbors {
+    int token, from, to, previous_to, next_from, next_to;
+
+    // Loads the cells around the `i`th of `n` tokens. No load waits for another.
+    DEVICE Neighbors(const States &s, int i, int n) : token(token_at(i)), from(int_at(s.from, token)), to(int_at(s.to, token)) {
+        int previous = token_at(max(i - 1, 0)), next = token_at(min(i + 1, n - 1));
+        previous_to = i > 0 ? int_at(s.to, previous) : INVALID;
+        next_from = i + 1 < n ? int_at(s.from, next) : INVALID;
+        next_to = i + 1 < n ? int_at(s.to, next) : INVALID;
+    }
+
+    DEVICE Turn turn(const States &s) const {
+        Turn turn = checked_turn(s, token, from, to);
+        if (turn.to == INVALID) return turn;
+        if (turn.from != ZEROS && previous_to == turn.from) turn.from = KEPT;
+        if (next_from == turn.to && next_to == turn.to) turn.to = NOWHERE;
+        return turn;
+    }
+};
 
 // Prepares the turns of up to `TURNS` tokens, starting with the `first`th of `n`. The caller synchronizes the
 // block before and after.
 DEVICE void find_turns(const States &s, int first, int n) {
-    for (int i = threadIdx.x; i < min(TURNS, n - first); i += blockDim.x) turns[i] = turn_of(s, first + i, n);
+    for (int i = threadIdx.x; i < min(TURNS, n - first); i += blockDim.x) turns[i] = Neighbors(s, first + i, n).turn(s);
 }
 
 // Returns the state of a cell, or the new state of a token.

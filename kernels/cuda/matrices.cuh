@@ -2,22 +2,28 @@
 #pragma once
 #include "common.cuh"
 
-// Loads four 8 x 8 matrices. Lane `l` provides the address of row `l % 8` of matrix `l / 8`.
-DEVICE void load_matrices(u32 (&x)[4], const u16 *row) {
-    u32 address = (u32)__cvta_generic_to_shared(row);
+// Loads four 8 x 8 matrices. Lane `l` provides the address of row `l % 8` of matrix `l / 8`, in shared memory.
+DEVICE void load_matrices(u32 (&x)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                  : "r"(address)
                  : "memory");
 }
 
+DEVICE void load_matrices(u32 (&x)[4], const u16 *row) {
+    load_matrices(x, (u32)__cvta_generic_to_shared(row));
+}
+
 // Loads four 8 x 8 matrices, each transposed.
-DEVICE void load_transposed(u32 (&x)[4], const u16 *row) {
-    u32 address = (u32)__cvta_generic_to_shared(row);
+DEVICE void load_transposed(u32 (&x)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                  : "r"(address)
                  : "memory");
+}
+
+DEVICE void load_transposed(u32 (&x)[4], const u16 *row) {
+    load_transposed(x, (u32)__cvta_generic_to_shared(row));
 }
 
 // Multiplies a 16 x 16 by a 16 x 8 bf16 matrix and adds the result to the 16 x 8 sums.

@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use engine::backend::cuda::{Gpu, Specialization, compiler_error, loaded, specializations};
-use engine::graph::{Attention, AttentionOperands, Graph, Layout, PAGE, TensorId, VisibleCells};
+use engine::graph::{
+    Attention, AttentionOperands, Graph, Layout, LinearAttention, PAGE, Recurrence, TensorId, VisibleCells,
+};
 use engine::sched::Observer;
 use kernels::{GgmlType, Precision};
 use rayon::prelude::*;
@@ -377,6 +379,43 @@ fn decode_attention_compiles_without_spills_or_stack() {
             let mut frames = text.lines().filter(|line| line.contains("stack frame"));
             assert!(frames.all(is_clean), "{}, sm_{capability}: {text}", kernel.describe());
         });
+    });
+}
+
+/// Linear attention of prompts, in chunks for `Precision::Fast`, with the head sizes of published models.
+#[test]
+fn linear_attention_compiles_without_spills_or_stack() {
+    let name = "cuda_kernels::linear_attention_compiles_without_spills_or_stack";
+    with_device(name, || {
+        let kernels = |[dk, dv, n_tokens]: [usize; 3], delta: bool| {
+            let mut graph = Graph::new();
+            let cells = graph.input(GgmlType::F32, [dk * dv * 2, 1, 1, 1], "cells");
+            let mut list = || graph.input(GgmlType::I32, [n_tokens, 1, 1, 1], "list");
+            let mut sources = vec![cells, list(), list()];
+            let mut floats = |ne| sources.push(graph.input(GgmlType::F32, ne, "operand"));
+            let gates: &[[usize; 2]] = if delta { &[[1, 2], [1, 2]] } else { &[] };
+            for &[size, heads] in [[dk, 1], [dk, 1], [dv, 2]].iter().chain(gates) {
+                floats([size, heads, n_tokens, 1]);
+            }
+            let rule = LinearAttention {
+                scale: 0.1,
+                delta,
+                tiled: false,
+                slope: 0.0,
+            };
+            let node = graph.recur(Recurrence::LinearAttention(rule), &sources);
+            let node = node.expect("the shapes match");
+            [Precision::Exact, Precision::Fast].map(|precision| specializations(&graph, node, precision, Gpu::H100))
+        };
+        let sizes = [[128, 128, 512], [64, 64, 512], [128, 128, 8]];
+        let all = sizes.map(|sizes| [true, false].map(|delta| kernels(sizes, delta)));
+        let all: BTreeMap<_, _> = (all.into_iter().flatten().flatten().flatten())
+            .map(|kernel| (kernel.describe(), kernel))
+            .collect();
+        let count = |name: &str| all.keys().filter(|title| title.starts_with(name)).count();
+        assert_eq!((count("scan ("), count("scan_chunks (")), (6, 4), "{:?}", all.keys());
+        let kernels: Vec<_> = all.into_values().collect();
+        check(&kernels, &CAPABILITIES);
     });
 }
 

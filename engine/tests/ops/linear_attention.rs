@@ -92,6 +92,36 @@ pub fn linear_attention_of_many_tokens() -> Vec<Case> {
     all
 }
 
+/// Returns cases that GPUs compute in chunks of up to 32 tokens: a sequence, and two that alternate at the end. Columns may
+/// end within a block. Decays may forget all earlier tokens.
+pub fn linear_attention_in_chunks() -> Vec<Case> {
+    const T: usize = 110;
+    let to: Vec<i64> = (0..T).map(|t| if t < 90 || t % 2 == 0 { 0 } else { 3 }).collect();
+    let from: Vec<i64> = std::iter::once(-1).chain(to[1..].iter().copied()).collect();
+    let mut all = Vec::new();
+    for (sizes, gates, p) in [
+        ([128, 1, 40, 2], (1, true), GATED),
+        ([64, 2, 64, 4], (1, true), LinearAttention { tiled: true, ..GATED }),
+        ([48, 1, 16, 2], (1, false), GATED),
+        ([16, 2, 80, 4], (1, true), LinearAttention { delta: false, ..GATED }),
+        (
+            [32, 1, 24, 2],
+            (0, false),
+            LinearAttention {
+                delta: false,
+                slope: 0.7,
+                ..GATED
+            },
+        ),
+    ] {
+        all.push(attend(p, sizes, gates, 5, (&from, &to)));
+    }
+    let mut strong = attend(GATED, [64, 1, 32, 2], (1, true), 5, (&from, &to));
+    strong.operands[6] = floats_in(-200.0, 0.0, strong.operands[6].ne);
+    all.push(strong);
+    all
+}
+
 pub fn linear_attention_over_cells() -> Vec<Case> {
     let walks: [Walk<'_>; 8] = [
         // A single token that reads its own cell, then a different cell.

@@ -193,6 +193,33 @@ fn attention_of_prompts_by_tiles() {
 const ROUNDED_KEYS: f64 = 1e-6;
 const STORED_KEYS: f64 = 1e-9;
 
+/// Maximum error of linear attention on tensor cores, whose factors are two numbers of 8 bits.
+const IN_TWO_BFLOATS: f64 = 1e-9;
+
+#[test]
+fn linear_attention_in_chunks_is_near_reference() {
+    let reference = engine::backend::device("reference").unwrap();
+    for device in devices_under_test().iter().filter(|d| d.kind() != DeviceKind::Cpu) {
+        for case in linear_attention::linear_attention_in_chunks() {
+            let compute = |device: &Arc<dyn Device>, precision| {
+                let params = BackendParams {
+                    precision,
+                    ..BackendParams::new(1)
+                };
+                Prepared::new(&case, device.clone(), false)
+                    .compute_with(&params)
+                    .unwrap()
+            };
+            let want = compute(&reference, Precision::Exact);
+            let (exact, fast) = (compute(device, Precision::Exact), compute(device, Precision::Fast));
+            assert!(exact != fast, "not computed in chunks: {case:?}");
+            assert_eq!(fast, compute(device, Precision::High), "{case:?}");
+            let error = nmse(&want, &fast);
+            assert!(error < IN_TWO_BFLOATS, "nmse {error:.3e} of {case:?}");
+        }
+    }
+}
+
 #[test]
 fn attention_of_few_tokens_on_tensor_cores_is_near_reference() {
     let reference = engine::backend::device("reference").unwrap();
@@ -268,6 +295,7 @@ suites! { linear_attention:
     linear_attention
     linear_attention_over_cells
     linear_attention_of_many_tokens
+    linear_attention_in_chunks
 }
 
 suites! { select:

@@ -78,6 +78,7 @@ sources! {
     ROUTER = "router.cu" false [];
     ROWS = "rows.cu" false [];
     SCAN = "scan.cu" true [];
+    SCAN_CHUNKS = "scan_chunks.cu" true [];
     SCATTER = "scatter.cu" false [];
     SELECT = "select.cu" false [];
     TOP = "top.cu" false [];

@@ -33,7 +33,7 @@ pub(super) struct States {
     to: TensorArg,
     fault: u64,
     node: u32,
-    n_tokens: i32,
+    pub(super) n_tokens: i32,
 }
 
 #[repr(C)]

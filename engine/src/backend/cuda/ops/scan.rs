@@ -1,7 +1,10 @@
 //! Planning of recurrences with a matrix of states for each head.
 
+mod chunks;
+
 use bytemuck::{Pod, Zeroable};
 
+use self::chunks::{Chunks, Sizes};
 use super::super::kernel::{Kernel, SCAN, Value};
 use super::arguments::TensorArg;
 use super::recur::{FIRST, States};
@@ -147,17 +150,8 @@ fn lanes_of(n_rows: usize, max_held: usize) -> Option<usize> {
 }
 
 fn launch(task: &mut Task<'_>, scan: &Scan) -> Result<(), Unplanned> {
-    let states = States::of(task)?;
-    let n_rows = scan.vectors[0].ne[0] as usize;
-    let few = if scan.rule == "SSM_SCAN" {
-        MAX_HELD_BY_SCAN
-    } else {
-        MAX_HELD
-    };
-    let lanes = lanes_of(n_rows, few).or_else(|| lanes_of(n_rows, MAX_HELD));
-    let lanes = lanes.ok_or("the matrix of a head has too many rows")?;
     let mut params = Params {
-        states,
+        states: States::of(task)?,
         y: task.result()?,
         rates: scan.rates,
         scale: scan.linear.scale,
@@ -168,6 +162,47 @@ fn launch(task: &mut Task<'_>, scan: &Scan) -> Result<(), Unplanned> {
     };
     params.vectors[..scan.vectors.len()].copy_from_slice(&scan.vectors);
     params.values[..scan.values.len()].copy_from_slice(&scan.values);
+    match chunks_of(task, scan, &params) {
+        Some(chunks) => in_chunks(task, scan, chunks, &params),
+        None => one_by_one(task, scan, &params),
+    }
+}
+
+/// Returns the configuration of the kernel for chunks of tokens if it can be used.
+fn chunks_of(task: &Task<'_>, scan: &Scan, params: &Params) -> Option<Chunks> {
+    let is_linear = scan.rule == "LINEAR_ATTENTION" && scan.decay != "BY_ROW";
+    if !is_linear || !scan.vectors.iter().all(|v| v.has_vectors(4, 16)) {
+        return None;
+    }
+    let sizes = Sizes {
+        rows: scan.vectors[0].ne[0] as usize,
+        columns: task.node.ne[0],
+        n_tokens: params.states.n_tokens as usize,
+        n_cells: params.states.cells.ne[1] as usize,
+    };
+    Chunks::of(sizes, task.target.precision(), task.target.gpu())
+}
+
+fn in_chunks(task: &mut Task<'_>, scan: &Scan, chunks: Chunks, params: &Params) -> Result<(), Unplanned> {
+    let kernel = chunks
+        .kernel()
+        .with("DECAY", Value::Word(scan.decay))
+        .with_int("DELTA", scan.linear.delta.into())
+        .with_int("BETA", scan.has_beta.into());
+    let grid = [size(chunks.blocks_of_head())?, size(scan.n_groups)?, 1];
+    task.launch_with(kernel, grid, size(chunks.threads())?, size(chunks.shared())?, params)
+}
+
+fn one_by_one(task: &mut Task<'_>, scan: &Scan, params: &Params) -> Result<(), Unplanned> {
+    let states = params.states;
+    let n_rows = scan.vectors[0].ne[0] as usize;
+    let few = if scan.rule == "SSM_SCAN" {
+        MAX_HELD_BY_SCAN
+    } else {
+        MAX_HELD
+    };
+    let lanes = lanes_of(n_rows, few).or_else(|| lanes_of(n_rows, MAX_HELD));
+    let lanes = lanes.ok_or("the matrix of a head has too many rows")?;
     let has_runs = scan.vectors.iter().all(|v| v.has_vectors(4, 16)) && states.cells.has_vectors(4, 16);
     let kernel = Kernel::new(&SCAN, "scan")
         .with("RULE", Value::Word(scan.rule))
@@ -185,7 +220,7 @@ fn launch(task: &mut Task<'_>, scan: &Scan) -> Result<(), Unplanned> {
         size(scan.n_groups)?,
         states.spread(),
     ];
-    task.launch(kernel, grid, THREADS, &params)
+    task.launch(kernel, grid, THREADS, params)
 }
 
 #[cfg(test)]

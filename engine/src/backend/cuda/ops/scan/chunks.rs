@@ -1,0 +1,140 @@
+//! Linear attention of many tokens on tensor cores, in chunks of tokens.
+//!
+//! The kernel keeps factors as two bf16 numbers each, so that results have nearly the precision of f32. A chunk ends
+//! with a token whose state is stored, so that the kernel is slow for many sequences of one token.
+
+use kernels::Precision;
+
+use super::super::super::gpu::Gpu;
+use super::super::super::kernel::{Kernel, SCAN_CHUNKS};
+
+/// Maximum number of tokens of a chunk, and size of a matrix fragment.
+const CHUNK: usize = 32;
+const STEP: usize = 16;
+
+/// Minimum number of tokens, in total and per cell. A sequence has at least two cells, so that the sequences of a batch have
+/// four tokens on average.
+const MIN_TOKENS: usize = 64;
+const MIN_TOKENS_OF_CELL: usize = 2;
+
+/// Maximum number of state rows, which a warp keeps in registers.
+const MAX_ROWS: usize = 128;
+
+/// Maximum number of warps per block: one for each scheduler of a multiprocessor. Powers of two divide the tokens of a chunk.
+const MAX_WARPS: usize = 4;
+
+/// Sizes of linear attention.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sizes {
+    /// Rows and columns of the state of a head.
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) n_tokens: usize,
+    /// Number of cells that the tokens' states are stored in.
+    pub(super) n_cells: usize,
+}
+
+/// Configuration of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Chunks {
+    rows: usize,
+    columns: usize,
+    warps: usize,
+}
+
+impl Chunks {
+    /// Returns the configuration for linear attention, or `None` if tokens are computed one by one.
+    pub(super) fn of(sizes: Sizes, precision: Precision, gpu: Gpu) -> Option<Chunks> {
+        let Sizes { rows, columns, .. } = sizes;
+        let chunks = Chunks {
+            rows,
+            columns,
+            warps: columns.div_ceil(STEP).next_power_of_two().min(MAX_WARPS),
+        };
+        let has_many = sizes.n_tokens >= MIN_TOKENS.max(MIN_TOKENS_OF_CELL * sizes.n_cells);
+        let has_steps = rows.is_multiple_of(STEP) && (STEP..=MAX_ROWS).contains(&rows);
+        let fits = chunks.shared() <= gpu.shared_bytes as usize;
+        (precision != Precision::Exact && has_many && has_steps && fits).then_some(chunks)
+    }
+
+    /// Returns the number of blocks per head.
+    pub(super) fn blocks_of_head(&self) -> usize {
+        self.columns.div_ceil(STEP * self.warps)
+    }
+
+    /// Returns the number of threads per block.
+    pub(super) fn threads(&self) -> usize {
+        32 * self.warps
+    }
+
+    /// Returns the shared memory in bytes: keys and queries of a chunk in two numbers and of the next in f32, matrices of the
+    /// system, and two gates per token.
+    pub(super) fn shared(&self) -> usize {
+        const PADDING: usize = 8;
+        let float = size_of::<f32>();
+        let pairs = 2 * CHUNK * (self.rows + PADDING) + 3 * STEP * (STEP + PADDING) + CHUNK * (CHUNK + PADDING);
+        let floats = 2 * CHUNK * self.rows + 2 * (STEP * STEP + 4) + 2 * CHUNK;
+        2 * size_of::<u16>() * pairs + float * floats
+    }
+
+    /// Returns the kernel, without the definitions for the rule.
+    pub(super) fn kernel(&self) -> Kernel {
+        Kernel::new(&SCAN_CHUNKS, "scan_chunks")
+            .with_int("ROWS", self.rows as i64)
+            .with_int("WARPS", self.warps as i64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: Sizes = Sizes {
+        rows: 128,
+        columns: 128,
+        n_tokens: 512,
+        n_cells: 1,
+    };
+
+    const SMALL_GPU: Gpu = Gpu {
+        multiprocessors: 28,
+        shared_bytes: Gpu::LEAST_SHARED_BYTES,
+    };
+
+    fn found(sizes: Sizes) -> Option<Chunks> {
+        Chunks::of(sizes, Precision::Fast, SMALL_GPU)
+    }
+
+    #[test]
+    fn prompts_of_published_sizes_are_computed_in_chunks() {
+        let chunks = found(SIZES).expect("the sizes are those of Qwen3-Next");
+        assert_eq!(
+            (chunks.blocks_of_head(), chunks.threads(), chunks.shared()),
+            (2, 128, 79_648)
+        );
+        let narrow = found(Sizes { columns: 40, ..SIZES }).expect("the last columns may be missing");
+        assert_eq!((narrow.blocks_of_head(), narrow.threads()), (1, 128));
+        let one = found(Sizes { columns: 16, ..SIZES }).expect("a warp computes 16 columns");
+        assert_eq!((one.blocks_of_head(), one.threads()), (1, 32));
+    }
+
+    #[test]
+    fn few_tokens_and_other_sizes_are_computed_one_by_one() {
+        let one_by_one = [
+            Sizes { n_tokens: 63, ..SIZES },
+            // Each of 150 sequences may have a few tokens.
+            Sizes { n_cells: 300, ..SIZES },
+            Sizes { rows: 144, ..SIZES },
+            Sizes { rows: 40, ..SIZES },
+        ];
+        for sizes in one_by_one {
+            assert_eq!(found(sizes), None, "{sizes:?}");
+        }
+        assert_eq!(Chunks::of(SIZES, Precision::Exact, Gpu::H100), None);
+        let too_small = Gpu {
+            shared_bytes: 64 << 10,
+            ..SMALL_GPU
+        };
+        assert_eq!(Chunks::of(SIZES, Precision::Fast, too_small), None);
+    }
+}
