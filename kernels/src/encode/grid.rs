@@ -18,6 +18,17 @@ pub(super) struct Grid<const E: usize> {
     digits: Vec<[u8; DIGITS]>,
     /// The nearest points of each combination of levels, in ascending distance.
     near: Vec<[u16; NEAR]>,
+    /// The same points with their elements, if elements are digits.
+    near_elements: Vec<NearElements>,
+    /// Whether each combination of levels is a point.
+    is_point: Vec<bool>,
+}
+
+/// Points near a combination of levels. Element `d` of all points is at index `d`.
+#[repr(align(32))]
+struct NearElements {
+    elements: [[u8; NEAR]; DIGITS],
+    points: [u16; NEAR],
 }
 
 /// Number of digits of a point.
@@ -47,11 +58,24 @@ impl<const E: usize> Grid<E> {
                 elements.fold(0, |digit, element| digit * n_levels + rank(element)) as u8
             })
         });
+        let codes = 0..n_levels.pow(E as u32);
+        let near: Vec<[u16; NEAR]> = codes.map(|code| nearest_points(&points, &levels, code)).collect();
+        let elements_of = |near: &[u16; NEAR]| NearElements {
+            elements: std::array::from_fn(|d| {
+                near.map(|point| points[usize::from(point)].get(d).copied().unwrap_or(0))
+            }),
+            points: *near,
+        };
+        let is_point = |(code, near): (usize, &[u16; NEAR])| {
+            let ranks = points[usize::from(near[0])].iter().rev().map(rank);
+            ranks.fold(0, |code, rank| code * n_levels + rank) == code
+        };
+        let with_elements = if E == DIGITS { &near[..] } else { &[] };
         Grid {
             digits: digits.collect(),
-            near: (0..n_levels.pow(E as u32))
-                .map(|code| nearest_points(&points, &levels, code))
-                .collect(),
+            near_elements: with_elements.iter().map(elements_of).collect(),
+            is_point: near.iter().enumerate().map(is_point).collect(),
+            near,
             levels: levels.iter().map(|level| f32::from(*level) - zero).collect(),
             zero,
             points,
@@ -76,6 +100,13 @@ impl<const E: usize> Grid<E> {
             .iter()
             .rev()
             .fold(0, |code, digit| code * n_values + usize::from(*digit));
+        if E == DIGITS {
+            if self.is_point[code] {
+                let point = self.near_elements[code].points[0];
+                return (point, (best[0] + best[1]) + (best[2] + best[3]));
+            }
+            return self.best_near(code, a, b);
+        }
         let near = &self.near[code];
         let cost = |point: u16| {
             let digits = self.digits[usize::from(point)];
@@ -83,7 +114,7 @@ impl<const E: usize> Grid<E> {
             (of_digit(0) + of_digit(1)) + (of_digit(2) + of_digit(3))
         };
         let mut found = (near[0], cost(near[0]));
-        if self.digits[usize::from(near[0])] != digits {
+        if !self.is_point[code] {
             for &point in &near[1..] {
                 let cost = cost(point);
                 if cost < found.1 {
@@ -92,6 +123,36 @@ impl<const E: usize> Grid<E> {
             }
         }
         found
+    }
+
+    /// Returns the best of the points near a combination of levels, and its cost. Elements are digits.
+    #[inline(always)]
+    fn best_near(&self, code: usize, a: &[f32; E], b: &[f32; E]) -> (u16, f32) {
+        let near = &self.near_elements[code];
+        let mut costs = [[0f32; NEAR]; DIGITS];
+        for d in 0..DIGITS {
+            for i in 0..NEAR {
+                let level = f32::from(near.elements[d][i]) - self.zero;
+                costs[d][i] = level * (level * a[d] - b[d]);
+            }
+        }
+        let mut sums = [0f32; NEAR];
+        for i in 0..NEAR {
+            sums[i] = (costs[0][i] + costs[1][i]) + (costs[2][i] + costs[3][i]);
+        }
+        // The first of the least sums, in halves that vector instructions compare.
+        let mut least = sums;
+        for half in [NEAR / 2, NEAR / 4, NEAR / 8, NEAR / 16] {
+            for i in 0..half {
+                let [low, high] = [least[i], least[i + half]];
+                least[i] = if high < low { high } else { low };
+            }
+        }
+        let mut index = NEAR - 1;
+        for i in (0..NEAR).rev() {
+            index = if sums[i] == least[0] { i } else { index };
+        }
+        (near.points[index], least[0])
     }
 
     /// Computes the costs of all values of the digits. Returns the number of values.
@@ -262,7 +323,11 @@ impl<const E: usize> Search<'_, E> {
                 if error < best_error {
                     (best, best_error) = ((d, scales, chosen), error);
                 }
-                d = half_of(if qq > 0.0 { (tq / qq) as f32 } else { 0.0 });
+                let refitted = half_of(if qq > 0.0 { (tq / qq) as f32 } else { 0.0 });
+                if refitted == d {
+                    break;
+                }
+                d = refitted;
             }
         }
         self.parts(&targets, &best)
@@ -335,8 +400,10 @@ impl<const E: usize> Search<'_, E> {
             for position in self.positions {
                 last = consider(largest / position);
             }
-            last = consider(last);
-            consider(last);
+            let refitted = consider(last);
+            if refitted != last {
+                consider(refitted);
+            }
         }
         best
     }

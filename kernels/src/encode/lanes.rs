@@ -3,6 +3,8 @@
 
 use std::ops::{Add, Div, Mul, Sub};
 
+use crate::layout::block::Half;
+
 /// Number of lanes.
 pub(super) const N: usize = 8;
 
@@ -127,6 +129,16 @@ impl Lanes {
         self
     }
 
+    /// Converts one F16 per lane.
+    #[inline(always)]
+    pub(super) fn from_halves(halves: &[Half; N]) -> Lanes {
+        let mut lanes = Lanes::ZERO;
+        for (lane, half) in lanes.0.iter_mut().zip(halves) {
+            *lane = half.get();
+        }
+        lanes
+    }
+
     /// Returns the sum of all lanes.
     #[inline(always)]
     pub(super) fn sum(self) -> f32 {
@@ -197,8 +209,21 @@ impl<const L: usize> Groups<L> {
     /// Returns the smallest and the largest element of each group.
     #[inline(always)]
     pub(super) fn range(&self) -> (Lanes, Lanes) {
-        let start = (self.x[0], self.x[0]);
-        self.x.iter().fold(start, |(low, high), &x| (x.min(low), x.max(high)))
+        let (mut low, mut high) = (self.x[0], self.x[0]);
+        for &x in &self.x {
+            (low, high) = (x.min(low), x.max(high));
+        }
+        (low, high)
+    }
+
+    /// Returns the error of each group if all elements become 0.
+    #[inline(always)]
+    pub(super) fn squares(&self) -> Lanes {
+        let mut sum = Lanes::ZERO;
+        for (&x, &w) in self.x.iter().zip(&self.w) {
+            sum = sum + w * x * x;
+        }
+        sum
     }
 }
 

@@ -24,6 +24,12 @@ impl Limits {
     fn nearly_exact(self) -> f32 {
         0.1 / (self.q * self.q)
     }
+
+    /// Returns true if the error of any group is below this limit.
+    #[inline(always)]
+    fn is_nearly_exact(self, error: Lanes, total: Lanes) -> bool {
+        (0..N).any(|i| error.0[i] > 0.0 && error.0[i] < total.0[i] * self.nearly_exact())
+    }
 }
 
 /// Narrowings for types of 4 and more bits.
@@ -127,19 +133,20 @@ impl Sums {
 }
 
 for_this_cpu! {
+    /// Returns the best scale and minimum of each group that are F16.
+    pub(super) fn fit_halves[const L: usize][L](groups: &Groups<L>, limits: Limits) -> [(Half, Half); N] = best_halves;
+    /// Returns the scales and minimums of a block of `S` times 8 groups with the least error found.
+    pub(super) fn search[const S: usize, const L: usize, const G: usize][S, L, G](groups: &[Groups<L>; S], limits: Limits) -> Lines<G> = best_lines;
     /// Returns the sums of a group whose elements are rounded with this scale and minimum, and the squared
     /// error.
     fn round[const L: usize][L](groups: &Groups<L>, scale: Lanes, min: Lanes, max_q: f32) -> (Sums, Lanes) = round_elements;
-    /// Rounds the elements of each group with this scale and minimum. Returns the sums, the best scale and
-    /// minimum for them, rounded to F16 if `to_halves`, and the error.
-    fn refit_groups[const L: usize][L](groups: &Groups<L>, scale: Lanes, min: Lanes, limits: Limits, to_halves: bool) -> Refit = refit_elements;
     /// Returns the common factors with the least error for the indices of the fitted scales.
     fn start[const S: usize][S](fitted: &[(Lanes, Lanes, Sums); S], limits: Limits, largest: f32, largest_min: f32) -> (Half, Half) = start_for;
-    /// Returns the index of each element of a group.
-    pub(super) fn indices[][](x: &[f32], scale: f32, min: f32, max_q: f32, out: &mut [u8]) -> () = indices_of;
+    /// Alternates between choosing integers and fitting the common factors. Improves on `best` and its error.
+    fn refine[const S: usize, const L: usize, const G: usize][S, L, G](groups: &[Groups<L>; S], limits: Limits, fitted: [(Lanes, Lanes, Sums); S], factors: (Half, Half), best: &mut Lines<G>, best_error: &mut f32) -> () = refine_with;
 }
 
-/// Result of [`refit_groups`].
+/// Result of [`refit_elements`].
 struct Refit {
     sums: Sums,
     scale: Lanes,
@@ -147,7 +154,8 @@ struct Refit {
     error: Lanes,
 }
 
-/// See [`refit_groups`].
+/// Rounds the elements of each group with this scale and minimum. Returns the sums, the best scale and minimum for
+/// them, rounded to F16 if `to_halves`, and the error.
 #[inline(always)]
 fn refit_elements<const L: usize>(
     groups: &Groups<L>,
@@ -190,34 +198,40 @@ fn round_elements<const L: usize>(groups: &Groups<L>, scale: Lanes, min: Lanes, 
 }
 
 /// Returns the best scale and minimum of each group, with its sums. Both are rounded to F16 if `to_halves`.
+#[inline(always)]
 fn fit<const L: usize>(groups: &Groups<L>, limits: Limits, to_halves: bool) -> (Lanes, Lanes, Sums) {
     let (low, high) = groups.range();
     let low = if limits.signed { low } else { low.min(Lanes::ZERO) };
     let (mut scale, mut min) = ((high - low) * Lanes::splat(1.0 / limits.q), Lanes::ZERO - low);
     let (mut sums, mut best) = (Sums::default(), Lanes::splat(f32::MAX));
-    let mut consider = |s: Lanes, m: Lanes| {
-        let new = refit_groups(groups, s, m, limits, to_halves);
-        let (s, m, error) = (new.scale, new.min, new.error);
-        scale = error.select_less(best, s, scale);
-        min = error.select_less(best, m, min);
-        sums = new.sums.where_less(error, best, &sums);
-        best = error.min(best);
-        ((s, m), (scale, min))
-    };
-    let mut found = (Lanes::ZERO, Lanes::ZERO);
-    for &(bottom, top) in limits.narrowings {
-        let s = (high - low) * Lanes::splat(1.0 / (limits.q - bottom - top));
-        let (refit, best) = consider(s, Lanes::ZERO - (low + s * Lanes::splat(bottom)));
-        found = best;
-        if limits.narrowings.len() > MANY {
-            (_, found) = consider(refit.0, refit.1);
+    let per_start = if limits.narrowings.len() > MANY { 2 } else { 1 };
+    let n_starts = per_start * limits.narrowings.len();
+    let mut refitted = (scale, min);
+    for i in 0..n_starts + REFITS {
+        let (s, m) = match limits.narrowings.get(i / per_start) {
+            Some(&(bottom, top)) if i.is_multiple_of(per_start) => {
+                let s = (high - low) * Lanes::splat(1.0 / (limits.q - bottom - top));
+                (s, Lanes::ZERO - (low + s * Lanes::splat(bottom)))
+            }
+            Some(_) => refitted,
+            None => (scale, min),
+        };
+        let new = refit_elements(groups, s, m, limits, to_halves);
+        let last = (scale, min);
+        scale = new.error.select_less(best, new.scale, scale);
+        min = new.error.select_less(best, new.min, min);
+        sums = new.sums.where_less(new.error, best, &sums);
+        best = new.error.min(best);
+        refitted = (new.scale, new.min);
+        if i >= n_starts && (scale, min) == last {
+            break;
         }
     }
-    for _ in 0..2 {
-        (_, found) = consider(found.0, found.1);
-    }
-    (found.0, found.1, sums)
+    (scale, min, sums)
 }
+
+/// Number of times that the best scale and minimum are fitted again.
+const REFITS: usize = 2;
 
 /// Number of starts from which the search may take its time: those for columns of different importance.
 const MANY: usize = 20;
@@ -244,37 +258,44 @@ fn choose(sums: &Sums, ideal: Lanes, d: f32, dmin: f32, limit: f32) -> (Lanes, L
     best
 }
 
-/// Returns the best scale and minimum of each group that are F16.
-pub(super) fn fit_halves<const L: usize>(groups: &Groups<L>, limits: Limits) -> [(Half, Half); N] {
+/// See [`fit_halves`].
+#[inline(always)]
+pub(super) fn best_halves<const L: usize>(groups: &Groups<L>, limits: Limits) -> [(Half, Half); N] {
     let (mut scale, mut min, _) = fit(groups, limits, true);
     let (mut best, mut best_error) = ([Default::default(); N], Lanes::splat(f32::INFINITY));
-    let mut consider = |scale: Lanes, min: Lanes| {
-        let halves = scale.0.map(to_half);
-        let half_mins = min.0.map(|min| Half::new(min.clamp(-65504.0, 65504.0)));
-        let real = Lanes(halves.map(Half::get));
-        let (sums, error) = round(groups, real, Lanes(half_mins.map(Half::get)), limits.q);
+    let mut last = (Lanes::splat(f32::NAN), Lanes::ZERO);
+    // After the fits, each number of steps with a fit if errors depend on the rounding to F16.
+    for i in 0..HALF_FITS + 2 * limits.q as u32 {
+        if i == HALF_FITS && !limits.is_nearly_exact(best_error, groups.squares()) {
+            break;
+        }
+        if i >= HALF_FITS && (i - HALF_FITS).is_multiple_of(2) {
+            (scale, min) = in_steps(groups, limits, (i - HALF_FITS) / 2 + 1);
+        }
+        let (mut halves, mut half_mins) = ([Half::default(); N], [Half::default(); N]);
+        for lane in 0..N {
+            halves[lane] = to_half(scale.0[lane]);
+            half_mins[lane] = Half::new(min.0[lane].clamp(-65504.0, 65504.0));
+        }
+        let real = (Lanes::from_halves(&halves), Lanes::from_halves(&half_mins));
+        if i < HALF_FITS && real == last {
+            continue;
+        }
+        last = real;
+        let (sums, error) = round_elements(groups, real.0, real.1, limits.q);
         for lane in 0..N {
             if error.0[lane] < best_error.0[lane] {
                 best[lane] = (halves[lane], half_mins[lane]);
                 best_error.0[lane] = error.0[lane];
             }
         }
-        (sums.best(limits.signed), best_error)
-    };
-    let mut error = Lanes::ZERO;
-    for _ in 0..3 {
-        ((scale, min), error) = consider(scale, min);
-    }
-    let total = squares(groups);
-    if (0..N).any(|i| error.0[i] > 0.0 && error.0[i] < total.0[i] * limits.nearly_exact()) {
-        for steps in 1..=limits.q as u32 {
-            let (scale, min) = in_steps(groups, limits, steps);
-            let ((scale, min), _) = consider(scale, min);
-            consider(scale, min);
-        }
+        (scale, min) = sums.best(limits.signed);
     }
     best
 }
+
+/// Number of fits of scales and minimums in F16.
+const HALF_FITS: u32 = 3;
 
 /// Rounds a positive factor to F16, but not to zero or infinity.
 #[inline(always)]
@@ -287,8 +308,9 @@ fn to_half(x: f32) -> Half {
     }
 }
 
-/// Returns the scales and minimums of a block of `S` times 8 groups with the least error found.
-pub(super) fn search<const S: usize, const L: usize, const G: usize>(
+/// See [`search`].
+#[inline(always)]
+pub(super) fn best_lines<const S: usize, const L: usize, const G: usize>(
     groups: &[Groups<L>; S],
     limits: Limits,
 ) -> Lines<G> {
@@ -305,7 +327,10 @@ pub(super) fn search<const S: usize, const L: usize, const G: usize>(
         scales: [0; G],
         mins: [0; G],
     };
-    let total: f32 = groups.iter().map(|groups| squares(groups).sum()).sum();
+    let mut total = 0.0;
+    for groups in groups {
+        total += groups.squares().sum();
+    }
     let mut error = total;
     let factors = start(&fitted, limits, largest, largest_min);
     refine(groups, limits, fitted, factors, &mut best, &mut error);
@@ -326,13 +351,6 @@ pub(super) fn search<const S: usize, const L: usize, const G: usize>(
     best
 }
 
-/// Returns the error of each group if all elements become 0.
-#[inline(always)]
-fn squares<const L: usize>(groups: &Groups<L>) -> Lanes {
-    let squares = groups.x.iter().zip(&groups.w).map(|(&x, &w)| w * x * x);
-    squares.fold(Lanes::ZERO, |sum, square| sum + square)
-}
-
 /// Returns the scale and minimum that divide the range of each group into this many steps.
 #[inline(always)]
 fn in_steps<const L: usize>(groups: &Groups<L>, limits: Limits, steps: u32) -> (Lanes, Lanes) {
@@ -341,8 +359,9 @@ fn in_steps<const L: usize>(groups: &Groups<L>, limits: Limits, steps: u32) -> (
     ((high - low) * Lanes::splat(1.0 / steps as f32), Lanes::ZERO - low)
 }
 
-/// Alternates between choosing integers and fitting the common factors. Improves on `best` and its error.
-fn refine<const S: usize, const L: usize, const G: usize>(
+/// See [`refine`].
+#[inline(always)]
+fn refine_with<const S: usize, const L: usize, const G: usize>(
     groups: &[Groups<L>; S],
     limits: Limits,
     mut fitted: [(Lanes, Lanes, Sums); S],
@@ -352,15 +371,15 @@ fn refine<const S: usize, const L: usize, const G: usize>(
 ) {
     for _ in 0..ROUNDS {
         let mut chosen = [(Lanes::ZERO, Lanes::ZERO); S];
-        let mut error = 0.0;
+        let (mut error, mut is_final) = (0.0, true);
         for ((to, (ideal, ideal_min, sums)), groups) in chosen.iter_mut().zip(&mut fitted).zip(groups) {
             let (scale, min, _) = choose(sums, *ideal, d.get(), dmin.get(), limits.scale);
             let [real, real_min] = [Lanes::splat(d.get()), Lanes::splat(dmin.get())];
-            let (mut sums_of_choice, mut found) = round(groups, scale * real, min * real_min, limits.q);
+            let (mut sums_of_choice, mut found) = round_elements(groups, scale * real, min * real_min, limits.q);
             *to = (scale, min);
             if is_coarse(*ideal, d) {
                 for (scale, min) in around(*ideal, *ideal_min, d, dmin, limits.scale) {
-                    let (sums, error) = round(groups, scale * real, min * real_min, limits.q);
+                    let (sums, error) = round_elements(groups, scale * real, min * real_min, limits.q);
                     to.0 = error.select_less(found, scale, to.0);
                     to.1 = error.select_less(found, min, to.1);
                     sums_of_choice = sums.where_less(error, found, &sums_of_choice);
@@ -369,7 +388,9 @@ fn refine<const S: usize, const L: usize, const G: usize>(
             }
             *sums = sums_of_choice;
             error += found.sum();
-            (*ideal, *ideal_min) = sums.best(false);
+            let refitted = sums.best(false);
+            is_final &= refitted == (*ideal, *ideal_min);
+            (*ideal, *ideal_min) = refitted;
         }
         if error < *best_error {
             *best_error = error;
@@ -379,16 +400,23 @@ fn refine<const S: usize, const L: usize, const G: usize>(
                 best.mins[g] = chosen[g / N].1.0[g % N] as u8;
             }
         }
-        (d, dmin) = refit(&chosen, &fitted, d, dmin);
+        let refitted = refit(&chosen, &fitted, d, dmin);
+        if is_final && refitted == (d, dmin) {
+            break;
+        }
+        (d, dmin) = refitted;
     }
 }
 
 /// Returns true if the integer scale of any group is so small that indices depend on its rounding.
+#[inline(always)]
 fn is_coarse(ideal: Lanes, d: Half) -> bool {
-    ideal.0.into_iter().any(|scale| scale < 4.0 * d.get())
+    let limit = 4.0 * d.get();
+    (0..N).any(|i| ideal.0[i] < limit)
 }
 
 /// Returns the integers on either side of the ideal scale and minimum.
+#[inline(always)]
 fn around(ideal: Lanes, ideal_min: Lanes, d: Half, dmin: Half, limit: f32) -> [(Lanes, Lanes); 6] {
     let below = |ideal: Lanes, factor: Half| {
         let real = (ideal * Lanes::splat(factor.get()).inverse()).clamp(0.0, limit);
@@ -444,6 +472,7 @@ fn start_for<const S: usize>(
 }
 
 /// Returns the common factors with the least error for fixed indices, scales, and minimums.
+#[inline(always)]
 fn refit<const S: usize>(
     chosen: &[(Lanes, Lanes); S],
     fitted: &[(Lanes, Lanes, Sums); S],
@@ -487,6 +516,7 @@ fn refit<const S: usize>(
 }
 
 /// Returns the nearest F16 of a positive factor and those beside it.
+#[inline(always)]
 fn neighbors(x: f64) -> [Half; 3] {
     let half = to_half((x as f32).max(0.0));
     let bits = u16::from_le_bytes(half.0);
@@ -494,7 +524,7 @@ fn neighbors(x: f64) -> [Half; 3] {
     [half, near(bits.saturating_sub(1)), near(bits + 1)]
 }
 
-/// See [`indices`].
+/// Returns the index of each element of a group.
 #[inline(always)]
 pub(super) fn indices_of(x: &[f32], scale: f32, min: f32, max_q: f32, out: &mut [u8]) {
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };

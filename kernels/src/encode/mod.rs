@@ -27,6 +27,7 @@ mod ternary;
 use std::marker::PhantomData;
 use std::sync::LazyLock;
 
+use self::cpu::for_this_cpu;
 pub use self::feedback::Feedback;
 use self::grid::{Bits, Grid, Search};
 use self::lanes::{Groups, N};
@@ -36,7 +37,7 @@ use self::rounding::{GridPoints, IntLines, IntScaled, Line, Mxfp4, Nvfp4, Scaled
 use self::scales::{Integers, Iq4, Levels, Range};
 use crate::GgmlType;
 use crate::layout::assemble::{FromLine, FromLines, FromScale, FromScales};
-use crate::layout::block::{Half, Quantize};
+use crate::layout::block::{Block, Half};
 use crate::quants::grids::GridBlock;
 use crate::quants::{grids, *};
 
@@ -179,32 +180,47 @@ fn chunks<'a>(x: &'a [f32], w: Option<&'a [f32]>, n: usize) -> impl Iterator<Ite
 }
 
 /// Encodes types without a search.
-fn plain<B: Quantize>(x: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
-    let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
-    for (x, block) in x.chunks_exact(B::TYPE.block_size()).zip(blocks) {
-        *block = B::quantize(x);
-    }
+fn plain<B: Block>(x: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
+    crate::quantize_row(B::TYPE, x, out);
 }
 
 /// Encodes Q8_0, whose error does not depend on importance much.
 fn q8_0(x: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
     /// Largest magnitude: that of a scale in F16 times an element.
     const LIMIT: f32 = 65504.0 * 127.0;
-    let blocks: &mut [BlockQ8_0] = bytemuck::cast_slice_mut(out);
-    for (x, block) in x.chunks_exact(32).zip(blocks) {
-        let x: [f32; 32] = std::array::from_fn(|i| x[i].clamp(-LIMIT, LIMIT));
-        *block = BlockQ8_0::quantize(&x);
+    let mut limited = [0.0; 256];
+    for (x, out) in x.chunks(256).zip(out.chunks_mut(8 * size_of::<BlockQ8_0>())) {
+        for (to, x) in limited.iter_mut().zip(x) {
+            *to = x.clamp(-LIMIT, LIMIT);
+        }
+        crate::quantize_row(GgmlType::Q8_0, &limited[..x.len()], out);
     }
 }
 
-/// Encodes types with one scale per `L` elements.
-fn scaled<B: FromScale, T: Levels, const L: usize>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+for_this_cpu! {
+    /// Encodes types with one scale per `L` elements.
+    fn scaled[B: FromScale, T: Levels, const L: usize][B, T, L](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_scaled;
+    /// Encodes types with one scale and minimum per 32 elements.
+    fn line[B: FromLine, const MAX: i32][B, MAX](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_line;
+    /// Encodes types with `G` integer scales and minimums, for groups of `L` elements in `S` sets of lanes.
+    fn lines[B: FromLines<G>, const S: usize, const L: usize, const G: usize, const MAX: i32, const SCALE: i32][B, S, L, G, MAX, SCALE](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_lines;
+    /// Encodes types with `G` integer scales of at least `-LIMIT`, for groups of `L` elements in `S` sets of lanes.
+    fn scales[B: FromScales<G>, T: Levels, const S: usize, const L: usize, const G: usize, const LIMIT: i32][B, T, S, L, G, LIMIT](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_scales;
+    /// Encodes ternary types.
+    fn ternary[B: FromScale][B](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_ternary;
+    fn mxfp4[][](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_mxfp4;
+    fn nvfp4[][](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_nvfp4;
+}
+
+/// See [`scaled`].
+#[inline(always)]
+fn encode_scaled<B: FromScale, T: Levels, const L: usize>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), blocks) in chunks(x, w, N * L).zip(blocks.chunks_mut(N)) {
-        let scales = scales::fit_half::<T, L>(&Groups::new(x, w));
+        let scales = scales::best_halves::<T, L>(&Groups::new(x, w));
         for ((x, d), block) in x.chunks_exact(L).zip(scales).zip(blocks) {
             let mut q = [0; L];
-            scales::indices::<T>(x, d.get(), &mut q);
+            scales::indices_of::<T>(x, d.get(), &mut q);
             *block = B::from_scale(d, &q);
         }
     }
@@ -243,22 +259,24 @@ fn range_of(limit: i32) -> Range {
     }
 }
 
-/// Encodes types with one scale and minimum per 32 elements.
-fn line<B: FromLine, const MAX: i32>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+/// See [`line`].
+#[inline(always)]
+fn encode_line<B: FromLine, const MAX: i32>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let limits = line_limits(MAX, w.is_some());
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), blocks) in chunks(x, w, N * 32).zip(blocks.chunks_mut(N)) {
-        let fitted = lines::fit_halves::<32>(&Groups::new(x, w), limits);
+        let fitted = lines::best_halves::<32>(&Groups::new(x, w), limits);
         for ((x, (d, min)), block) in x.chunks_exact(32).zip(fitted).zip(blocks) {
             let mut q = [0; 32];
-            lines::indices(x, d.get(), min.get(), limits.q, &mut q);
+            lines::indices_of(x, d.get(), min.get(), limits.q, &mut q);
             *block = B::from_line(d, Half::new(-min.get()), &q);
         }
     }
 }
 
-/// Encodes types with `G` integer scales and minimums, for groups of `L` elements in `S` sets of lanes.
-fn lines<B, const S: usize, const L: usize, const G: usize, const MAX: i32, const SCALE: i32>(
+/// See [`lines`].
+#[inline(always)]
+fn encode_lines<B, const S: usize, const L: usize, const G: usize, const MAX: i32, const SCALE: i32>(
     x: &[f32],
     w: Option<&[f32]>,
     out: &mut [u8],
@@ -268,19 +286,20 @@ fn lines<B, const S: usize, const L: usize, const G: usize, const MAX: i32, cons
     let limits = lines_limits(MAX, SCALE, w.is_some());
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), block) in chunks(x, w, 256).zip(blocks) {
-        let found = lines::search::<S, L, G>(&Groups::sets(x, w), limits);
+        let found = lines::best_lines::<S, L, G>(&Groups::sets(x, w), limits);
         let mut q = [0; 256];
         for (g, (x, q)) in x.chunks_exact(L).zip(q.chunks_exact_mut(L)).enumerate() {
             let scale = found.d.get() * f32::from(found.scales[g]);
             let min = found.dmin.get() * f32::from(found.mins[g]);
-            lines::indices(x, scale, min, limits.q, q);
+            lines::indices_of(x, scale, min, limits.q, q);
         }
         *block = B::from_lines(&found, &q);
     }
 }
 
-/// Encodes types with `G` integer scales of at least `-LIMIT`, for groups of `L` elements in `S` sets of lanes.
-fn scales<B, T, const S: usize, const L: usize, const G: usize, const LIMIT: i32>(
+/// See [`scales`].
+#[inline(always)]
+fn encode_scales<B, T, const S: usize, const L: usize, const G: usize, const LIMIT: i32>(
     x: &[f32],
     w: Option<&[f32]>,
     out: &mut [u8],
@@ -291,10 +310,10 @@ fn scales<B, T, const S: usize, const L: usize, const G: usize, const LIMIT: i32
     let range = range_of(LIMIT);
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), block) in chunks(x, w, 256).zip(blocks) {
-        let found = scales::search::<T, S, L, G>(&Groups::sets(x, w), range);
+        let found = scales::best_scales::<T, S, L, G>(&Groups::sets(x, w), range);
         let mut q = [0; 256];
         for (g, (x, q)) in x.chunks_exact(L).zip(q.chunks_exact_mut(L)).enumerate() {
-            scales::indices::<T>(x, found.d.get() * f32::from(found.scales[g]), q);
+            scales::indices_of::<T>(x, found.d.get() * f32::from(found.scales[g]), q);
         }
         *block = B::from_scales(&found, &q);
     }
@@ -373,11 +392,12 @@ grid_types! {
         &[15.0, 14.2, 15.9, 17.0, 13.3, 18.4, 20.3, 24.0];
 }
 
+/// See [`ternary`].
 #[inline(always)]
-fn ternary<B: FromScale>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+fn encode_ternary<B: FromScale>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), block) in chunks(x, w, 256).zip(blocks) {
-        let (d, digits) = ternary::ternary(x, w);
+        let (d, digits) = ternary::best_digits(x, w);
         *block = B::from_scale(d, &digits);
     }
 }
@@ -390,19 +410,21 @@ fn signs(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     }
 }
 
-fn mxfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+#[inline(always)]
+fn encode_mxfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [BlockMXFP4] = bytemuck::cast_slice_mut(out);
     for ((x, w), blocks) in chunks(x, w, N * 32).zip(blocks.chunks_mut(N)) {
         let codes = floats::mxfp4_codes(&Groups::new(x, w));
         for ((x, code), block) in x.chunks_exact(32).zip(codes).zip(blocks) {
             let mut q = [0; 32];
-            scales::indices::<floats::E2M1>(x, BlockMXFP4::half_scale_of(code), &mut q);
+            scales::indices_of::<floats::E2M1>(x, BlockMXFP4::half_scale_of(code), &mut q);
             *block = BlockMXFP4::from_code(code, &q);
         }
     }
 }
 
-fn nvfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+#[inline(always)]
+fn encode_nvfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [BlockNVFP4] = bytemuck::cast_slice_mut(out);
     for ((x, w), blocks) in chunks(x, w, N * 16).zip(blocks.chunks_mut(2)) {
         let codes = floats::nvfp4_codes(&Groups::new(x, w));
@@ -411,7 +433,7 @@ fn nvfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
             let d: [u8; 4] = std::array::from_fn(|g| codes[4 * i + g]);
             for g in 0..4 {
                 let x = &x[i * 64 + g * 16..][..16];
-                scales::indices::<floats::E2M1>(x, BlockNVFP4::half_scale_of(d[g]), &mut q[g * 16..][..16]);
+                scales::indices_of::<floats::E2M1>(x, BlockNVFP4::half_scale_of(d[g]), &mut q[g * 16..][..16]);
             }
             *block = BlockNVFP4::from_codes(d, &q);
         }

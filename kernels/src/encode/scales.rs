@@ -119,18 +119,18 @@ impl Sums {
 for_this_cpu! {
     /// Returns the sums of a group whose elements are rounded with this scale, and the squared error.
     pub(super) fn round[T: Levels, const L: usize][T, L](groups: &Groups<L>, scale: Lanes) -> (Sums, Lanes) = round_elements;
-    /// Rounds the elements of each group with this scale. Returns the sums, the best scale for them, rounded to
-    /// F16 if `to_halves`, and the error.
-    fn refit_groups[T: Levels, const L: usize][T, L](groups: &Groups<L>, scale: Lanes, to_halves: bool) -> (Sums, Lanes, Lanes) = refit_elements;
+    /// Returns the best scale of each group that is an F16.
+    pub(super) fn fit_half[T: Levels, const L: usize][T, L](groups: &Groups<L>) -> [Half; N] = best_halves;
+    /// Returns the scales of a block of `S` times 8 groups with the least error found.
+    pub(super) fn search[T: Levels, const S: usize, const L: usize, const G: usize][T, S, L, G](groups: &[Groups<L>; S], range: Range) -> IntScales<G> = best_scales;
     /// Returns the common factor with the least error for the levels of the fitted scales.
     fn start[const S: usize][S](fitted: &[(Lanes, Sums); S], range: Range, largest: f32) -> Half = start_for;
     /// Alternates between choosing integers and fitting the common factor. Improves on `best` and its error.
     fn refine[T: Levels, const S: usize, const L: usize, const G: usize][T, S, L, G](groups: &[Groups<L>; S], range: Range, fitted: [(Lanes, Sums); S], d: Half, best: &mut IntScales<G>, best_error: &mut f32) -> () = refine_with;
-    /// Returns the index of each element of a group.
-    pub(super) fn indices[T: Levels][T](x: &[f32], scale: f32, out: &mut [u8]) -> () = indices_of;
 }
 
-/// See [`refit_groups`].
+/// Rounds the elements of each group with this scale. Returns the sums, the best scale for them, rounded to F16 if
+/// `to_halves`, and the error.
 #[inline(always)]
 fn refit_elements<T: Levels, const L: usize>(
     groups: &Groups<L>,
@@ -162,62 +162,81 @@ fn round_elements<T: Levels, const L: usize>(groups: &Groups<L>, scale: Lanes) -
 }
 
 /// Returns the best scale of each group, with its sums. Scales are rounded to F16 if `to_halves`.
+#[inline(always)]
 fn fit<T: Levels, const L: usize>(groups: &Groups<L>, to_halves: bool) -> (Lanes, Sums) {
     let max = groups.largest();
     let mut scale = Lanes::ZERO;
     let (mut sums, mut best) = (Sums::default(), Lanes::splat(f32::MAX));
-    let mut consider = |s: Lanes| {
-        let (new, s, error) = refit_groups::<T, L>(groups, s, to_halves);
-        scale = error.select_less(best, s, scale);
+    for i in 0..T::ENDS.len() + REFITS {
+        let start = T::ENDS.get(i).map_or(scale, |&end| max * Lanes::splat(1.0 / end));
+        let (new, refitted, error) = refit_elements::<T, L>(groups, start, to_halves);
+        let last = scale;
+        scale = error.select_less(best, refitted, scale);
         sums.xv = error.select_less(best, new.xv, sums.xv);
         sums.vv = error.select_less(best, new.vv, sums.vv);
         best = error.min(best);
-        scale
-    };
-    let mut last = Lanes::ZERO;
-    for &end in T::ENDS {
-        last = consider(max * Lanes::splat(1.0 / end));
+        if i >= T::ENDS.len() && scale == last {
+            break;
+        }
     }
-    last = consider(last);
-    consider(last);
     (scale, sums)
 }
 
-/// Returns the best scale of each group that is an F16.
-pub(super) fn fit_half<T: Levels, const L: usize>(groups: &Groups<L>) -> [Half; N] {
+/// Number of times that the best scale is fitted again.
+const REFITS: usize = 2;
+
+/// See [`fit_half`].
+#[inline(always)]
+pub(super) fn best_halves<T: Levels, const L: usize>(groups: &Groups<L>) -> [Half; N] {
     let (mut scale, _) = fit::<T, L>(groups, true);
     // A scale of 0 is best for magnitudes below the smallest F16, because not all types have a level of 0.
-    let (_, total) = round::<T, L>(groups, Lanes::ZERO);
+    let total = groups.squares();
     let (mut best, mut best_error) = ([Half::default(); N], total);
-    let mut consider = |scale: Lanes| {
-        let halves = scale.0.map(to_half);
-        let (sums, error) = round::<T, L>(groups, Lanes(halves.map(Half::get)));
+    let max = groups.largest();
+    let mut last = Lanes::splat(f32::NAN);
+    // After the fits, each end of the levels with a fit if errors depend on the rounding to F16.
+    for i in 0..HALF_FITS + 2 * T::ENDS.len() {
+        if i == HALF_FITS && !nearly_exact(best_error, total) {
+            break;
+        }
+        if i >= HALF_FITS && (i - HALF_FITS).is_multiple_of(2) {
+            scale = max * Lanes::splat(1.0 / T::ENDS[(i - HALF_FITS) / 2]);
+        }
+        let halves = to_halves(scale);
+        let real = Lanes::from_halves(&halves);
+        if i < HALF_FITS && real == last {
+            continue;
+        }
+        last = real;
+        let (sums, error) = round_elements::<T, L>(groups, real);
         for lane in 0..N {
             if error.0[lane] < best_error.0[lane] {
                 (best[lane], best_error.0[lane]) = (halves[lane], error.0[lane]);
             }
         }
-        (sums.best(), best_error)
-    };
-    let mut error = total;
-    for _ in 0..3 {
-        (scale, error) = consider(scale);
-    }
-    if nearly_exact(error, total) {
-        let max = groups.largest();
-        for &end in T::ENDS {
-            let (refined, _) = consider(max * Lanes::splat(1.0 / end));
-            consider(refined);
-        }
+        scale = sums.best();
     }
     best
 }
+
+/// Number of fits of scales in F16.
+const HALF_FITS: usize = 3;
 
 /// Returns true if the error of any group is so small that it depends on the rounding of the scale to F16. The
 /// sums are too inexact to compare candidates for such groups.
 #[inline(always)]
 fn nearly_exact(error: Lanes, total: Lanes) -> bool {
     (0..N).any(|i| error.0[i] > 0.0 && error.0[i] < total.0[i] * 1e-5)
+}
+
+/// Rounds to F16 as [`to_half`] does.
+#[inline(always)]
+fn to_halves(scales: Lanes) -> [Half; N] {
+    let mut halves = [Half::default(); N];
+    for (half, scale) in halves.iter_mut().zip(scales.0) {
+        *half = to_half(scale);
+    }
+    halves
 }
 
 /// Rounds to F16, but not to an infinity, and numbers other than 0 not to 0.
@@ -256,8 +275,9 @@ const POSITIONS: [f32; 16] = [
 /// Rounds of choosing integers and fitting the common factor.
 const ROUNDS: usize = 4;
 
-/// Returns the scales of a block of `S` times 8 groups with the least error found.
-pub(super) fn search<T: Levels, const S: usize, const L: usize, const G: usize>(
+/// See [`search`].
+#[inline(always)]
+pub(super) fn best_scales<T: Levels, const S: usize, const L: usize, const G: usize>(
     groups: &[Groups<L>; S],
     range: Range,
 ) -> IntScales<G> {
@@ -272,10 +292,10 @@ pub(super) fn search<T: Levels, const S: usize, const L: usize, const G: usize>(
         scales: [0; G],
     };
     let d = start(&fitted, range, largest);
-    let total: f32 = groups
-        .iter()
-        .map(|groups| round::<T, L>(groups, Lanes::ZERO).1.sum())
-        .sum();
+    let mut total = 0.0;
+    for groups in groups {
+        total += groups.squares().sum();
+    }
     let mut error = total;
     refine::<T, S, L, G>(groups, range, fitted, d, &mut best, &mut error);
     // The choice of the factor assumed levels that change with the rounding of small integers.
@@ -352,6 +372,7 @@ fn refine_with<T: Levels, const S: usize, const L: usize, const G: usize>(
     for _ in 0..ROUNDS {
         let mut chosen = [Lanes::ZERO; S];
         let (mut error, mut xv, mut vv) = (0.0, Lanes::ZERO, Lanes::ZERO);
+        let mut is_final = true;
         for ((to, (ideal, _)), groups) in chosen.iter_mut().zip(&mut fitted).zip(groups) {
             let scale = range.nearest(*ideal, d);
             *to = scale;
@@ -372,7 +393,9 @@ fn refine_with<T: Levels, const S: usize, const L: usize, const G: usize>(
             xv = xv + scale * new.xv;
             vv = vv + scale * scale * new.vv;
             // A scale of 0 has no sums of its own.
-            *ideal = Lanes::ZERO.select_less(new.vv, new.best(), *ideal);
+            let refitted = Lanes::ZERO.select_less(new.vv, new.best(), *ideal);
+            is_final &= refitted == *ideal;
+            *ideal = refitted;
         }
         if error < *best_error {
             *best_error = error;
@@ -382,9 +405,11 @@ fn refine_with<T: Levels, const S: usize, const L: usize, const G: usize>(
             }
         }
         let vv = vv.sum();
-        if vv > 0.0 {
-            d = to_half(xv.sum() / vv);
+        let refitted = if vv > 0.0 { to_half(xv.sum() / vv) } else { d };
+        if is_final && refitted == d {
+            break;
         }
+        d = refitted;
     }
 }
 
@@ -405,7 +430,7 @@ fn start_for<const S: usize>(fitted: &[(Lanes, Sums); S], range: Range, largest:
     best
 }
 
-/// See [`indices`].
+/// Returns the index of each element of a group.
 #[inline(always)]
 pub(super) fn indices_of<T: Levels>(x: &[f32], scale: f32, out: &mut [u8]) {
     let inverse = Lanes::splat(scale).inverse().0[0];

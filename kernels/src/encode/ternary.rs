@@ -1,36 +1,108 @@
 //! Types with one or two magnitudes and one scale per block.
 
+use super::cpu::for_this_cpu;
+use super::lanes::Lanes;
 use crate::layout::block::Half;
 
-/// Returns the scale and the digits (0, 1, 2 for minus one, zero, one) of 256 ternary values with the least
-/// squared error.
+for_this_cpu! {
+    /// Returns the scale and the digits (0, 1, 2 for minus one, zero, one) of 256 ternary values with the least
+    /// squared error.
+    pub(super) fn ternary[][](x: &[f32], importance: Option<&[f32]>) -> (Half, [u8; 256]) = best_digits;
+}
+
+/// See [`ternary`].
 ///
-/// For any scale, the nonzero elements are the largest ones, so the best number of nonzero elements is found
-/// by adding them in descending order.
-pub(super) fn ternary(x: &[f32], importance: Option<&[f32]>) -> (Half, [u8; 256]) {
-    let w = |i: usize| importance.map_or(1.0, |w| f64::from(w[i]));
-    let mut order: [u16; 256] = std::array::from_fn(|i| i as u16);
-    order.sort_unstable_by(|&a, &b| {
-        let [x, y] = [a, b].map(|i| x[usize::from(i)].abs());
-        y.total_cmp(&x).then(a.cmp(&b))
-    });
-    let (mut sum, mut weight, mut d, mut best) = (0.0, 0.0, 0.0, 0.0);
-    for i in order.map(usize::from) {
-        sum += w(i) * f64::from(x[i].abs());
-        weight += w(i);
-        let gain = sum * sum / weight;
-        if gain > best {
-            (d, best) = (sum / weight, gain);
+/// The nonzero elements of the best digits are those of at least half the scale, their mean. This mean increases with
+/// the limit, so repeated means from both ends enclose all candidates.
+#[inline(always)]
+pub(super) fn best_digits(x: &[f32], importance: Option<&[f32]>) -> (Half, [u8; 256]) {
+    let mut elements = Elements {
+        magnitudes: [0.0; 256],
+        w: [1.0; 256],
+    };
+    let mut largest = 0f32;
+    for (to, x) in elements.magnitudes.iter_mut().zip(x) {
+        *to = x.abs();
+        largest = if *to > largest { *to } else { largest };
+    }
+    if let Some(importance) = importance {
+        let largest = importance.iter().fold(f32::MIN_POSITIVE, |max, &w| max.max(w));
+        for (to, w) in elements.w.iter_mut().zip(importance) {
+            *to = w / largest;
         }
     }
+    let upper = elements.fixed_limit(largest / 2.0);
+    let lower = elements.fixed_limit(f32::MIN_POSITIVE);
+    let d = elements.best_mean(lower.min(upper), upper);
     let d = to_half(d);
     let threshold = d.get() / 2.0;
-    let digit = |x: f32| match x {
-        x if x > threshold => 2,
-        x if x < -threshold => 0,
-        _ => 1,
-    };
-    (d, std::array::from_fn(|i| digit(x[i])))
+    let mut digits = [1; 256];
+    for (digit, &x) in digits.iter_mut().zip(x) {
+        *digit = 1 + u8::from(x > threshold) - u8::from(x < -threshold);
+    }
+    (d, digits)
+}
+
+/// Magnitudes and the importance of their columns.
+struct Elements {
+    magnitudes: [f32; 256],
+    w: [f32; 256],
+}
+
+impl Elements {
+    /// Returns half the weighted mean of the magnitudes of at least `limit`.
+    #[inline(always)]
+    fn half_mean(&self, limit: f32) -> f32 {
+        let (mut sums, mut weights) = (Lanes::ZERO, Lanes::ZERO);
+        for (m, w) in self.magnitudes.as_chunks().0.iter().zip(self.w.as_chunks().0) {
+            let (m, w) = (Lanes(*m), Lanes(*w));
+            let w = m.select_less(Lanes::splat(limit), Lanes::ZERO, w);
+            sums = sums + w * m;
+            weights = weights + w;
+        }
+        sums.sum() / weights.sum() / 2.0
+    }
+
+    /// Returns the limit to which half the mean of the elements of at least the limit converges.
+    #[inline(always)]
+    fn fixed_limit(&self, mut limit: f32) -> f32 {
+        for _ in 0..256 {
+            let next = self.half_mean(limit);
+            if next == limit || !next.is_finite() {
+                break;
+            }
+            limit = next;
+        }
+        limit
+    }
+
+    /// Returns the best mean of the largest elements if the smallest of them is about `lower` to `upper`.
+    fn best_mean(&self, lower: f32, upper: f32) -> f64 {
+        let (lower, upper) = (lower * 0.9999, upper * 1.0001);
+        let (mut sum, mut weight, mut n_between) = (0.0, 0.0, 0);
+        let mut between = [(0f32, 0f32); 256];
+        for (&m, &w) in self.magnitudes.iter().zip(&self.w) {
+            if m >= upper {
+                sum += f64::from(w) * f64::from(m);
+                weight += f64::from(w);
+            } else if m >= lower {
+                between[n_between] = (m, w);
+                n_between += 1;
+            }
+        }
+        let between = &mut between[..n_between];
+        between.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+        let mut best = (0.0, 0.0);
+        for &(m, w) in [(0.0, 0.0)].iter().chain(&*between) {
+            sum += f64::from(w) * f64::from(m);
+            weight += f64::from(w);
+            let gain = sum * sum / weight;
+            if gain > best.1 {
+                best = (sum / weight, gain);
+            }
+        }
+        best.0
+    }
 }
 
 /// Returns the scale with the least squared error for elements of one magnitude: the mean magnitude.
