@@ -18,6 +18,8 @@ use tests::data_dir;
 
 /// Maximum CPU time of a case.
 const TIME_MAX: Duration = Duration::from_secs(2);
+/// Maximum elapsed time of a case. A case that does not end is saved, and the process exits.
+const ELAPSED_MAX: Duration = Duration::from_secs(60);
 /// Maximum memory of a case in bytes.
 const MEMORY_MAX: usize = 256 << 20;
 /// Maximum number of mutated declarations that are mutated again.
@@ -70,6 +72,37 @@ struct Case {
     header: Vec<u8>,
 }
 
+/// The case that is processed, and its start.
+static RUNNING: Mutex<Option<(Instant, Case)>> = Mutex::new(None);
+
+fn set_running(case: Option<(Instant, Case)>) {
+    *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) = case;
+}
+
+/// Starts a thread that saves a case that does not end.
+fn watch(seed: u64) {
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+            let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((start, case)) = running.as_ref()
+                && start.elapsed() > ELAPSED_MAX
+            {
+                eprintln!("{}: no end after {ELAPSED_MAX:?}", save(case, "endless", seed, 0));
+                std::process::exit(1);
+            }
+        }
+    });
+}
+
+/// Writes a case to files of the target directory, and returns their path without the extensions.
+fn save(case: &Case, fault: &str, seed: u64, n: usize) -> String {
+    let path = format!("{}/{fault}-{seed}-{n}", env!("CARGO_TARGET_TMPDIR"));
+    std::fs::write(format!("{path}.rs"), &case.text).expect("the directory is writable");
+    std::fs::write(format!("{path}.header.gguf"), &case.header).expect("the directory is writable");
+    path
+}
+
 /// Results of all cases.
 #[derive(Default)]
 struct Summary {
@@ -106,14 +139,17 @@ fn mutated_declarations_end_in_time_and_memory_for_long() {
 fn run(seed: u64, continues: impl Fn(usize, Duration) -> bool) -> Summary {
     let _guard = RUN.lock().unwrap_or_else(PoisonError::into_inner);
     let (seeds, headers) = (seeds(), headers());
+    watch(seed);
     let (mut corpus, mut random) = (seeds.clone(), SplitMix64(seed));
     let (mut summary, start) = (Summary::default(), Instant::now());
     while continues(summary.n_cases, start.elapsed()) {
         let case = mutated(&corpus, &headers, &mut random);
+        set_running(Some((Instant::now(), case.clone())));
         let (allocated, cpu) = (ALLOCATED.load(Relaxed), cpu_time());
         PEAK.store(allocated, Relaxed);
         let result = catch_unwind(AssertUnwindSafe(|| read(&case)));
         let (spent, peak) = (cpu_time() - cpu, PEAK.load(Relaxed).saturating_sub(allocated));
+        set_running(None);
         summary.n_cases += 1;
         summary.slowest = summary.slowest.max(spent);
         summary.largest = summary.largest.max(peak);
@@ -130,9 +166,7 @@ fn run(seed: u64, continues: impl Fn(usize, Duration) -> bool) -> Summary {
             }
         };
         if let Some(fault) = fault {
-            let path = format!("{}/{fault}-{seed}-{}", env!("CARGO_TARGET_TMPDIR"), summary.n_cases);
-            std::fs::write(format!("{path}.rs"), &case.text).expect("the directory is writable");
-            std::fs::write(format!("{path}.header.gguf"), &case.header).expect("the directory is writable");
+            let path = save(&case, fault, seed, summary.n_cases);
             let finding = format!("{path}: {spent:?} of CPU time, {} MiB", peak >> 20);
             println!("{finding}");
             summary.findings.push(finding);
