@@ -63,11 +63,17 @@ impl PlacementArgs {
     }
 }
 
+/// Returns true if a value of `--arch` is a path, but not that of a declaration.
+fn is_other_file(arch: &str) -> bool {
+    let path = Path::new(arch);
+    arch.contains(std::path::MAIN_SEPARATOR) || path.extension().is_some() && path.is_file()
+}
+
 /// Returns parameters with the architecture of a value of `--arch`.
 pub fn arch_params(arch: &str) -> Outcome<LoadParams> {
     let declared = match arch {
         file if declared::is_file(file) => Some(*declared::load(Path::new(file))?),
-        path if path.contains(std::path::MAIN_SEPARATOR) => {
+        path if is_other_file(path) => {
             return Err(Failure::new(format_args!(
                 "--arch {path}: expected the name of an architecture, or a declaration file (*.rs)"
             )));

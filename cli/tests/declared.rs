@@ -172,6 +172,27 @@ fn checkpoints_are_mapped_by_declarations_of_directory() {
 }
 
 #[test]
+fn children_read_checkpoints_of_their_parent() {
+    let home = Home::new();
+    let checkpoint = |name: &str| text(root().join("tests/data/checkpoints").join(name));
+    let path = write(&home, "my_llama.rs", LLAMA);
+    let model = checkpoint("llama");
+    assert_eq!(logits(&home, &model, &["--arch", &path]), logits(&home, &model, &[]));
+    fails(
+        &ended(home.llama(&["run", &checkpoint("phi3"), "t1", "--arch", &path])),
+        &["add `checkpoint \"Phi3ForCausalLM\" { … }` to the declaration of `my-llama`"],
+    );
+    for (option, part) in [
+        ("--lora", "`llama convert-lora` writes one"),
+        ("--mmproj", "expected the GGUF file of a projector"),
+        ("--control-vector", "`llama cvector` computes one"),
+    ] {
+        let args = ["run", &model, "t1", "--arch", &path, option, &model];
+        fails(&ended(home.llama(&args)), &[option, "is a directory", part]);
+    }
+}
+
+#[test]
 #[cfg(unix)]
 fn model_list_reads_checkpoints_with_their_declarations() {
     let home = Home::new();
@@ -341,21 +362,90 @@ fn errors_equal_those_of_arch_check() {
 }
 
 #[test]
-fn errors_are_printed_as_json() {
+fn files_of_other_names_are_found_or_refused() {
     let home = Home::new();
-    let path = write(&home, "my_model.rs", &OWN.replace("my_scale;", "no_scale;"));
-    let checked = ended(home.llama(&["arch", "check", "--file", &path, "--message-format", "json"]));
-    let lines: Vec<serde_json::Value> = (checked.out.lines())
-        .map(|line| serde_json::from_str(line).expect("a JSON object per line"))
-        .collect();
-    let error = lines.iter().find(|e| e["line"] == 19).expect("an error in line 19");
-    assert_eq!(error["file"], path.as_str());
-    assert!(error["message"].as_str().unwrap().contains("no_scale"), "{error}");
-    assert_eq!(
-        (&error["column"], &error["end_column"]),
-        (&38.into(), &46.into()),
-        "{error}"
+    let model = home.model("llama-dense", None);
+    let text_file = write(&home, "declaration.txt", OWN);
+    fails(
+        &ended(home.llama(&["run", &model, "abc", "--arch", &text_file])),
+        &["declaration.txt: expected the name of an architecture, or a declaration file (*.rs)"],
     );
+    // A parent may have another file name than its architecture.
+    write(&home, "parent.rs", OWN);
+    let child = "arch_macros::arch! {\n    name: \"child\";\n    like: \"my-model\";\n}\n";
+    let child = write(&home, "child.rs", child);
+    assert!(
+        ended(home.llama(&["arch", &child]))
+            .succeeds()
+            .contains("residual_scale")
+    );
+}
+
+#[test]
+fn errors_are_printed_as_json_of_rustc() {
+    let home = Home::new();
+    let fragment =
+        "//! Äußere.\n\nfragment! {\n    tensors {\n        /* ä */ w: linear \"w\" [n_embd -> n_embbd];\n    }\n}\n";
+    write(&home, "fragments/my_fragment.rs", fragment);
+    let declaration = OWN
+        .replace("my_scale;", "no_scale;")
+        .replace("        layer {", "        use my_fragment;\n        layer {");
+    let path = write(&home, "my_model.rs", &declaration);
+    let errors = |args: &[&str]| -> Vec<serde_json::Value> {
+        let checked = ended(home.llama(&[&["arch", "check"][..], args, &["--message-format", "json"]].concat()));
+        let lines = checked.out.lines();
+        lines
+            .map(|line| serde_json::from_str(line).expect("a JSON object per line"))
+            .collect()
+    };
+    let all = errors(&["--file", &path]);
+    let with = |part: &str| {
+        let mut found = all.iter().filter(|e| e["message"].as_str().unwrap().contains(part));
+        found.next().unwrap_or_else(|| panic!("{part}: {all:?}"))
+    };
+    let (own, of_fragment) = (with("no_scale"), with("n_embbd"));
+    let fragment_path = text(home.path("fragments/my_fragment.rs"));
+    for (error, file, text, part) in [
+        (own, path.as_str(), declaration.as_str(), "no_scale"),
+        (of_fragment, fragment_path.as_str(), fragment, "n_embbd"),
+    ] {
+        assert_eq!(
+            (&error["level"], &error["$message_type"]),
+            (&"error".into(), &"diagnostic".into())
+        );
+        let span = &error["spans"][0];
+        assert_eq!(
+            (&span["file_name"], &span["is_primary"]),
+            (&file.into(), &true.into()),
+            "{error}"
+        );
+        let at = |name: &str| span[name].as_u64().expect("a number") as usize;
+        assert_eq!(&text[at("byte_start")..at("byte_end")], part);
+        let line: Vec<char> = text.lines().nth(at("line_start") - 1).unwrap().chars().collect();
+        let found: String = line[at("column_start") - 1..at("column_end") - 1].iter().collect();
+        assert_eq!(found, part);
+        assert!(error["rendered"].as_str().unwrap().contains(part), "{error}");
+    }
+    // The second location of an error in a fragment is the `use` in the declaration.
+    let used = &of_fragment["spans"][1];
+    assert_eq!(
+        (&used["file_name"], &used["is_primary"]),
+        (&path.as_str().into(), &false.into())
+    );
+    assert_eq!(used["text"][0]["text"], "        use my_fragment;");
+    // Errors in built-in texts are at the declaration.
+    let unused = OWN.replace("            x += ffn(rms_norm(x, ffn_norm));\n", "");
+    let path = write(&home, "my_model.rs", &unused);
+    let errors_of_unused = errors(&[&path]);
+    assert!(
+        errors_of_unused
+            .iter()
+            .all(|e| e["spans"][0]["file_name"] == path.as_str())
+    );
+    let is_located = |e: &serde_json::Value| e["message"].as_str().unwrap().starts_with("fragments/gated_ffn.rs:");
+    assert!(errors_of_unused.iter().any(is_located), "{errors_of_unused:?}");
+    let valid = write(&home, "my_model.rs", OWN);
+    assert_eq!(errors(&[&valid]), Vec::<serde_json::Value>::new());
 }
 
 #[test]

@@ -58,6 +58,23 @@ pub struct Fault {
     pub message: String,
     /// Location of the error.
     pub place: Place,
+    /// Location in the declaration: that of the error, or of the `use`, call, or `like:` that introduced its text.
+    pub anchor: Place,
+}
+
+/// Adds the directory of the declaration `file` to the names of files next to it.
+fn located(mut faults: Vec<Fault>, file: &str) -> Vec<Fault> {
+    let directory = Path::new(file).parent().unwrap_or(Path::new(""));
+    for place in faults
+        .iter_mut()
+        .flat_map(|fault| [&mut fault.place, &mut fault.anchor])
+    {
+        let near = directory.join(&place.file);
+        if place.file != file && near.is_file() {
+            place.file = near.display().to_string();
+        }
+    }
+    faults
 }
 
 impl fmt::Display for Fault {
@@ -83,7 +100,10 @@ pub fn load(path: &Path) -> Result<Registered, DeclarationError> {
         path: path.to_owned(),
         source,
     })?;
-    declare(&file, &text, &Near::of(path, &text))
+    declare(&file, &text, &Near::of(path, &text)).map_err(|error| match error {
+        DeclarationError::Invalid(faults) => DeclarationError::Invalid(located(faults, &file)),
+        other => other,
+    })
 }
 
 /// Compiles the text of a declaration that a model file contains. It can use built-in files only. Locations in messages
@@ -113,7 +133,7 @@ pub fn declare(file: &str, text: &str, library: &(dyn Library + Sync)) -> Result
 pub fn check(file: &str, text: &str, library: &(dyn Library + Sync)) -> Result<Vec<Fault>, DeclarationError> {
     match compile(file, text, library, |_, _, _| Some(())) {
         Ok(_) => Ok(Vec::new()),
-        Err(DeclarationError::Invalid(faults)) => Ok(faults),
+        Err(DeclarationError::Invalid(faults)) => Ok(located(faults, file)),
         Err(other) => Err(other),
     }
 }
@@ -136,11 +156,13 @@ fn compile<T: Send>(
         let compiled = arch_lang::compile_file_to(file, text, &library, stage);
         // Diagnostics refer to tokens of this thread.
         let fault = |d: arch_lang::Diagnostic| {
-            let (message, mut place) = (d.message, d.place);
-            if place.file.is_empty() {
-                file.clone_into(&mut place.file);
+            let (message, mut place, mut anchor) = (d.message, d.place, d.anchor_place);
+            for place in [&mut place, &mut anchor] {
+                if place.file.is_empty() {
+                    file.clone_into(&mut place.file);
+                }
             }
-            Fault { message, place }
+            Fault { message, place, anchor }
         };
         let compiled = compiled.map_err(|list| list.into_iter().map(fault).collect());
         (compiled, library.error())

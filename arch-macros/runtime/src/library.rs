@@ -146,6 +146,12 @@ impl Near {
         Some(source(file, &text))
     }
 
+    /// Reads all declarations next to this one.
+    fn declarations(&self) -> impl Iterator<Item = Source> {
+        let files = limits::declaration_files(&self.directory.0).into_iter();
+        files.filter_map(move |path| self.read(path.file_name()?.to_str()?))
+    }
+
     /// Returns the names of the files in a subdirectory, without the extension.
     fn file_names(&self, subdirectory: &str) -> Vec<String> {
         let stem = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
@@ -172,19 +178,19 @@ impl Library for Near {
                 None
             }
         };
-        near.or_else(parent).or_else(|| self.built_in.find(name))
+        // Other file names come last, because all files must be read.
+        near.or_else(parent)
+            .or_else(|| self.built_in.find(name))
+            .or_else(|| self.declarations().find(declares))
     }
 
     fn names(&self) -> Vec<String> {
-        let near = limits::declaration_files(&self.directory.0)
-            .into_iter()
-            .filter_map(|path| {
-                let text = limits::read(&path).ok()?;
-                let is_own_kind = is_encoder(&text) == self.is_encoder;
-                declared_name(&text)
-                    .filter(|name| is_own_kind && *name != self.name)
-                    .map(str::to_owned)
-            });
+        let near = self.declarations().filter_map(|source| {
+            let is_own_kind = is_encoder(&source.text) == self.is_encoder;
+            declared_name(&source.text)
+                .filter(|name| is_own_kind && *name != self.name)
+                .map(str::to_owned)
+        });
         let mut names: Vec<String> = near.collect();
         if !self.is_encoder {
             names.extend(self.file_names("parents"));

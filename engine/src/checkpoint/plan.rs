@@ -636,7 +636,7 @@ impl Planner<'_> {
             String::new()
         };
         let text = format!(
-            "architecture `{}` does not read {}{more}, which would be lost",
+            "architecture `{}` does not read {}{more}, which would be lost; add sources or `ignore` to its `checkpoint` section",
             self.arch.name,
             listed.join(", ")
         );

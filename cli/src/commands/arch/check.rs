@@ -80,6 +80,9 @@ pub fn run(args: &CheckArgs) -> Outcome {
     if !declarations.is_empty() {
         let paths: Vec<PathBuf> = declarations.iter().map(PathBuf::from).collect();
         check_declaration::run(&paths, args.message_format)?;
+        if args.message_format == MessageFormat::Json {
+            return Ok(());
+        }
         let declared: Vec<Registered> = paths
             .iter()
             .map(|path| declared::load(path).copied())

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use arch_lang::{Directory, EncoderDirectory, Library, Source, is_encoder};
+use arch_runtime::check;
 use arch_runtime::library::Near;
 use arch_runtime::limits::read;
-use arch_runtime::{Fault, check};
 use clap::ValueEnum;
-use serde::Serialize;
 
 use super::ARCHS;
+use super::rustc_message::RustcMessage;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::format;
@@ -21,33 +21,8 @@ use crate::format;
 pub enum MessageFormat {
     /// Messages with the source line
     Human,
-    /// A JSON object per line
+    /// A JSON object per line, like those of `rustc --error-format=json`; no self-check
     Json,
-}
-
-/// Error as a JSON object. Lines and columns start at 1, and `end_column` is exclusive.
-#[derive(Serialize)]
-struct Message<'a> {
-    file: &'a str,
-    line: usize,
-    column: usize,
-    end_column: usize,
-    severity: &'static str,
-    message: &'a str,
-}
-
-impl<'a> Message<'a> {
-    fn new(error: &'a Fault) -> Message<'a> {
-        let place = &error.place;
-        Message {
-            file: &place.file,
-            line: place.line,
-            column: place.column,
-            end_column: place.column + place.width,
-            severity: "error",
-            message: &error.message,
-        }
-    }
 }
 
 /// Checks declarations and fragments in order; fails if any has errors.
@@ -66,7 +41,7 @@ pub fn run(files: &[PathBuf], messages: MessageFormat) -> Outcome {
         n_failed += usize::from(!errors.is_empty());
         if messages == MessageFormat::Json {
             for error in &errors {
-                writeln!(out, "{}", serde_json::to_string(&Message::new(error))?)?;
+                writeln!(out, "{}", serde_json::to_string(&RustcMessage::new(error))?)?;
             }
             continue;
         }

@@ -203,7 +203,14 @@ fn compare(out: &mut dyn Write, path: &Path, model: Model, params: &CheckParams,
         } else {
             path.display().to_string()
         };
-        writeln!(out, "  python3 tests/tools/record_transformers.py {file} TYPE")?;
+        let mapped = if model.arch().checkpoints.is_empty() {
+            ""
+        } else if archs::find(model.arch().name).is_some() {
+            " --llama llama"
+        } else {
+            " --llama llama --arch FILE.rs"
+        };
+        writeln!(out, "  python3 tests/tools/record_transformers.py {file} TYPE{mapped}")?;
         return Ok(true);
     }
     let fixture = Fixture {

@@ -8,6 +8,7 @@ pub mod draw;
 mod fmt;
 mod mapping;
 mod new;
+mod rustc_message;
 mod seed;
 mod show;
 
