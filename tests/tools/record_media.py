@@ -462,12 +462,11 @@ def normalized(vision, image):
     return (image - mean) / std
 
 
-def record(directory, name):
-    vision, text = (Seeded(directory / f"{name}{kind}.header.gguf") for kind in ("", "-text"))
+def computed(vision, text, name, image):
+    """The rows of an image, the tokens of a prompt around them, and the logits."""
     model, names, inputs = families()[name](vision, text)
     model = model.double().eval()
     load(model, names, vision.tensors | text.tensors, text_config(text)["head_dim"])
-    image = pixels(*([vision.key("image_size")] * 2 if name in FIXED else SIZES.get(name, SIZE)))
     image = normalized(vision, image)
     with torch.no_grad():
         given = inputs(image, torch.tensor([]))
@@ -485,6 +484,16 @@ def record(directory, name):
             arguments["token_type_ids"] = torch.zeros_like(ids)
             causal = model(input_ids=ids, **arguments).logits[0].numpy()
             print(f"{name}: rows that see only earlier ones change the logits by an NMSE of {((causal - logits) ** 2).sum() / (logits**2).sum():.2e}")
+    return rows, tokens, logits
+
+
+def image_size(vision, name):
+    return [vision.key("image_size")] * 2 if name in FIXED else SIZES.get(name, SIZE)
+
+
+def record(directory, name):
+    vision, text = (Seeded(directory / f"{name}{kind}.header.gguf") for kind in ("", "-text"))
+    rows, tokens, logits = computed(vision, text, name, pixels(*image_size(vision, name)))
     write(directory / f"{name}.rows", list(range(len(rows))), rows)
     write(directory / f"{name}.logits", tokens, logits)
 
