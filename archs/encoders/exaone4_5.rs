@@ -3,15 +3,13 @@
 
 arch_macros::encoder! {
     name: "exaone4_5";
-    of: image;
+    like: "qwen2.5vl_merger";
 
     hparams {
         min_pixels: usize = "image_min_pixels" or 3136;
         max_pixels: usize = "image_max_pixels" or 12845056;
-        window_size: usize = "window_size" or 112;
         interval: usize = "n_wa_pattern" or 1;
         let unit = patch_size * merge;
-        let side = window_size / unit;
         let is_windowed = (il + 1) % max(interval, 1) != 0;
     }
 
@@ -24,24 +22,12 @@ arch_macros::encoder! {
     text { "<vision>", image, "</vision>" }
 
     tensors {
-        use vit_frames;
-        post_ln: vector "v.post_ln" [n_embd];
         layer {
-            ln1, ln2: vector [n_embd];
-            use vit_attention(shared = n_head_kv), gated_ffn;
+            use vit_attention(shared = n_head_kv);
         }
     }
 
     fn placed(x: [head_dim, _, T]) { rope_grid(x, 10000.0) }
-
-    graph {
-        let x = embedded_frames();
-        for layer {
-            x += attend(rms_norm(x, ln1, layer_norm_eps), window = chunked(side * merge * side * merge, is_windowed));
-            x += ffn(rms_norm(x, ln2, layer_norm_eps));
-        }
-        merged(rms_norm(x, post_ln, layer_norm_eps))
-    }
 
     test {
         n_embd: 64, n_head: 4, n_head_kv: 2, n_layer: 3, n_ff: 96, patch_size: 8, merge: 2, n_out: 64, window_size: 48, interval: 2,

@@ -3,14 +3,12 @@
 
 arch_macros::encoder! {
     name: "kimik25";
-    of: image;
+    like: "kimivl";
 
     hparams {
-        n_out: usize = "projection_dim";
         image_size: usize = "image_size";
-        patch_size: usize = "patch_size";
-        merge: usize = "projector.scale_factor" or 2;
         max_pixels: usize = "image_max_pixels" or 3211264;
+        without n_pos;
         let side = image_size / patch_size;
         let unit = patch_size * merge;
     }
@@ -24,25 +22,10 @@ arch_macros::encoder! {
     text { "<|media_begin|>image<|media_content|>", image, "<|media_end|>" }
 
     tensors {
-        patch_embd:    linear "v.patch_embd"           [3 * patch_size * patch_size -> n_embd];
-        position_embd: raw    "v.position_embd.weight" [n_embd, side, side];
-        post_ln:       norm   "v.post_ln"              [n_embd];
-        use block_mlp;
-        layer {
-            use vit_block;
-        }
+        position_embd: raw "v.position_embd.weight" [n_embd, side, side];
     }
 
     fn placed(x: [head_dim, n_head, T]) { rope_grid(x, 10000.0, pairs = neighbors, columns_first = true) }
-
-    graph {
-        let x = patch_embd(patches) + resized(position_embd, bicubic);
-        for layer {
-            x += attend(layer_norm(x, ln1));
-            x += ffn(layer_norm(x, ln2));
-        }
-        block_mlp(layer_norm(x, post_ln))
-    }
 
     test {
         n_embd: 64, n_head: 4, n_layer: 3, n_ff: 96, image_size: 48, patch_size: 8, merge: 2, n_out: 64, max_pixels: 24576
