@@ -1,6 +1,6 @@
 //! Tests of `llama imatrix`.
 
-use engine::gguf::{GgufFile, GgufSet};
+use engine::gguf::{Gguf, GgufFile, GgufSet, GgufWriter};
 use engine::importance::ImportanceMatrix;
 
 use crate::common::{Ended, Home, ended};
@@ -105,6 +105,44 @@ fn sums_equal_those_of_recomputed_inputs() {
     );
     outputs.succeeds();
     assert_eq!(open(&out).entries.len(), matrix.entries.len() + 1);
+}
+
+/// Writes a model whose output projection equals the token embedding: as a copy, or as a missing tensor.
+fn model_with_equal_output(home: &Home, is_tied: bool) -> String {
+    let bytes = ::tests::text_model("gpt2", None);
+    let header = Gguf::parse_header(&bytes).unwrap();
+    let data = |name: &str| {
+        let tensor = header.tensors().iter().find(|t| t.name == name).unwrap();
+        &bytes[header.data_offset() + tensor.offset..][..tensor.bytes]
+    };
+    let mut writer = GgufWriter::with_metadata(header.metadata.clone());
+    for t in header.tensors() {
+        let is_output = t.name == "output.weight";
+        if !(is_output && is_tied) {
+            let source = if is_output { "token_embd.weight" } else { &t.name };
+            let added = writer.add_tensor(t.name.as_str(), t.ty, &t.ne[..t.n_dims], data(source));
+            added.unwrap();
+        }
+    }
+    let model = path(home, if is_tied { "tied.gguf" } else { "copied.gguf" });
+    std::fs::write(&model, writer.to_bytes().unwrap()).unwrap();
+    model
+}
+
+#[test]
+fn tied_embedding_has_the_importance_of_an_output_projection() {
+    let home = Home::new();
+    let (out, text) = (path(&home, "m.gguf"), text(&home, "text.txt", 3));
+    let common = ["-f", &text[..], "-c", "32", "--chunks", "2", "-o", &out[..]];
+    let collect = |args: &[&str]| {
+        imatrix(&home, &[&common[..], args].concat()).succeeds();
+        open(&out)
+    };
+    let tied = collect(&[&model_with_equal_output(&home, true)]);
+    let copied = collect(&[&model_with_equal_output(&home, false), "--process-output"]);
+    let (tied, copied) = (&tied.entries["token_embd.weight"], &copied.entries["output.weight"]);
+    assert_eq!(tied.counts, [64]);
+    assert_eq!((&tied.squares, &tied.counts), (&copied.squares, &copied.counts));
 }
 
 #[test]

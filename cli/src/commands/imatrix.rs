@@ -58,7 +58,7 @@ pub struct ImatrixArgs {
     /// Write the output file after every N chunks, so that --resume can continue
     #[arg(long, value_name = "N", value_parser = positive, alias = "output-frequency")]
     pub save_every: Option<usize>,
-    /// Include the output projection
+    /// Include the output projection; a token embedding that serves as one is always included
     #[arg(long)]
     pub process_output: bool,
     /// Tokens of a chunk

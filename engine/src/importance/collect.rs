@@ -1,12 +1,13 @@
 //! Collection of sums while a context decodes.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::entry::{Entry, ImportanceMatrix};
 use super::error::ImportanceError;
 use super::inputs::{InputObserver, InputSink, MatmulInputs, Use};
-use crate::model::{Model, TableRow};
+use crate::model::{Consumer, Model, TableRow};
 use crate::sched::Observer;
 
 /// Result of a collection, shared between a context and its caller.
@@ -27,9 +28,12 @@ impl Collector {
     }
 
     /// Returns an observer for contexts of this model. The matrices outside of layers, such as the output
-    /// projection, are included if `outputs` is true.
+    /// projection, are included if `outputs` is true. A token embedding that is also the output projection is always
+    /// included: without importance, it would be the only such matrix of a quantized file.
     pub fn observer(&self, model: &Model, outputs: bool) -> Box<dyn Observer> {
-        let is_observed = |row: &TableRow| outputs || row.layer.is_some();
+        let lookups = model.tensors().iter().filter(|row| row.consumer == Consumer::GetRows);
+        let tables: HashSet<usize> = lookups.map(|row| row.file_index).collect();
+        let is_observed = |row: &TableRow| outputs || row.layer.is_some() || tables.contains(&row.file_index);
         Box::new(InputObserver::new(model, &is_observed, self.clone()))
     }
 
