@@ -2,6 +2,7 @@
 //! shared data.
 
 use crate::dispatch::{Kernels, kernels_of};
+use crate::generic::float_panels::is_for;
 use crate::generic::products::Product;
 use crate::matmul::matmul_with;
 use crate::quants::{scalar_decoders, scalar_encoders};
@@ -286,6 +287,26 @@ fn matmul_f32_handles_large_shapes() {
         for kernels in all_kernels() {
             check_product(kernels, &weights, 1, 4096, 3, false);
             check_product(kernels, &weights, 3, 1280, 40, false);
+        }
+    }
+}
+
+#[test]
+fn matmul_f32_columns_keep_bits_among_many() {
+    for (ty, dequantize) in scalar_decoders().into_iter().filter(|(ty, _)| is_for(*ty)) {
+        let (blocks, mut floats) = (blocks(ty), vec![0.0; 4096]);
+        dequantize(&blocks, &mut floats);
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        let (m, k) = (16, 256);
+        for kernels in all_kernels() {
+            check_product(kernels, &weights, m, k, 521, true);
+            let [few, many] = [40, 521].map(|n| product(kernels, &weights, m, k, n, true, m));
+            let same = few.iter().zip(&many).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same, "{:?} {ty}: columns changed with their number", kernels.isa);
         }
     }
 }
