@@ -162,6 +162,7 @@ fn decoded(encoder: &AudioEncoder, file: &[u8], limits: &Limits) -> Result<(usiz
     samples.resize(rules.padded_samples(n_samples), 0.0);
     let kind = match rules.mel {
         Spectrogram::Whisper => MelKind::Whisper,
+        Spectrogram::Gemma4 => MelKind::Gemma4,
     };
     Ok((n_samples, mel(&samples, kind, rules.n_mel).data))
 }

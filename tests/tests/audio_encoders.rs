@@ -14,7 +14,7 @@ use tests::emulator::with_device;
 use tests::{data_dir, exact, place_on};
 
 use crate::cuda::card;
-use crate::encoders::{load, logits};
+use crate::encoders::{load, logits, plausible};
 
 /// Samples between frames.
 const HOP: usize = 160;
@@ -29,9 +29,13 @@ struct Family {
     without_bias: &'static [&'static str],
     /// Tensors of the language model with a bias.
     text_bias: &'static [&'static str],
+    /// Sizes of the language model.
+    sizes: &'static [(&'static str, f64)],
+    /// Matrices in the layers of the encoder with bounds of their inputs and results.
+    bounded: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 4] = [
+const FAMILIES: [Family; 5] = [
     // An odd number of positions: the last one is seen, but belongs to no pair.
     Family {
         encoder: "qwen2a",
@@ -39,6 +43,8 @@ const FAMILIES: [Family; 4] = [
         n_frames: 61,
         without_bias: &["attn_k"],
         text_bias: &["attn_q", "attn_k", "attn_v"],
+        sizes: SIZES,
+        bounded: &[],
     },
     // Two chunks.
     Family {
@@ -47,6 +53,8 @@ const FAMILIES: [Family; 4] = [
         n_frames: 130,
         without_bias: &["attn_k", "mm.a.mlp.1", "mm.a.mlp.2"],
         text_bias: &[],
+        sizes: SIZES,
+        bounded: &[],
     },
     // An odd number of frames: the last position has a frame beyond the sound.
     Family {
@@ -55,6 +63,8 @@ const FAMILIES: [Family; 4] = [
         n_frames: 53,
         without_bias: &["attn_k", "mm.a.mlp.1", "mm.a.mlp.2"],
         text_bias: &[],
+        sizes: SIZES,
+        bounded: &[],
     },
     Family {
         encoder: "musicflamingo",
@@ -62,10 +72,71 @@ const FAMILIES: [Family; 4] = [
         n_frames: 61,
         without_bias: &["attn_k"],
         text_bias: &["attn_q", "attn_k", "attn_v"],
+        sizes: SIZES,
+        bounded: &[],
+    },
+    // An odd number of frames, and more rows than the window of attention.
+    Family {
+        encoder: "gemma4a",
+        text: "gemma4",
+        n_frames: 64,
+        without_bias: GEMMA4_WITHOUT_BIAS,
+        text_bias: &[],
+        sizes: GEMMA4_SIZES,
+        bounded: GEMMA4_BOUNDED,
     },
 ];
 
-const SIZES: [(&str, f64); 6] = [
+const GEMMA4_BOUNDED: &[&str] = &[
+    "ffn_up",
+    "ffn_down",
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_out",
+    "conv_pw1",
+    "conv_pw2",
+    "ffn_up_1",
+    "ffn_down_1",
+];
+
+const GEMMA4_WITHOUT_BIAS: &[&str] = &[
+    "a.conv1d.0",
+    "a.conv1d.1",
+    "a.input_projection",
+    "mm.a.input_projection",
+    "attn_k_rel",
+    "ffn_up",
+    "ffn_down",
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_out",
+    "conv_pw1",
+    "conv_pw2",
+    "ffn_up_1",
+    "ffn_down_1",
+];
+
+/// Per-layer embeddings, as in the published models that hear. The last two layers have no keys of their own.
+const GEMMA4_SIZES: &[(&str, f64)] = &[
+    ("n_embd", 64.0),
+    ("n_head", 4.0),
+    ("n_head_kv", 2.0),
+    ("head_dim", 32.0),
+    ("head_dim_v", 32.0),
+    ("head_dim_swa", 16.0),
+    ("head_dim_v_swa", 16.0),
+    ("n_rot_swa", 16.0),
+    ("n_layer", 4.0),
+    ("n_sharing", 2.0),
+    ("n_ff", 96.0),
+    ("n_vocab", 128.0),
+    ("n_swa", 20.0),
+    ("n_pl", 8.0),
+];
+
+const SIZES: &[(&str, f64)] = &[
     ("n_embd", 64.0),
     ("n_head", 4.0),
     ("n_head_kv", 2.0),
@@ -84,8 +155,30 @@ impl Family {
         let arch = archs::find_encoder(self.encoder).unwrap().arch;
         let mut encoder = Draft::of_declaration(arch, archs::ENCODERS, true).unwrap();
         encoder.add_biases(arch, archs::ENCODERS, |t| !self.without_bias.contains(&t.gguf));
+        for suffix in ["input_min", "input_max", "output_min", "output_max"] {
+            let n_layer = 0..encoder.tensors.len();
+            let bounds = self.bounded.iter().flat_map(|name| {
+                let of_layer = move |il: usize| format!("a.blk.{il}.{name}.");
+                n_layer.clone().map(of_layer)
+            });
+            let exists = |prefix: &String| {
+                encoder
+                    .tensors
+                    .iter()
+                    .any(|(name, _)| *name == format!("{prefix}weight"))
+            };
+            let bounds: Vec<_> = bounds
+                .filter(exists)
+                .map(|p| (format!("{p}{suffix}"), vec![1]))
+                .collect();
+            encoder.tensors.extend(bounds);
+        }
         let arch = archs::find(self.text).unwrap().arch;
-        let mut text = Draft::of_sizes(arch, archs::ALL, &SIZES, |_| false).unwrap();
+        let optional = |gguf: &str| self.text == "gemma4" && ["attn_v", "layer_output_scale"].contains(&gguf);
+        let mut text = Draft::of_sizes(arch, archs::ALL, self.sizes, |t| optional(t.gguf)).unwrap();
+        // Layers without keys of their own ignore such a tensor.
+        text.tensors
+            .retain(|(name, ne)| !name.ends_with("attn_v.weight") || *ne != [1]);
         text.add_biases(arch, archs::ALL, |t| self.text_bias.contains(&t.gguf));
         [encoder, text]
     }
@@ -94,7 +187,7 @@ impl Family {
     fn files(&self) -> [Vec<u8>; 2] {
         [".header.gguf", "-text.header.gguf"].map(|suffix| {
             let header = Gguf::open_header(self.path(suffix)).unwrap();
-            seeded::seeded_model(&header, 1).unwrap()
+            plausible(seeded::seeded_model(&header, 1).unwrap())
         })
     }
 
@@ -110,6 +203,11 @@ impl Family {
     fn rows(&self, encoder: &mut AudioEncoder) -> Arc<MediaRows> {
         let (n_samples, rules) = (self.n_frames * HOP, encoder.rules());
         encoder.encode(n_samples, &spectrogram(&rules, n_samples)).unwrap()
+    }
+
+    /// Checks the NMSE of the rows and of the logits. Random weights of Gemma 4 amplify rounding errors in the logits.
+    fn is_close(&self, [rows, logits]: [f64; 2]) -> bool {
+        rows <= 1e-10 && logits <= if self.text == "gemma4" { 1e-8 } else { 1e-10 }
     }
 
     /// Returns the NMSE of the rows, and of the logits with these rows in their context.
@@ -161,7 +259,7 @@ fn rows_and_logits_match_transformers() {
                 "{} in ubatches of {n_ubatch}: rows {:.1e}, logits {:.1e}",
                 family.encoder, errors[0], errors[1]
             );
-            assert!(errors.iter().all(|&e| e <= 1e-10), "{}: {errors:?}", family.encoder);
+            assert!(family.is_close(errors), "{}: {errors:?}", family.encoder);
         }
     }
 }
@@ -172,7 +270,7 @@ fn reference_device_matches_transformers() {
         let mut params = exact();
         place_on(&mut params.load, "reference", usize::MAX);
         let errors = family.errors(&params, false);
-        assert!(errors.iter().all(|&e| e <= 1e-10), "{}: {errors:?}", family.encoder);
+        assert!(family.is_close(errors), "{}: {errors:?}", family.encoder);
     }
 }
 
@@ -198,6 +296,11 @@ fn published_rows(encoder: &str, n_samples: usize) -> usize {
             let whole = n_frames / chunk;
             let of = |n: usize| n.div_ceil(2) / 2;
             whole * of(chunk) + of(n_frames % chunk)
+        }
+        "gemma4a" => {
+            let n_frames = (n_samples.max(HOP + 1) - 1) / HOP;
+            let of = |n: usize| n.div_ceil(2).div_ceil(2);
+            n_frames / chunk * of(chunk) + of(n_frames % chunk)
         }
         "voxtral" => n_frames.max(1).div_ceil(chunk) * (chunk / 2 / 4),
         _ => {

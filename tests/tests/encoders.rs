@@ -107,7 +107,7 @@ impl Family {
 }
 
 /// Changes seeded weights that no file has: frequencies are divided by 1 and more, and bounds enclose 0.
-fn plausible(mut bytes: Vec<u8>) -> Vec<u8> {
+pub(crate) fn plausible(mut bytes: Vec<u8>) -> Vec<u8> {
     let file = Gguf::parse_header(&bytes).unwrap();
     for t in file.tensors() {
         let change: fn(f32) -> f32 = match &t.name[..] {
@@ -376,7 +376,7 @@ fn projectors_are_told_from_models() {
     draft.metadata.insert("clip.projector_type", "none-such");
     let unknown = error(&draft.seeded(1).unwrap(), archs::ENCODERS);
     assert!(
-        unknown.contains("unsupported projector type `none-such`; supported: dots_ocr, exaone4_5, gemma3, gemma4uv"),
+        unknown.contains("unsupported projector type `none-such`; supported: dots_ocr, exaone4_5, gemma3, gemma4a"),
         "{unknown}"
     );
 }

@@ -167,7 +167,96 @@ def ultravox(audio, text):
     return rows, tokens, logits
 
 
-FAMILIES = {"qwen2a": qwen2a, "voxtral": voxtral, "ultravox": ultravox, "musicflamingo": musicflamingo}
+GEMMA4_BLOCK = {
+    "feed_forward1.pre_layer_norm": "ffn_norm",
+    "feed_forward1.post_layer_norm": "ffn_post_norm",
+    "norm_pre_attn": "attn_pre_norm",
+    "norm_post_attn": "attn_post_norm",
+    "self_attn.relative_k_proj": "attn_k_rel",
+    "self_attn.per_dim_scale": "per_dim_scale.weight",
+    # Files have the names of these norms exchanged.
+    "lconv1d.pre_layer_norm": "conv_norm",
+    "lconv1d.conv_norm": "norm_conv",
+    "lconv1d.depthwise_conv1d": "conv_dw",
+    "feed_forward2.pre_layer_norm": "ffn_norm_1",
+    "feed_forward2.post_layer_norm": "ffn_post_norm_1",
+    "norm_out": "ln2",
+}
+
+# Matrices with bounds.
+GEMMA4_BOUNDED = {
+    "feed_forward1.ffw_layer_1": "ffn_up",
+    "feed_forward1.ffw_layer_2": "ffn_down",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.post": "attn_out",
+    "lconv1d.linear_start": "conv_pw1",
+    "lconv1d.linear_end": "conv_pw2",
+    "feed_forward2.ffw_layer_1": "ffn_up_1",
+    "feed_forward2.ffw_layer_2": "ffn_down_1",
+}
+
+GEMMA4_PER_LAYER = {
+    "embed_tokens_per_layer": "per_layer_token_embd",
+    "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_projection_norm": "per_layer_proj_norm",
+    "layers.{}.per_layer_input_gate": "blk.{}.inp_gate",
+    "layers.{}.per_layer_projection": "blk.{}.proj",
+    "layers.{}.post_per_layer_input_norm": "blk.{}.post_norm",
+}
+
+
+def gemma4_tower():
+    names = {"subsample_conv_projection.input_proj_linear": "a.input_projection", "output_proj": "a.pre_encode.out"}
+    for i in range(2):
+        names |= {f"subsample_conv_projection.layer{i}.conv": f"a.conv1d.{i}", f"subsample_conv_projection.layer{i}.norm": f"a.conv1d.{i}.norm"}
+    names |= {f"layers.{{}}.{module}": f"a.blk.{{}}.{tensor}" for module, tensor in GEMMA4_BLOCK.items()}
+    for module, tensor in GEMMA4_BOUNDED.items():
+        names[f"layers.{{}}.{module}.linear"] = f"a.blk.{{}}.{tensor}"
+        names |= {f"layers.{{}}.{module}.{bound}": f"a.blk.{{}}.{tensor}.{bound}" for bound in ("input_min", "input_max", "output_min", "output_max")}
+    return names
+
+
+def gemma4a(audio, text):
+    from record_media_families import GEMMA4, divide_frequencies, gemma4_text, model_of
+
+    n_pl = text.key("embedding_length_per_layer_input")
+    settings = gemma4_text(text) | {"hidden_size_per_layer_input": n_pl, "vocab_size_per_layer_input": text.key("vocab_size")}
+    settings["use_bidirectional_attention"] = None
+    channels = [len(audio.tensors[f"a.conv1d.{i}.norm.weight"]) for i in range(2)]
+    n_embd, n_mel = audio.key("embedding_length"), audio.key("num_mel_bins")
+    ears = {
+        "hidden_size": n_embd,
+        "num_hidden_layers": audio.key("block_count"),
+        "num_attention_heads": audio.key("attention.head_count"),
+        "subsampling_conv_channels": channels,
+        "output_proj_dims": len(audio.tensors["a.pre_encode.out.weight"]),
+    }
+    config = transformers.Gemma4Config(text_config=settings, audio_config=ears, vision_config=None, audio_token_id=PLACEHOLDER, tie_word_embeddings=True)
+    model = model_of(config)
+    # The published class expects as many mel filters as channels.
+    n_freq = ((n_mel + 1) // 2 + 1) // 2
+    model.model.audio_tower.subsample_conv_projection.input_proj_linear = torch.nn.Linear(n_freq * channels[1], n_embd, bias=False)
+    # Files have the results of this function.
+    torch.nn.functional.softplus = lambda x: x
+    # The published class computes attention in 32 bits.
+    torch.Tensor.float = torch.Tensor.double
+    model = model.double().eval()
+    divide_frequencies(model.model.language_model.rotary_emb, text)
+    names = within("model.audio_tower", gemma4_tower()) | within("model.language_model", TEXT | GEMMA4 | GEMMA4_PER_LAYER)
+    names["model.embed_audio.embedding_projection"] = "mm.a.input_projection"
+    load(model, names, audio.tensors | text.tensors, settings["head_dim"])
+    features = spectrogram(n_mel, 63).T[None]
+    mask = torch.ones(features.shape[:2], dtype=torch.bool)
+    rows = model.model.get_audio_features(features, mask).pooler_output[0]
+    text_ids = [(i * 37 + 11) % PLACEHOLDER for i in range(BEFORE + AFTER)]
+    tokens = text_ids[:BEFORE] + [PLACEHOLDER] * len(rows) + text_ids[BEFORE:]
+    logits = model(input_ids=torch.tensor([tokens]), input_features=features, input_features_mask=mask).logits[0]
+    return rows, tokens, logits
+
+
+FAMILIES = {"qwen2a": qwen2a, "voxtral": voxtral, "ultravox": ultravox, "musicflamingo": musicflamingo, "gemma4a": gemma4a}
 
 
 def record(directory, name):

@@ -433,7 +433,7 @@ fn mistakes_in_audio_have_one_message_at_their_tokens() {
         (
             "whisper(n_mel)",
             "mfcc(n_mel)",
-            "mfcc: expected `whisper`, found `mfcc`",
+            "mfcc: expected `whisper` or `gemma4`, found `mfcc`",
         ),
         (
             "= \"projector.stack_factor\";",
@@ -470,6 +470,16 @@ fn mistakes_in_audio_have_one_message_at_their_tokens() {
             "interleave(frames[n_mel..n_mel * 4], 3)",
             "interleave(frames[0..n_mel * 5], 3)",
             "3: `interleave` needs a multiple of 3 values, found 5 * n_mel",
+        ),
+        (
+            "interleave(frames[n_mel..n_mel * 4], 3)",
+            "conv_2d(heads(frames[0..n_mel], n_mel), conv)",
+            "`conv_2d`: dimension 0 of `w` must be 9 (9 taps of dimension 0 of `x`)",
+        ),
+        (
+            "interleave(frames[n_mel..n_mel * 4], 3)",
+            "conv_2d(frames[0..n_mel], conv)",
+            "`conv_2d` expects `x` of shape [c, F, T]",
         ),
     ];
     for (part, instead, expected) in cases {

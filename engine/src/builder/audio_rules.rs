@@ -35,6 +35,8 @@ pub struct AudioRules {
 pub enum Spectrogram {
     /// Log-mel spectrogram of Whisper: a frame for 10 ms.
     Whisper,
+    /// Log-mel spectrogram of Gemma 4: a frame for 10 ms, with all of its 320 samples in the signal or before it.
+    Gemma4,
 }
 
 /// Treatment of the silence after the last sample of a chunk.
@@ -59,28 +61,38 @@ impl AudioRules {
         self.chunk * self.step * HOP
     }
 
+    /// Returns the number of samples that a spectrogram needs in addition to a hop for each frame.
+    fn extra(&self) -> usize {
+        match self.mel {
+            Spectrogram::Whisper => 0,
+            // A frame reads one sample beyond the next hop.
+            Spectrogram::Gemma4 => 1,
+        }
+    }
+
     /// Returns the number of samples that the spectrogram is computed from, at least those of a frame's neighbors.
     pub fn padded_samples(&self, n_samples: usize) -> usize {
         match self.silence {
             Silence::Filled | Silence::Masked => n_samples.max(1).next_multiple_of(self.chunk_samples().max(1)),
+            Silence::Bare if self.mel == Spectrogram::Gemma4 => n_samples.max(HOP + self.extra()),
             Silence::Bare => n_samples.max(2 * HOP).next_multiple_of(HOP),
         }
     }
 
     /// Returns the number of frames of the spectrogram of `n_samples` samples.
     pub fn spectrogram_frames(&self, n_samples: usize) -> usize {
-        self.padded_samples(n_samples) / HOP
+        (self.padded_samples(n_samples) - self.extra()) / HOP
     }
 
     /// Returns the least number of samples that have `n` positions.
     pub fn samples_of(&self, n: usize) -> usize {
-        n.saturating_sub(1) * self.step * HOP + 1
+        n.saturating_sub(1) * self.step * HOP + 1 + self.extra() * HOP
     }
 
     /// Returns the number of frames with sound, or of all frames if silence is encoded.
     fn n_frames(&self, n_samples: usize) -> usize {
         match self.silence {
-            Silence::Filled | Silence::Bare => self.padded_samples(n_samples) / HOP,
+            Silence::Filled | Silence::Bare => self.spectrogram_frames(n_samples),
             Silence::Masked => n_samples.max(1).div_ceil(HOP),
         }
     }
@@ -207,6 +219,21 @@ mod tests {
         let columns = bare.columns(&spectrogram[..6], 0..3);
         assert_eq!(columns[15..25], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0, 0.0, 0.0, 0.0]);
         assert_eq!(columns[25..], [1.0, 1.0, 1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn frames_of_gemma4_end_within_the_sound() {
+        let rules = AudioRules {
+            mel: Spectrogram::Gemma4,
+            silence: Silence::Bare,
+            step: 1,
+            window: 1,
+            ..RULES
+        };
+        let frames = [1, 161, 320, 321, 481].map(|n| rules.spectrogram_frames(n));
+        assert_eq!(frames, [1, 1, 1, 2, 3]);
+        assert_eq!(rules.chunks(961).collect::<Vec<_>>(), [0..4, 4..6]);
+        assert_eq!([1, 2].map(|n| rules.spectrogram_frames(rules.samples_of(n))), [1, 2]);
     }
 
     #[test]

@@ -31,7 +31,8 @@ impl Builder<'_> {
         self.sum_experts(weighted, n, n_tokens, count)
     }
 
-    fn reshaped(&mut self, x: TensorId, ne: [usize; 4]) -> TensorId {
+    /// Returns a contiguous tensor with another shape.
+    pub(super) fn reshaped(&mut self, x: TensorId, ne: [usize; 4]) -> TensorId {
         let y = self.g.reshape(x, ne);
         self.ok(y, x)
     }

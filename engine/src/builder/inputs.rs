@@ -31,6 +31,8 @@ pub struct Inputs {
     pub resize: Vec<GridResize>,
     /// Frequency divisors of rotations by row and column.
     pub grid_factors: Vec<GridFactors>,
+    /// Sinusoids of distances.
+    pub sinusoids: Vec<Sinusoids>,
     /// Features that media rows have for the layers of a language model, f32 `[n_embd, T]` each, and zero for tokens.
     pub features: Vec<TensorId>,
     /// Media rows, f32 `[n_embd, T]` and zero for tokens, and factors of the embeddings, f32 `[1, T]`: 1 for tokens
@@ -90,6 +92,19 @@ pub struct GridFactors {
     pub spread: bool,
     /// Divisors of the pairs: those rotated by the row, then those rotated by the column, f32 `[n_pairs]`.
     pub factors: TensorId,
+}
+
+/// Sinusoids of the distances from `before` down to `-after`.
+#[derive(Clone, Copy, Debug)]
+pub struct Sinusoids {
+    /// Number of values of a distance: sines, then cosines.
+    pub d: usize,
+    /// Largest distance.
+    pub before: usize,
+    /// Negated smallest distance.
+    pub after: usize,
+    /// Values of each distance, f32 `[d, before + 1 + after]`.
+    pub rows: TensorId,
 }
 
 /// Inputs that describe the encoder output.
@@ -158,6 +173,7 @@ impl Inputs {
         self.places = None;
         self.resize.clear();
         self.grid_factors.clear();
+        self.sinusoids.clear();
         self.features.clear();
         self.media = None;
         self.frames = None;

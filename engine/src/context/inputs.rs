@@ -15,6 +15,7 @@ use super::hybrid::Memory;
 use super::media::MediaRows;
 use super::outputs::Outputs;
 use super::pages::{PageTables, TableSeqs};
+use super::sinusoids::sinusoids;
 
 /// Data that the inputs of a graph are filled from.
 #[derive(Clone, Copy)]
@@ -112,6 +113,7 @@ impl InputWriter<'_> {
         self.write_encoded(&inputs.encoded, ubatch.encoded)?;
         self.set(inputs.hidden, ubatch.hidden)?;
         self.write_image(inputs, ubatch.image)?;
+        self.write_sinusoids(inputs)?;
         self.write_media(inputs, ubatch)?;
         self.write_frames(inputs, ubatch.frames)?;
         let Some(memory) = ubatch.memory else {
@@ -158,6 +160,13 @@ impl InputWriter<'_> {
                 Some(of_base.factors),
                 &grid_factors(of_base.base, of_base.spread, n_pairs),
             )?;
+        }
+        Ok(())
+    }
+
+    fn write_sinusoids(&mut self, inputs: &Inputs) -> Result {
+        for s in &inputs.sinusoids {
+            self.set(Some(s.rows), &sinusoids(s))?;
         }
         Ok(())
     }

@@ -55,6 +55,7 @@ mod sessions;
 mod set_adapters;
 mod settings;
 mod shift;
+mod sinusoids;
 mod state;
 mod step;
 

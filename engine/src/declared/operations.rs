@@ -1,8 +1,8 @@
 //! Operations of the language and the builder methods that add them to a graph.
 
 use crate::builder::{
-    AttentionArgs, Builder, LinearAttentionArgs, Mamba2Args, MoeArgs, NgramArgs, RopeArgs, RopeGridArgs, Vector,
-    chunked, sliding, symmetric,
+    AttentionArgs, Builder, Conv2dArgs, LinearAttentionArgs, LocalAttentionArgs, Mamba2Args, MoeArgs, NgramArgs,
+    RopeArgs, RopeGridArgs, Vector, chunked, sliding, symmetric,
 };
 use crate::graph::{TensorId, Unary, Window};
 
@@ -192,6 +192,10 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(interleave(x, n) interleave),
     operation!(pool_rows(x, n) pool_rows),
     operation!(stack_rows(x, n) stack_rows),
+    operation!(conv_2d(x, w) conv_2d Conv2dArgs { time_first }),
+    operation!(depthwise(x, w, before) depthwise),
+    operation!(local_attention(q, k, v, relative, before) local_attention LocalAttentionArgs { scale, softcap }),
+    operation!(sinusoids(d, before, after) sinusoids),
 ];
 
 /// Returns the operation with this name.

@@ -10,7 +10,7 @@ use crate::model::{Audio, Value, ValueKind};
 use crate::sym::{Dim, Shape};
 
 /// Kinds of spectrograms, each with the engine's variant.
-const MELS: [(&str, &str); 1] = [("whisper", "Whisper")];
+const MELS: [(&str, &str); 2] = [("whisper", "Whisper"), ("gemma4", "Gemma4")];
 
 /// Treatments of silence, each with the engine's variant.
 const SILENCES: [(&str, &str); 3] = [("filled", "Filled"), ("masked", "Masked"), ("bare", "Bare")];

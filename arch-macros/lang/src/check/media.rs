@@ -24,7 +24,7 @@ const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
 const CLASSES: [(&str, &str); 2] = [("first", "First"), ("last", "Last")];
 
 /// Operations that only encoders have.
-const OF_ENCODERS: [&str; 7] = [
+const OF_ENCODERS: [&str; 11] = [
     "rope_grid",
     "resized",
     "beside",
@@ -32,6 +32,10 @@ const OF_ENCODERS: [&str; 7] = [
     "without_class",
     "at_columns",
     "at_rows",
+    "conv_2d",
+    "depthwise",
+    "local_attention",
+    "sinusoids",
 ];
 
 /// Values of `of:`.

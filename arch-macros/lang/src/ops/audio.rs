@@ -1,5 +1,6 @@
 //! Operations of audio encoders, documented in docs/encoders.md.
 
+use super::param::{keyword, keyword_some};
 use super::{Call, Emit, OpSpec, ParamKind, op, positional, tensor};
 use crate::sym::{Dim, Shape};
 
@@ -27,7 +28,106 @@ pub static OPS: &[OpSpec] = &[
         Emit::Method("stack_rows"),
         "joins n consecutive columns: [d, T] -> [d * n, T / n rounded up]. Zeros follow the last column",
     ),
+    op(
+        "conv_2d",
+        &[
+            tensor("x"),
+            positional("w", ParamKind::Linear),
+            keyword("time_first", ParamKind::Bool),
+        ],
+        conv_2d,
+        Emit::Struct("conv_2d", "Conv2dArgs"),
+        "convolution of 3 x 3 taps with stride 2, between zeros: x [c, F, T] and w [9 * c -> m] -> [m, F / 2, T / 2], \
+         rounded up. Weights have the taps of F first, or those of T with `time_first`",
+    ),
+    op(
+        "depthwise",
+        &[
+            tensor("x"),
+            positional("w", ParamKind::Vector),
+            positional("before", ParamKind::Int),
+        ],
+        depthwise,
+        Emit::Method("depthwise"),
+        "convolution of each channel over columns, between zeros: x [c, T], w [k, c] -> [c, T]. Of k columns, `before` \
+         precede the column of the result",
+    ),
+    op(
+        "local_attention",
+        &[
+            tensor("q"),
+            tensor("k"),
+            tensor("v"),
+            tensor("relative"),
+            positional("before", ParamKind::Int),
+            keyword_some("scale", ParamKind::Float),
+            keyword_some("softcap", ParamKind::Float),
+        ],
+        local_attention,
+        Emit::Struct("local_attention", "LocalAttentionArgs"),
+        "attends to neighbors: q and k [d, n, T], v [dv, n, T] -> [dv * n, T]. Of the W neighbors, `before` precede the \
+         column. `relative` [d * n, W] is added to their keys. `scale` defaults to 1/sqrt(d)",
+    ),
+    op(
+        "sinusoids",
+        &[
+            positional("d", ParamKind::Int),
+            positional("before", ParamKind::Int),
+            positional("after", ParamKind::Int),
+        ],
+        sinusoids,
+        Emit::Method("sinusoids"),
+        "sines and cosines of the distances from `before` down to -`after` -> [d, before + 1 + after]",
+    ),
 ];
+
+fn conv_2d(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, w) = (c.shape("x")?, c.shape("w")?);
+    let taps = x.dim(0).mul(&Dim::constant(9));
+    c.want("w", 0, &taps, "9 taps of dimension 0 of `x`");
+    let half = |i: usize| x.dim(i).add(&Dim::constant(1)).div(&Dim::constant(2));
+    c.rank("x", 3, "[c, F, T]", "")
+        .then(|| Shape(vec![w.dim(1), half(1), half(2)]))
+}
+
+fn depthwise(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    c.want("w", 1, &x.dim(0), "dimension 0 of `x`");
+    (c.rank("w", 2, "[k, c]", "") && c.rank("x", 2, "[c, T]", "")).then_some(x)
+}
+
+fn local_attention(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, v, relative) = (c.shape("q")?, c.shape("v")?, c.shape("relative")?);
+    let ranks = [
+        c.rank("q", 3, "[d, n, T]", ""),
+        c.rank("k", 3, "[d, n, T]", ""),
+        c.rank("v", 3, "[dv, n, T]", ""),
+        c.rank("relative", 2, "[d * n, W]", ""),
+    ];
+    if ranks.contains(&false) {
+        return None;
+    }
+    c.want("k", 0, &q.dim(0), "dimension 0 of `q`");
+    for i in 1..3 {
+        c.want("k", i, &q.dim(i), "as in `q`");
+        c.want("v", i, &q.dim(i), "as in `q`");
+    }
+    c.want("relative", 0, &q.dim(0).mul(&q.dim(1)), "the keys of all heads");
+    if let (Some(before), Some(width)) = (c.dim("before"), relative.dim(1).as_constant())
+        && before.as_constant().is_some_and(|before| before >= width)
+    {
+        c.fail(
+            "before",
+            format!("`local_attention` has {width} neighbors; {before} cannot precede the column"),
+        );
+    }
+    Some(Shape(vec![v.dim(0).mul(&q.dim(1)), q.dim(2)]))
+}
+
+fn sinusoids(c: &mut Call<'_>) -> Option<Shape> {
+    let (d, before, after) = (c.dim("d")?, c.dim("before")?, c.dim("after")?);
+    Some(Shape(vec![d, before.add(&after).add(&Dim::constant(1))]))
+}
 
 fn interleave(c: &mut Call<'_>) -> Option<Shape> {
     let (x, n) = (c.shape("x")?, c.dim("n")?);

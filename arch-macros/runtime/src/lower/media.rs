@@ -179,6 +179,7 @@ fn class_column(variant: &str) -> Option<ClassColumn> {
 fn spectrogram(variant: &str) -> Option<Spectrogram> {
     match variant {
         "Whisper" => Some(Spectrogram::Whisper),
+        "Gemma4" => Some(Spectrogram::Gemma4),
         _ => None,
     }
 }

@@ -1,0 +1,86 @@
+//! Convolutions over columns, composed of strided views, copies, and matmuls.
+
+use crate::graph::TensorId;
+
+use super::Builder;
+use super::handles::{Linear, Vector};
+
+/// Arguments of [`Builder::conv_2d`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Conv2dArgs {
+    /// The taps along time follow each other in the weights.
+    pub time_first: bool,
+}
+
+/// Bytes of a value.
+pub(super) const F32: usize = size_of::<f32>();
+
+impl Builder<'_> {
+    /// Applies a convolution of 3 x 3 taps with stride 2 to `x [c, F, T]`: `[m, F / 2, T / 2]`, rounded up. Zeros
+    /// surround the values. The weights are `w [9 * c -> m]`.
+    pub fn conv_2d(&mut self, x: TensorId, w: Linear, args: Conv2dArgs) -> TensorId {
+        let [c, f, t, _] = self.g.tensor(x).ne;
+        let (rows, columns) = (f.div_ceil(2), t.div_ceil(2));
+        let x = self.padded(x, 1, [1, 1]);
+        let x = self.padded(x, 2, [1, 1]);
+        // [tap of F, c, F / 2, T]
+        let (row, column) = (c * F32, c * (f + 2) * F32);
+        let taps = self.unfolded(x, [3, c, rows, t + 2], [row, F32, 2 * row, column], 0);
+        let column = 3 * c * rows * F32;
+        let taps = if args.time_first {
+            let ne = [3, 3 * c * rows, columns, 1];
+            self.unfolded(taps, ne, [column, F32, 2 * column, 2 * column * columns], 0)
+        } else {
+            let ne = [3, 3, c * rows, columns];
+            self.unfolded(taps, ne, [F32, column, 3 * F32, 2 * column], 0)
+        };
+        let taps = self.reshaped(taps, [9 * c, rows * columns, 1, 1]);
+        let y = self.linear(w, taps);
+        let m = self.g.tensor(y).ne[0];
+        self.reshaped(y, [m, rows, columns, 1])
+    }
+
+    /// Applies a convolution of its own to each channel of `x [c, T]`, with weights `w [n, c]`: `[c, T]`. Of the `n`
+    /// columns that a result depends on, `before` precede its column. Zeros surround the columns.
+    pub fn depthwise(&mut self, x: TensorId, w: Vector, before: usize) -> TensorId {
+        let w = self.leaf(w.0);
+        let ([n, ..], [c, t, ..]) = (self.g.tensor(w).ne, self.g.tensor(x).ne);
+        let x = self.padded(x, 1, [before, n.saturating_sub(before + 1)]);
+        let column = c * F32;
+        let taps = self.unfolded(x, [n, c, t, 1], [column, F32, column, column * t], 0);
+        let taps = self.mul(taps, w);
+        let y = self.sum_rows(taps);
+        self.reshaped(y, [c, t, 1, 1])
+    }
+
+    /// Returns `x` between zeros along a dimension, as a contiguous tensor.
+    pub(super) fn padded(&mut self, x: TensorId, dim: usize, [before, after]: [usize; 2]) -> TensorId {
+        let mut x = self.dense(x);
+        let t = self.g.tensor(x);
+        let (ne, nb) = (t.ne, t.nb);
+        let mut one = ne;
+        one[dim] = 1;
+        let zero = self.g.view(x, one, nb, 0);
+        let zero = self.ok(zero, x);
+        let zero = self.scale(zero, 0.0);
+        for (n, is_first) in [(before, true), (after, false)] {
+            if n > 0 {
+                let mut ne = ne;
+                ne[dim] = n;
+                let zeros = self.g.repeat(zero, ne);
+                let zeros = self.ok(zeros, x);
+                let [a, b] = if is_first { [zeros, x] } else { [x, zeros] };
+                x = self.concat(a, b, dim);
+            }
+        }
+        x
+    }
+
+    /// Returns a contiguous copy of a view of `x`, whose parts may overlap.
+    pub(super) fn unfolded(&mut self, x: TensorId, ne: [usize; 4], nb: [usize; 4], offset: usize) -> TensorId {
+        let view = self.g.view(x, ne, nb, offset);
+        let view = self.ok(view, x);
+        let y = self.g.cont(view, ne);
+        self.ok(y, view)
+    }
+}
