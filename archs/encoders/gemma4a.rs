@@ -33,10 +33,7 @@ arch_macros::encoder! {
 
     graph {
         let x = embedded_frames();
-        // A layer loop must assign to a value with a column for each frame.
-        let unused = merge(repeat_heads(heads(frames[0..1], 1), n_embd));
         for layer {
-            unused += unused;
             x += first_ffn(x);
             x += attend_near(x);
             x += convolve(x);

@@ -451,8 +451,10 @@ impl Checker<'_> {
             Bound::Tensor(s) => Some(s.clone()),
             _ => None,
         };
-        // A loop may carry several values of the residual stream's width.
-        let wide = |s: &Shape| s.dim(0) == carried.dim(0) && (1..4).any(|i| s.dim(i) == Dim::n_tokens());
+        // A loop may carry several values of the residual stream's width. Encoders may join columns before their layers.
+        let joins_columns = self.media.is_encoder;
+        let has_tokens = |s: &Shape| joins_columns || (1..4).any(|i| s.dim(i) == Dim::n_tokens());
+        let wide = |s: &Shape| s.dim(0) == carried.dim(0) && has_tokens(s);
         let mut hands_on = assigned
             .iter()
             .filter(|v| v.0 < outer && self.vars[v.0].condition.is_none());

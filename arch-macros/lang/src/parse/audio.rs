@@ -2,10 +2,10 @@
 //!
 //! ```ebnf
 //! sound     = "rate" ":" EXPR ";"                                     (* samples per second *)
-//!           | "mel" ":" kind "(" EXPR ")" ";"                         (* log-mel spectrogram; number of filters *)
+//!           | "mel" ":" spectrum "(" EXPR ")" ";"                     (* log-mel spectrogram; number of filters *)
 //!           | "frames" ":" EXPR "every" EXPR ";"                      (* frames of a position; frames between positions *)
 //!           | "chunk" ":" silence "(" EXPR ")" ";" ;                  (* positions of a chunk *)
-//! kind      = "whisper" | "gemma4" ;
+//! spectrum  = "whisper" | "gemma4" ;
 //! silence   = "filled" | "masked" | "bare" ;
 //! ```
 
