@@ -207,7 +207,7 @@ fn projector_of_both_media_answers_like_each_encoder() {
     assert_eq!(ask(unknown(), &[image]), of_image);
     let model = with_projector(&tiny, unknown());
     let error = chat(&model).ask_with("what", &[sound]).unwrap_err().to_string();
-    assert!(error.contains("PNG, JPEG"), "{error}");
+    assert!(error.contains("an image is required"), "{error}");
 }
 
 #[test]
