@@ -1,6 +1,11 @@
 //! The model architectures, one declaration per file next to this crate's manifest, and the encoders of media in
 //! `encoders/`. The build script registers all files.
 
+#![allow(
+    clippy::approx_constant,
+    reason = "declarations have the numbers of published models"
+)]
+
 #[cfg(test)]
 mod listing;
 

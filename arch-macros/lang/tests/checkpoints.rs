@@ -395,7 +395,7 @@ fn sections_of_parent_are_inherited_if_they_fit() {
     assert_eq!(inherited("", true), Ok(both));
     // Own sections replace those of their classes, and continue the section of the same class.
     let own = r#"checkpoint "A" like "A" { up <- ".mine"; }"#;
-    let expected = vec![section(&["A"], "mine"), section(&["B"], "up"), section(&["C"], "mine")];
+    let expected = [section(&["A"], "mine"), section(&["B"], "up"), section(&["C"], "mine")];
     let found = inherited(own, true).unwrap();
     assert_eq!(found[..2], expected[..2]);
     assert_eq!(found.len(), 3);
