@@ -1,5 +1,7 @@
 //! Merges two declarations. Items of the child replace inherited items.
 
+use std::collections::HashMap;
+
 use proc_macro2::{Ident, Span};
 use syn::LitStr;
 
@@ -146,44 +148,53 @@ pub fn removed_tensors(items: &[TensorItem]) -> Vec<&Ident> {
 
 /// The items outside the layers, or of one group of layers.
 struct TensorBlock {
+    /// Name of the group of layers; `None` outside the layers.
+    name: Option<String>,
     /// Span and group of the layer block.
     layers: Option<(Span, Option<Box<GroupDecl>>)>,
     items: Vec<TensorItem>,
 }
 
 impl TensorBlock {
-    /// Returns the name of the group of layers; `None` outside the layers.
-    fn name(&self) -> Option<String> {
-        let (_, group) = self.layers.as_ref()?;
-        Some(
-            group
-                .as_ref()
-                .map_or_else(|| "layer".to_owned(), |g| g.name.to_string()),
-        )
-    }
-
     /// Returns false for two different groups of layers, which may use the same tensor names.
     fn shares_names(&self, other: &TensorBlock) -> bool {
-        let (a, b) = (self.name(), other.name());
-        a == b || a.is_none() || b.is_none()
+        self.name == other.name || self.name.is_none() || other.name.is_none()
     }
+}
+
+/// Returns the name of a group of layers.
+fn group_name(group: Option<&GroupDecl>) -> String {
+    group.map_or_else(|| "layer".to_owned(), |g| g.name.to_string())
+}
+
+/// Returns the position of each block by its name.
+fn positions(blocks: &[TensorBlock]) -> HashMap<Option<String>, usize> {
+    let names = blocks.iter().map(|b| b.name.clone());
+    names.zip(0..).collect()
 }
 
 /// Splits items into blocks; the block outside the layers comes first.
 fn blocks(items: Vec<TensorItem>) -> Vec<TensorBlock> {
     let mut blocks = vec![TensorBlock {
+        name: None,
         layers: None,
         items: Vec::new(),
     }];
+    let mut places = HashMap::new();
     for item in items {
         match item {
             TensorItem::Layer { span, group, items } => {
-                let layers = Some((span, group));
-                let block = TensorBlock { layers, items };
-                match blocks.iter_mut().find(|b| b.name() == block.name()) {
-                    Some(same) => same.items.extend(block.items),
-                    None => blocks.push(block),
+                let name = group_name(group.as_deref());
+                let at = *places.entry(name.clone()).or_insert(blocks.len());
+                if at < blocks.len() {
+                    blocks[at].items.extend(items);
+                    continue;
                 }
+                blocks.push(TensorBlock {
+                    name: Some(name),
+                    layers: Some((span, group)),
+                    items,
+                });
             }
             item => blocks[0].items.push(item),
         }
@@ -204,7 +215,7 @@ fn merge_tensors(inherited: Vec<TensorItem>, own: Vec<TensorItem>, errors: &mut 
         let mut gone: Vec<Ident> = Vec::new();
         for o in own.iter().filter(|o| o.shares_names(block)) {
             let directly = |b: &TensorBlock, name| b.items.iter().any(|i| i.name() == Some(name));
-            let in_place = |name| o.name() == block.name() && directly(o, name) && directly(block, name);
+            let in_place = |name| o.name == block.name && directly(o, name) && directly(block, name);
             gone.extend(removed_tensors(&o.items).into_iter().cloned());
             gone.extend(
                 tensor_names(&o.items)
@@ -215,14 +226,15 @@ fn merge_tensors(inherited: Vec<TensorItem>, own: Vec<TensorItem>, errors: &mut 
         }
         drop_tensors(&mut block.items, &gone);
     }
+    let places = positions(&inherited);
     for block in own {
-        match inherited.iter_mut().find(|i| i.name() == block.name()) {
-            Some(same) => same.items = merge_block(std::mem::take(&mut same.items), block.items),
+        match places.get(&block.name) {
+            Some(&at) => inherited[at].items = merge_block(std::mem::take(&mut inherited[at].items), block.items),
             None => inherited.push(block),
         }
     }
     let mut merged = Vec::new();
-    for TensorBlock { layers, items } in inherited.into_iter().filter(|b| !b.items.is_empty()) {
+    for TensorBlock { layers, items, .. } in inherited.into_iter().filter(|b| !b.items.is_empty()) {
         match layers {
             Some((span, group)) => merged.push(TensorItem::Layer { span, group, items }),
             None => merged.extend(items),
