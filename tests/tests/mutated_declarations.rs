@@ -135,6 +135,25 @@ fn mutated_declarations_end_in_time_and_memory_for_long() {
     assert!(summary.findings.is_empty(), "{:#?}", summary.findings);
 }
 
+/// `FUZZ_CASE` is the path of a saved case, without the extensions.
+#[test]
+#[ignore = "processes the saved case FUZZ_CASE"]
+fn saved_case_ends_in_time_and_memory() {
+    let path = std::env::var("FUZZ_CASE").expect("FUZZ_CASE is a path");
+    let file = |extension: &str| std::fs::read(format!("{path}.{extension}")).expect("the file is readable");
+    let text = String::from_utf8(file("rs")).expect("the text is UTF-8");
+    let case = Case {
+        text,
+        header: file("header.gguf"),
+    };
+    let _guard = RUN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (allocated, cpu) = (ALLOCATED.load(Relaxed), cpu_time());
+    PEAK.store(allocated, Relaxed);
+    read(&case);
+    let (spent, peak) = (cpu_time() - cpu, PEAK.load(Relaxed).saturating_sub(allocated));
+    assert!(spent <= TIME_MAX && peak <= MEMORY_MAX, "{spent:?}, {} MiB", peak >> 20);
+}
+
 /// Runs cases while `continues` holds for their number and the elapsed time.
 fn run(seed: u64, continues: impl Fn(usize, Duration) -> bool) -> Summary {
     let _guard = RUN.lock().unwrap_or_else(PoisonError::into_inner);
