@@ -1,5 +1,5 @@
-//! Functions that are compiled for the target's baseline and for AVX2. They loop over the elements of a group, so
-//! the choice at each call costs little, and all other code of the encoders is compiled once.
+//! Functions that are compiled for the target's baseline and for AVX2: encoders of a row, and the loops over the
+//! elements of a group that they call many times.
 
 #[cfg(test)]
 thread_local! {
@@ -30,6 +30,8 @@ macro_rules! for_this_cpu {
             }
             #[cfg(target_arch = "x86_64")]
             {
+                // Inlined, the loops of an encoder run out of registers.
+                #[inline(never)]
                 #[target_feature(enable = "avx2")]
                 fn vectorized<$($generics)*>($($arg: $ty),*) -> $ret {
                     $f::<$($names)*>($($arg),*)

@@ -282,7 +282,7 @@ pub(super) fn best_halves<const L: usize>(groups: &Groups<L>, limits: Limits) ->
             continue;
         }
         last = real;
-        let (sums, error) = round_elements(groups, real.0, real.1, limits.q);
+        let (sums, error) = round(groups, real.0, real.1, limits.q);
         for lane in 0..N {
             if error.0[lane] < best_error.0[lane] {
                 best[lane] = (halves[lane], half_mins[lane]);
@@ -375,11 +375,11 @@ fn refine_with<const S: usize, const L: usize, const G: usize>(
         for ((to, (ideal, ideal_min, sums)), groups) in chosen.iter_mut().zip(&mut fitted).zip(groups) {
             let (scale, min, _) = choose(sums, *ideal, d.get(), dmin.get(), limits.scale);
             let [real, real_min] = [Lanes::splat(d.get()), Lanes::splat(dmin.get())];
-            let (mut sums_of_choice, mut found) = round_elements(groups, scale * real, min * real_min, limits.q);
+            let (mut sums_of_choice, mut found) = round(groups, scale * real, min * real_min, limits.q);
             *to = (scale, min);
             if is_coarse(*ideal, d) {
                 for (scale, min) in around(*ideal, *ideal_min, d, dmin, limits.scale) {
-                    let (sums, error) = round_elements(groups, scale * real, min * real_min, limits.q);
+                    let (sums, error) = round(groups, scale * real, min * real_min, limits.q);
                     to.0 = error.select_less(found, scale, to.0);
                     to.1 = error.select_less(found, min, to.1);
                     sums_of_choice = sums.where_less(error, found, &sums_of_choice);
