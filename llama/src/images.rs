@@ -324,7 +324,7 @@ pub(crate) fn tokenize<'a>(
     Prompt { text, tokens }
 }
 
-/// Adds the tokens that stand for rows, and those of the texts between the rows.
+/// Appends the placeholder tokens of a medium, and the tokens of the texts between its rows.
 fn push_rows(tokens: &mut Vec<Token>, rows: &MediaRows, vocab: &Vocab) {
     let mut from = 0;
     for (row, text) in rows.texts() {

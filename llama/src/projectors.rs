@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use engine::context::{AudioEncoder, ContextParams, MediaEncoder, MediaRows};
 use engine::gguf::Gguf;
-use engine::model::{LoadParams, Medium, Model, ModelError, projector_types};
+use engine::model::{LoadParams, Medium, Model, ModelError, encoder_media};
 use engine::vocab::Vocab;
 use media::{Format, Limits};
 use tracing::warn;
@@ -99,7 +99,8 @@ impl MediaProjector {
         context: &ContextParams,
         language: &Model,
     ) -> Result<MediaProjector, SoundError> {
-        let media = media_of_file(path)?;
+        let header = Gguf::open_header(path).map_err(|e| ImageError::from(ModelError::from(e)))?;
+        let media = encoder_media(&header.metadata);
         let mut projector = MediaProjector {
             image: None,
             audio: None,
@@ -231,20 +232,6 @@ impl MediaProjector {
     fn media(&self) -> &'static str {
         names(self.image.is_some(), self.audio.is_some())
     }
-}
-
-/// Returns the media of the encoders in a projector file.
-fn media_of_file(path: &Path) -> Result<Vec<Option<Medium>>, ImageError> {
-    let header = Gguf::open_header(path).map_err(ModelError::from)?;
-    let mut media: Vec<_> = projector_types(&header.metadata)
-        .iter()
-        .map(|(medium, _)| *medium)
-        .collect();
-    // The loader reports files without an encoder.
-    if media.is_empty() {
-        media.push(None);
-    }
-    Ok(media)
 }
 
 /// Returns the medium of a file in memory for a projector that encodes images, audio, or both.

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use engine::builder::ImageSize;
 use engine::gguf::Gguf;
-use engine::model::{self, LoadParams, LoadPlan, MediaUse, ModelError, projector_types};
+use engine::model::{self, LoadParams, LoadPlan, MediaUse, ModelError, encoder_media};
 use serde::Serialize;
 
 use crate::args::PlanArgs;
 use crate::failure::Outcome;
-use crate::{checkpoints, format, images};
+use crate::{format, images};
 
 /// Plan of a projector.
 pub struct ProjectorPlan {
@@ -54,7 +54,7 @@ impl ProjectorPlan {
             return Ok(None);
         };
         if args.mmproj.is_some() {
-            checkpoints::expect_file("--mmproj", &path, images::PROJECTOR_FILE)?;
+            images::expect_projector(&path)?;
         }
         let planned = Gguf::open_header(&path)
             .map_err(Into::into)
@@ -108,18 +108,15 @@ impl ProjectorSummary {
 /// # Errors
 /// [`ModelError`] if the file cannot be loaded.
 pub fn encoder_plans(header: &Gguf, path: &Path, params: &LoadParams) -> Result<Vec<LoadPlan>, ModelError> {
-    let types = projector_types(&header.metadata);
-    if types.len() < 2 {
-        return Ok(vec![model::plan(header, path, archs::ENCODERS, params)?]);
-    }
+    let media = encoder_media(&header.metadata);
     let (mut plans, mut unsupported) = (Vec::new(), None);
-    for (medium, _) in types {
+    for &medium in &media {
         let params = LoadParams {
             medium,
             ..params.clone()
         };
         match model::plan(header, path, archs::ENCODERS, &params) {
-            Err(error @ ModelError::UnknownEncoder { .. }) => unsupported = Some(error),
+            Err(error @ ModelError::UnknownEncoder { .. }) if media.len() > 1 => unsupported = Some(error),
             planned => plans.push(planned?),
         }
     }

@@ -62,8 +62,10 @@ impl Medium {
     }
 }
 
-/// Metadata keys with the names of encoders.
+/// Metadata key with the name of the only encoder.
 const NAME_KEY: &str = "clip.projector_type";
+
+/// Metadata keys with the name of the encoder of each medium.
 const NAME_KEYS: [(Medium, &str); 2] = [
     (Medium::Image, "clip.vision.projector_type"),
     (Medium::Audio, "clip.audio.projector_type"),
@@ -80,6 +82,16 @@ pub fn projector_types(metadata: &Metadata) -> Vec<(Option<Medium>, &str)> {
             NAME_KEYS.iter().filter_map(of_medium).collect()
         }
     }
+}
+
+/// Returns the medium of each encoder in a file, for [`LoadParams::medium`](super::LoadParams). `None` stands for the
+/// only encoder.
+pub fn encoder_media(metadata: &Metadata) -> Vec<Option<Medium>> {
+    let types = projector_types(metadata);
+    if types.len() < 2 {
+        return vec![None];
+    }
+    types.into_iter().map(|(medium, _)| medium).collect()
 }
 
 /// Returns the name of the first encoder in a file, if any.

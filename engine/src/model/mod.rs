@@ -28,7 +28,7 @@ pub use error::ModelError;
 pub use fingerprint::Fingerprint;
 pub use lists::max_sum;
 pub use load::{DeclaredModel, LoadPlan, Model, TensorPlacement, declare_header, declare_mtp_header, plan, plan_set};
-pub use media::{ENCODER_ARCH, MediaDecl, MediaUse, Medium, TextPart, projector_type, projector_types};
+pub use media::{ENCODER_ARCH, MediaDecl, MediaUse, Medium, TextPart, encoder_media, projector_type, projector_types};
 pub use nearest::{did_you_mean, nearest_names};
 pub use params::{DECLARATION_KEY, FindArch, LoadParams, Progress, VocabHook, WantedArch};
 pub use placement::{
