@@ -10,10 +10,6 @@ use crate::args::{AdapterArgs, ScaledFile};
 use crate::checkpoints;
 use crate::failure::{Failure, Outcome};
 
-/// Description of the file of `--lora`.
-const LORA_FILE: &str =
-    "the GGUF file of an adapter; `llama convert-lora` writes one from the directory of a PEFT adapter";
-
 impl AdapterArgs {
     /// Returns the adapter files, in the order of their ids in a context.
     pub fn names(&self) -> Vec<String> {
@@ -34,7 +30,8 @@ impl AdapterArgs {
         let model = context.model().clone();
         let mut loras = Vec::new();
         for file in self.lora.iter().chain(&self.lora_scaled) {
-            checkpoints::expect_file("--lora", &file.path, LORA_FILE)?;
+            let remedy = "`llama convert-lora` converts the directory of a PEFT adapter";
+            checkpoints::expect_file("--lora", &file.path, "an adapter", remedy)?;
             let adapter = LoraAdapter::load(&file.path, &model)?;
             if !adapter.ignored().is_empty() {
                 let (path, names) = (file.path.display(), adapter.ignored().join(", "));
@@ -45,8 +42,8 @@ impl AdapterArgs {
         context.set_adapters(&loras)?;
 
         let load = |file: &ScaledFile| {
-            let expected = "the GGUF file of a control vector; `llama cvector` computes one";
-            checkpoints::expect_file("--control-vector", &file.path, expected)?;
+            let remedy = "`llama cvector` computes one";
+            checkpoints::expect_file("--control-vector", &file.path, "a control vector", remedy)?;
             Outcome::Ok(ControlVector::load(&file.path, &model)?)
         };
         let files = || self.control_vector.iter().chain(&self.control_vector_scaled);

@@ -69,13 +69,13 @@ pub fn refuse(path: &Path) -> Outcome {
     )))
 }
 
-/// Refuses a directory as the GGUF file of an option. `expected` describes the file.
-pub fn expect_file(option: &str, path: &Path, expected: &str) -> Outcome {
+/// Refuses a directory as the GGUF file of an option. `expected` describes the file, and `remedy` how to get one.
+pub fn expect_file(option: &str, path: &Path, expected: &str, remedy: &str) -> Outcome {
     if !path.is_dir() {
         return Ok(());
     }
     Err(Failure::new(format_args!(
-        "{option}: {} is a directory; expected {expected}",
+        "{option}: expected the GGUF file of {expected}, found the directory {}; {remedy}",
         path.display()
     )))
 }

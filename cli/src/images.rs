@@ -12,8 +12,11 @@ use crate::args::{HubArgs, LoadArgs, PrecisionArg, ProjectorArgs};
 use crate::failure::{Failure, Outcome};
 use crate::{checkpoints, declared, input};
 
-/// Description of the file of `--mmproj`.
-pub const PROJECTOR_FILE: &str = "the GGUF file of a projector (mmproj*.gguf)";
+/// Refuses a directory as the file of `--mmproj`.
+pub fn expect_projector(path: &Path) -> Outcome {
+    let remedy = "pass the file mmproj*.gguf of the model";
+    checkpoints::expect_file("--mmproj", path, "a projector", remedy)
+}
 
 /// Loads the projector of a language model, by default on the devices of the model: that of `--mmproj`, or the file
 /// `mmproj*.gguf` in the directory of the model. Returns `None` if neither exists, or if the file in the directory
@@ -47,7 +50,7 @@ pub fn projector(
     };
     if let Some(given) = &args.mmproj {
         let path = hub.projector_of(given)?;
-        checkpoints::expect_file("--mmproj", &path, PROJECTOR_FILE)?;
+        expect_projector(&path)?;
         let opened = open(&path)?.map_err(|e| Failure::new(format_args!("--mmproj: {e}")))?;
         return Ok(Some(opened));
     }

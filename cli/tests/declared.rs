@@ -183,12 +183,12 @@ fn children_read_checkpoints_of_their_parent() {
         &["add `checkpoint \"Phi3ForCausalLM\" { … }` to the declaration of `my-llama`"],
     );
     for (option, part) in [
-        ("--lora", "`llama convert-lora` writes one"),
+        ("--lora", "`llama convert-lora` converts the directory"),
         ("--mmproj", "expected the GGUF file of a projector"),
         ("--control-vector", "`llama cvector` computes one"),
     ] {
         let args = ["run", &model, "t1", "--arch", &path, option, &model];
-        fails(&ended(home.llama(&args)), &[option, "is a directory", part]);
+        fails(&ended(home.llama(&args)), &[option, "found the directory", part]);
     }
 }
 
