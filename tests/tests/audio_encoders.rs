@@ -156,21 +156,20 @@ impl Family {
         let mut encoder = Draft::of_declaration(arch, archs::ENCODERS, true).unwrap();
         encoder.add_biases(arch, archs::ENCODERS, |t| !self.without_bias.contains(&t.gguf));
         for suffix in ["input_min", "input_max", "output_min", "output_max"] {
-            let n_layer = 0..encoder.tensors.len();
-            let bounds = self.bounded.iter().flat_map(|name| {
-                let of_layer = move |il: usize| format!("a.blk.{il}.{name}.");
-                n_layer.clone().map(of_layer)
-            });
-            let exists = |prefix: &String| {
+            let has = |prefix: &String| {
                 encoder
                     .tensors
                     .iter()
-                    .any(|(name, _)| *name == format!("{prefix}weight"))
+                    .any(|(name, _)| *name == format!("{prefix}.weight"))
             };
-            let bounds: Vec<_> = bounds
-                .filter(exists)
-                .map(|p| (format!("{p}{suffix}"), vec![1]))
-                .collect();
+            let layers = |name: &&str| -> Vec<String> {
+                let of_layer = |il: usize| format!("a.blk.{il}.{name}");
+                (0..).map(of_layer).take_while(has).collect()
+            };
+            let bounded: Vec<String> = self.bounded.iter().flat_map(layers).collect();
+            let bounds = bounded
+                .into_iter()
+                .map(|prefix| (format!("{prefix}.{suffix}"), vec![1]));
             encoder.tensors.extend(bounds);
         }
         let arch = archs::find(self.text).unwrap().arch;

@@ -48,8 +48,8 @@ pub fn set_numa(mode: NumaMode) -> usize {
     machine.nodes().len()
 }
 
-/// Returns true if threads and weights are divided among several nodes. Only copied weights are: the pages of a mapped
-/// file are on the nodes of the threads that read the file first.
+/// Returns true if threads and copied weights are divided among several nodes. The pages of a mapped file are on the
+/// nodes of the threads that read the file first.
 pub fn is_distributed() -> bool {
     CPUS.get().is_some_and(|topology| topology.nodes().len() > 1)
 }
@@ -175,21 +175,21 @@ mod tests {
         }
     }
 
-    /// Weights read from the memory of another node in a matmul with the experts `active`, as a share of all.
+    /// Returns the share of the weights of `n_active` experts that threads read from the memory of another node.
     fn remote_share_of_experts(
         topology: &Topology,
         n_threads: usize,
         [n_rows, row_bytes]: [usize; 2],
-        active: usize,
+        n_active: usize,
     ) -> f64 {
         let threads = topology.spread(n_threads);
         let parts = topology.divide(n_rows * row_bytes);
         let pieces = Pieces::new(n_rows, n_threads);
         let mut n_remote = 0;
         for (ith, cpu) in threads.iter().enumerate() {
-            for chunk in (WorkShare { ith, nth: n_threads }).of(pieces.len() * active) {
-                let (expert, piece) = pieces.of_chunk(chunk, active, true);
-                assert!(expert < active);
+            for chunk in (WorkShare { ith, nth: n_threads }).of(pieces.len() * n_active) {
+                let (expert, piece) = pieces.of_chunk(chunk, n_active, true);
+                assert!(expert < n_active);
                 let rows = pieces.rows(piece);
                 let own = &parts[cpu.node];
                 let local = own
@@ -199,7 +199,7 @@ mod tests {
                 n_remote += rows.len() * row_bytes - local;
             }
         }
-        n_remote as f64 / (n_rows * row_bytes * active) as f64
+        n_remote as f64 / (n_rows * row_bytes * n_active) as f64
     }
 
     #[test]
@@ -207,9 +207,9 @@ mod tests {
         let topology = simulated_nodes(2, 96);
         for n_threads in [192, 96, 64, 2] {
             // Q4_K rows of 2048 values, with 8 experts per token or all of 128.
-            for active in [8, 128] {
-                let remote = remote_share_of_experts(&topology, n_threads, [768, 1152], active);
-                assert!(remote < 0.005, "{n_threads} threads, {active} experts: {remote}");
+            for n_active in [8, 128] {
+                let remote = remote_share_of_experts(&topology, n_threads, [768, 1152], n_active);
+                assert!(remote < 0.005, "{n_threads} threads, {n_active} experts: {remote}");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Linear attention of many tokens on tensor cores, in chunks of tokens.
 //!
-//! The kernel keeps factors as two bf16 numbers each, so that results have nearly the precision of f32. A chunk ends
-//! with a token whose state is stored, so that the kernel is slow for many sequences of one token.
+//! Each factor is the sum of two bf16 numbers, which has nearly the precision of f32. A chunk ends with a token whose
+//! state is stored, so the kernel is slow for many sequences of one token.
 
 use kernels::Precision;
 
