@@ -23,18 +23,23 @@ template <int N, int H, int SIZE> struct Partials {
     float values[N][H][spread(SIZE)];
     float largest[N][H], weights[N][H];
 
-    // Adds the sums of value `d` of a head, relative to the larger of `largest` and the maximum score.
-    DEVICE float sum(int h, int d, float &total_largest, float &total_weights) const {
-        float sum = 0.0f;
+    // Returns the factors of a head's warps, and computes the larger of `total_largest` and the maximum score, and the
+    // sum of weights.
+    DEVICE void find_factors(int h, float (&factors)[N], float &total_largest, float &total_weights) const {
         total_weights = 0.0f;
 #pragma unroll
         for (int w = 0; w < N; w++) total_largest = fmaxf(total_largest, largest[w][h]);
 #pragma unroll
         for (int w = 0; w < N; w++) {
-            float factor = weights[w][h] == 0.0f ? 0.0f : expf(largest[w][h] - total_largest);
-            total_weights += weights[w][h] * factor;
-            sum += values[w][h][spread(d)] * factor;
+            factors[w] = weights[w][h] == 0.0f ? 0.0f : expf(largest[w][h] - total_largest);
+            total_weights += weights[w][h] * factors[w];
         }
+    }
+    // Adds the sums of value `d` of a head.
+    DEVICE float sum(int h, int d, const float (&factors)[N]) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < N; w++) sum += values[w][h][spread(d)] * factors[w];
         return sum;
     }
 };
@@ -67,35 +72,41 @@ template <int N> DEVICE void store_results(const Params &p, int token, int head,
 #endif
 }
 
-// Number of results that a thread computes at a time.
+// Number of adjacent results that a lane computes at a time, and number of times.
 #if ROUNDS
-const int RESULTS = 4;
+const int RESULTS = 4, TIMES = 1;
 #else
-const int RESULTS = 1;
+const int RESULTS = 1, TIMES = 4;
 #endif
 
 // Adds the warps' sums of values `first_value` to `first_value + SIZE - 1` of some heads, and stores the results,
-// or this block's part of them.
+// or this block's part of them. A warp adds 128 values of a head at a time.
 template <int N, int H, int SIZE>
 DEVICE void combine(const Params &p, const Partials<N, H, SIZE> &partials, int first_head, int n_heads, int token, int first_value) {
-    int n = n_heads * SIZE;
+    const int AT_A_TIME = 128, RANGES = (SIZE + AT_A_TIME - 1) / AT_A_TIME;
+    int lane = threadIdx.x % 32;
+    for (int i = threadIdx.x / 32; i < n_heads * RANGES; i += blockDim.x / 32) {
+        int h = i / RANGES, first = i % RANGES * AT_A_TIME, head = first_head + h;
+        float factors[N], weights;
 #if SPLIT
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        int h = i / SIZE, d = i % SIZE;
-        float largest = -INF, weights, *to = part_of(p, token, first_head + h, blockIdx.z);
-        to[first_value + d] = partials.sum(h, d, largest, weights);
-        if (first_value + d == 0) to[DV] = largest, to[DV + 1] = weights;
-    }
-#else
-    for (int first = threadIdx.x / 32 * 32 * RESULTS; first < n; first += blockDim.x * RESULTS) {
-        int i = first + threadIdx.x % 32 * RESULTS, h = i / SIZE, d = i % SIZE;
-        bool is_there = i < n;
-        float x[RESULTS] = {};
-        for (int e = 0; e < RESULTS && is_there; e++) {
-            float sink = sink_of(p, first_head + h), largest = sink, weights, sum = partials.sum(h, d + e, largest, weights);
-            x[e] = mean(p, sum, weights, sink, largest);
+        float largest = -INF, *to = part_of(p, token, head, blockIdx.z) + first_value;
+        partials.find_factors(h, factors, largest, weights);
+#pragma unroll
+        for (int d = first + lane; d < first + AT_A_TIME; d += 32) {
+            if (d < SIZE) to[d] = partials.sum(h, d, factors);
         }
-        store_results(p, token, first_head + h, first_value + d, x, is_there);
-    }
+        if (first_value + first + lane == 0) to[DV] = largest, to[DV + 1] = weights;
+#else
+        float sink = sink_of(p, head), largest = sink;
+        partials.find_factors(h, factors, largest, weights);
+#pragma unroll
+        for (int n = 0; n < TIMES; n++) {
+            int d = first + 32 * n + lane * RESULTS;
+            bool is_there = d < SIZE;
+            float x[RESULTS] = {};
+            for (int e = 0; e < RESULTS && is_there; e++) x[e] = mean(p, partials.sum(h, d + e, factors), weights, sink, largest);
+            store_results(p, token, head, first_value + d, x, is_there);
+        }
 #endif
+    }
 }
