@@ -3,18 +3,22 @@
 // A block computes a token with HEADS query heads of one KV head. Keys and values arrive in shared memory in
 // tiles of TILE cells, STAGES - 1 tiles ahead of their use. Each warp has 8 heads and a share of a tile's cells.
 // Rows 0 to 7 of its matrices are the heads' queries or weights, rounded to 16 bits, and rows 8 to 15 are their
-// rounding errors, so that both have nearly the precision of f32. Keys and values are 16-bit floats: bf16 if the
-// cache is bf16, otherwise f16. The sums of warps and of blocks are added in order, so that results depend only
-// on the page table and on the number of blocks per token.
+// rounding errors, so that both have nearly the precision of f32. Keys and values are multiplied as 16-bit floats:
+// bf16 if the cache is bf16, otherwise f16. Packed rows stay quantized in shared memory, and each warp converts
+// its cells. The sums of warps and of blocks are added in order, so that results depend only on the page table
+// and on the number of blocks per token.
 //
 // Queries must be aligned pairs of floats.
 //
-// K, V: types of keys and values. DK, DV: their sizes, multiples of 16. HEADS: query heads per block. TILE: cells
-// per tile. STAGES: tiles in shared memory. PARTS: parts of values, one block each. BIASES, SINKS: true if the
-// corresponding operand exists. SPLIT: several blocks per token. ROUNDS: results are also quantized for matmuls.
+// K, V: types of keys and values. DK, DV: their sizes, multiples of 16. K_UNIT, V_UNIT: bytes per copy of packed
+// rows, or 0. V_IN_K: values are the first elements of the keys, which are loaded once. HEADS: query heads per block.
+// TILE: cells per tile. STAGES: tiles in shared memory. PARTS: parts of values, one block each, or with V_IN_K, one
+// warp each. BIASES, SINKS: true if the corresponding operand exists. SPLIT: several blocks per token. ROUNDS:
+// results are also quantized for matmuls.
 #define SELECTS 0
 #include "blocks.cuh"
 #include "halves.cuh"
+#include "packed.cuh"
 #include "partials.cuh"
 
 using Keys = types::K;
@@ -24,26 +28,48 @@ using ValueHalves = HalvesOf<Values>;
 
 // Heads per warp, and warps with different heads.
 const int HEADS_OF_WARP = 8, GROUPS = (HEADS + HEADS_OF_WARP - 1) / HEADS_OF_WARP;
+// Warps with different values, and blocks with different values.
+const int WARP_PARTS = V_IN_K ? PARTS : 1, BLOCK_PARTS = PARTS / WARP_PARTS;
 // Warps with different cells of a tile. Each warp takes multiples of 16 cells.
-const int SHARES = TILE / 16 >= 4 / GROUPS ? 4 / GROUPS : TILE / 16, WARPS = GROUPS * SHARES, THREADS = 32 * WARPS;
+const int MAX_SHARES = 4 / (GROUPS * WARP_PARTS), SHARES = TILE / 16 >= MAX_SHARES ? MAX_SHARES : TILE / 16;
+const int WARPS = GROUPS * SHARES * WARP_PARTS, THREADS = 32 * WARPS;
 const int CELLS = TILE / SHARES;
 // Value elements per part.
-const int N_VALUES = DV / PARTS;
-const int KEY_STRIDE = DK + 8, VALUE_STRIDE = N_VALUES + 8, STAGE = TILE * (KEY_STRIDE + VALUE_STRIDE);
+const int N_VALUES = DV / PARTS, VALUES_OF_BLOCK = N_VALUES * WARP_PARTS;
+using KeyRows = Rows<Keys, DK, K_UNIT>;
+using ValueRows = Rows<Values, N_VALUES, V_UNIT>;
+// Bytes of a stage, and distance between the values of adjacent cells.
+const int STAGE = TILE * (KeyRows::STRIDE + (V_IN_K ? 0 : ValueRows::STRIDE));
+const int VALUE_STRIDE = V_IN_K ? KeyRows::STRIDE : ValueRows::STRIDE;
 // Steps of 16 along the key and the results.
 const int K_STEPS = DK / 16, V_STEPS = N_VALUES / 16;
 // Long queries do not fit in registers along with the sums.
 const bool KEEPS_QUERIES = DK <= 128;
+// Parts of keys, one for each of the warps with different values.
+const int KEY_PARTS = (KeyRows::IS_PACKED || K_STEPS % WARP_PARTS == 0) && !KEEPS_QUERIES ? WARP_PARTS : 1;
 
-extern __shared__ __align__(16) u16 stages[];
+// Stages, long queries, and products of parts of keys.
+extern __shared__ __align__(16) u8 stages[];
+const int QUERIES = KEEPS_QUERIES ? 0 : GROUPS * 32 * K_STEPS * 16;
 __shared__ Listed listed;
 
-// A lane's pairs of a query in global memory, every fourth of them. Short queries are loaded at once.
+// The heads, the values, and the cells of a warp.
+struct Place {
+    int group, part, share;
+
+    DEVICE Place() {
+        int warp = threadIdx.x / 32;
+        share = warp % SHARES, part = warp / SHARES % WARP_PARTS, group = warp / SHARES / WARP_PARTS;
+    }
+};
+
+// A lane's pairs of a query in global memory: every fourth of them, or two of every eight for packed keys. Short
+// queries are loaded at once.
 struct Pairs {
     const float2 *from;
 
-    DEVICE Pairs(const float *row) : from((const float2 *)row + threadIdx.x % 4) {}
-    DEVICE float2 operator[](int i) const { return from[4 * i]; }
+    DEVICE Pairs(const float *row) : from((const float2 *)row + threadIdx.x % 4 * (KeyRows::IS_PACKED ? 2 : 1)) {}
+    DEVICE float2 operator[](int i) const { return from[KeyRows::IS_PACKED ? i / 2 * 8 + i % 2 : 4 * i]; }
 };
 
 struct LoadedPairs {
@@ -71,9 +97,9 @@ struct Queries {
     // Scale of the lane's head. Queries are stored with a magnitude of at most 2.
     float scale;
 
-    // `pairs` are those of the lane: every fourth of the head's. One of the warps with the same heads stores long
-    // queries, which can be used after the next barrier of the block.
-    template <class Pairs> DEVICE Queries(const Pairs &pairs, uint4 *stored, bool stores) : stored(stored) {
+    // `pairs` are those of the lane. The warps with the same heads share the steps of long queries, which can be used
+    // after the next barrier of the block. `warp` is the number of this warp among them.
+    template <class Pairs> DEVICE Queries(const Pairs &pairs, uint4 *stored, int warp) : stored(stored) {
         int lane = threadIdx.x % 32;
         float largest = 0.0f;
 #pragma unroll
@@ -83,8 +109,9 @@ struct Queries {
         u32 exponent = min(max(__float_as_uint(largest) >> 23, 1u), 253u);
         scale = __uint_as_float(exponent << 23);
         float inverse = __uint_as_float((254 - exponent) << 23);
-#pragma unroll KEEPS_QUERIES ? K_STEPS : 1
-        for (int i = 0; i < K_STEPS; i++) {
+        // Several steps of long queries are loaded at once.
+#pragma unroll KEEPS_QUERIES ? K_STEPS : 6
+        for (int i = KEEPS_QUERIES ? 0 : warp; i < K_STEPS; i += KEEPS_QUERIES ? 1 : WARPS / GROUPS) {
             u32 x[4];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -95,7 +122,7 @@ struct Queries {
             }
             if (KEEPS_QUERIES) {
                 for (int n = 0; n < 4; n++) kept[i % K_STEPS][n] = x[n];
-            } else if (stores) {
+            } else {
                 stored[i * 32 + lane] = make_uint4(x[0], x[1], x[2], x[3]);
             }
         }
@@ -147,29 +174,35 @@ template <class T> DEVICE void store_chunk(u16 *to, const float (&v)[T::N]) {
     }
 }
 
-// Starts loading SIZE values of each row of a tile to shared memory. Cells that the token does not see are
-// replaced by zeros, whatever they contain.
-template <class T, int SIZE> DEVICE void load_rows(const char *from, i64 stride, u64 seen, u16 *to) {
-    const int STRIDE = SIZE + 8, CHUNKS = SIZE / T::N;
-    if constexpr (IS_HALVES<T> && THREADS % CHUNKS == 0) {
-        const int STEP = THREADS / CHUNKS;
-        int first = threadIdx.x / CHUNKS, unit = threadIdx.x % CHUNKS * 8;
-        from += first * stride + 2 * unit, to += first * STRIDE + unit;
+// Starts loading units FIRST to FIRST + LEFT - 1 of the rows of a tile, a power of two of each row at a time, so that
+// no thread divides.
+template <class Layout, int FIRST, int LEFT> DEVICE void copy_rows(const char *from, i64 stride, u64 seen, u8 *to) {
+    const int UNITS = power_of_two_below(LEFT < THREADS ? LEFT : THREADS), STEP = THREADS / UNITS, UNIT = Layout::UNIT;
+    int first = threadIdx.x / UNITS, at = (FIRST + threadIdx.x % UNITS) * UNIT;
+    const char *row = from + first * stride + at;
+    u8 *place = to + first * Layout::STRIDE + at;
 #pragma unroll
-        for (int i = 0; i < TILE / STEP; i++, from += STEP * stride) copy_ahead(to + i * STEP * STRIDE, from, seen >> (first + i * STEP) & 1);
+    for (int i = 0; i < TILE; i += STEP, row += STEP * stride) {
+        if (STEP <= TILE || first < TILE) copy_unit<UNIT>(place + i * Layout::STRIDE, row, seen >> (first + i) & 1);
+    }
+    if constexpr (LEFT > UNITS) copy_rows<Layout, FIRST + UNITS, LEFT - UNITS>(from, stride, seen, to);
+}
+
+// Starts loading the rows of a tile to shared memory. Cells that the token does not see are replaced by zeros,
+// whatever they contain.
+template <class T, class Layout> DEVICE void load_rows(const char *from, i64 stride, u64 seen, u8 *to) {
+    if constexpr (Layout::IS_PACKED || IS_HALVES<T>) {
+        copy_rows<Layout, 0, Layout::BYTES / Layout::UNIT>(from, stride, seen, to);
     } else {
+        const int CHUNKS = Layout::SIZE / T::N;
 #pragma unroll 4
         for (int i = threadIdx.x; i < TILE * CHUNKS; i += THREADS) {
             int cell = i / CHUNKS, c = i % CHUNKS;
             const char *row = from + cell * stride + c / T::CHUNKS * T::BYTES;
-            u16 *at = to + cell * STRIDE + c / T::CHUNKS * T::QK + chunk_start<T>(c % T::CHUNKS);
-            if constexpr (IS_HALVES<T>) {
-                copy_ahead(at, row, seen >> cell & 1);
-            } else {
-                float v[T::N] = {};
-                if (seen >> cell & 1) T::chunk((const u8 *)row, c % T::CHUNKS, v);
-                store_chunk<T>(at, v);
-            }
+            u16 *at = (u16 *)(to + cell * Layout::STRIDE) + c / T::CHUNKS * T::QK + chunk_start<T>(c % T::CHUNKS);
+            float v[T::N] = {};
+            if (seen >> cell & 1) T::chunk((const u8 *)row, c % T::CHUNKS, v);
+            store_chunk<T>(at, v);
         }
     }
 }
@@ -179,20 +212,21 @@ struct Block {
     int token, head_kv, first_head, n_heads, part;
 
     DEVICE Block(const Params &p) {
-        int group = p.q.ne[1] / p.k.ne[1], per_group = (group + HEADS - 1) / HEADS, y = blockIdx.y / PARTS;
+        int group = p.q.ne[1] / p.k.ne[1], per_group = (group + HEADS - 1) / HEADS, y = blockIdx.y / BLOCK_PARTS;
         int in_group = y % per_group * HEADS;
-        token = blockIdx.x, part = blockIdx.y % PARTS;
+        token = blockIdx.x, part = blockIdx.y % BLOCK_PARTS;
         head_kv = y / per_group;
         first_head = head_kv * group + in_group;
         n_heads = min(HEADS, group - in_group);
     }
 
-    DEVICE void load(const Params &p, const At &at, u16 *keys) const {
+    DEVICE void load(const Params &p, const At &at, u8 *keys) const {
         i64 cell = listed.first[at.entry] + at.first;
         const char *k = p.k.data + head_kv * p.k.nb[1] + cell * p.k.nb[2];
+        load_rows<Keys, KeyRows>(k, p.k.nb[2], at.seen, keys);
+        if (V_IN_K) return;
         const char *v = p.v.data + head_kv * p.v.nb[1] + cell * p.v.nb[2] + part * (N_VALUES / Values::QK * Values::BYTES);
-        load_rows<Keys, DK>(k, p.k.nb[2], at.seen, keys);
-        load_rows<Values, N_VALUES>(v, p.v.nb[2], at.seen, keys + TILE * KEY_STRIDE);
+        load_rows<Values, ValueRows>(v, p.v.nb[2], at.seen, keys + TILE * KeyRows::STRIDE);
     }
 };
 
@@ -225,50 +259,132 @@ struct Sums {
     }
 };
 
-// Multiplies the warp's queries with 16 keys. The lane gets the products of its head with keys `l % 4 * 2`, the
-// next, and the same plus 8.
-DEVICE void multiply_keys(const Queries &queries, const u16 *keys, float *products) {
+// Adds the products of the warp's queries with 16 keys of a packed type to two sums each.
+template <class T> DEVICE void multiply_packed_keys(const Queries &queries, int part, const u8 *keys, float (&sums)[2][2][4]) {
+    using Row = PackedRow<T>;
+    const int PAIRS = DK / 64;
+    int lane = threadIdx.x % 32, end = PAIRS * (part + 1) / KEY_PARTS * 2;
+#pragma unroll KEEPS_QUERIES ? PAIRS : 1
+    for (int first = PAIRS * part / KEY_PARTS * 2; first < end; first += 2) {
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            int block = first + n / 4, step = n / 2 % 2, half = n % 2;
+            Row row(keys + (half * 8 + lane / 4) * KeyRows::STRIDE);
+            u32 a[4], bytes = row.quad(block, n / 4, 4 * step + lane % 4), scales = row.scale(block) * 0x10001;
+            queries.of_step(2 * block + step, a);
+            u32 low = Row::scaled(halves::bytes<0, 1>(bytes), scales), high = Row::scaled(halves::bytes<2, 3>(bytes), scales);
+            KeyHalves::multiply(sums[step][half], a, low, high);
+        }
+    }
+}
+
+// Multiplies a part of the warp's queries with a part of 16 keys. The lane gets the products of its head with keys
+// `l % 4 * 2`, the next, and the same plus 8.
+DEVICE void multiply_keys(const Queries &queries, int part, const u8 *keys, float *products) {
     int lane = threadIdx.x % 32;
     // Two sums each shorten the chains of dependent multiplications.
     float sums[2][2][4] = {};
-#pragma unroll KEEPS_QUERIES ? K_STEPS : 4
-    for (int i = 0; i < K_STEPS; i++) {
-        u32 a[4], b[4];
-        queries.of_step(i, a);
-        load_matrices(b, keys + (lane / 16 * 8 + lane % 8) * KEY_STRIDE + 16 * i + lane / 8 % 2 * 8);
-        for (int half = 0; half < 2; half++) KeyHalves::multiply(sums[i % 2][half], a, b[2 * half], b[2 * half + 1]);
+    if constexpr (KeyRows::IS_PACKED) {
+        multiply_packed_keys<Keys>(queries, part, keys, sums);
+    } else {
+        const int STEPS = K_STEPS / KEY_PARTS;
+        const u16 *rows = (const u16 *)(keys + (lane / 16 * 8 + lane % 8) * KeyRows::STRIDE) + lane / 8 % 2 * 8;
+        auto multiply = [&](int step, float(&to)[2][4]) {
+            u32 a[4], b[4];
+            queries.of_step(step, a);
+            load_matrices(b, rows + 16 * step);
+            for (int half = 0; half < 2; half++) KeyHalves::multiply(to[half], a, b[2 * half], b[2 * half + 1]);
+        };
+#pragma unroll KEEPS_QUERIES ? K_STEPS : 2
+        for (int i = part * STEPS; i + 1 < (part + 1) * STEPS; i += 2) multiply(i, sums[0]), multiply(i + 1, sums[1]);
+        if (STEPS % 2) multiply((part + 1) * STEPS - 1, sums[0]);
     }
     for (int i = 0; i < 4; i++) {
         products[i] = (sums[0][i / 2][i % 2] + sums[1][i / 2][i % 2]) + (sums[0][i / 2][i % 2 + 2] + sums[1][i / 2][i % 2 + 2]);
     }
 }
 
+// Adds the products of all parts of keys, which different warps have computed. All warps of the block take part.
+template <int N> DEVICE void add_parts(const Place &place, float (&products)[N]) {
+    float *all = (float *)(stages + STAGES * STAGE + QUERIES) + threadIdx.x % 32;
+    for (int i = 0; i < N; i++) all[(threadIdx.x / 32 * N + i) * 32] = products[i];
+    __syncthreads();
+    for (int i = 0; i < N; i++) {
+        products[i] = 0.0f;
+        for (int part = 0; part < WARP_PARTS; part++) products[i] += all[(((place.group * WARP_PARTS + part) * SHARES + place.share) * N + i) * 32];
+    }
+}
+
+// Adds 16 values of a packed type with the weights of a fragment. Column `c` of fragment `n` of a block is its value
+// `4 * c + n`.
+template <class T> DEVICE void add_packed_values(Sums &sums, const u8 *values, const u32 (&weights)[4]) {
+    using Row = PackedRow<T>;
+    int lane = threadIdx.x % 32;
+    values += lane % 4 * 2 * VALUE_STRIDE;
+#pragma unroll
+    for (int block = 0; block < N_VALUES / 32; block++) {
+        // Each pair of fragments, from two cells each of either half of the 16.
+        u32 pairs[2][2], scales[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            Row row(values + half * 8 * VALUE_STRIDE), next(values + (half * 8 + 1) * VALUE_STRIDE);
+            u32 x = row.quad(block, block % 2, lane / 4), y = next.quad(block, block % 2, lane / 4);
+            pairs[0][half] = __byte_perm(x, y, 0x5140), pairs[1][half] = __byte_perm(x, y, 0x7362);
+            scales[half] = row.scale(block) | next.scale(block) << 16;
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            u32 b[2];
+            for (int half = 0; half < 2; half++) {
+                u32 pair = pairs[n / 2][half];
+                b[half] = Row::scaled(n % 2 ? halves::bytes<2, 3>(pair) : halves::bytes<0, 1>(pair), scales[half]);
+            }
+            ValueHalves::multiply(sums.values[4 * block + n], weights, b[0], b[1]);
+        }
+    }
+}
+
 // Adds 16 weighted values.
-DEVICE void add_values(Sums &sums, const u16 *values, const float *weights) {
+DEVICE void add_values(Sums &sums, const u8 *values, const float *weights) {
     int lane = threadIdx.x % 32;
     u32 a[4];
     for (int half = 0; half < 2; half++) {
         a[2 * half] = ValueHalves::pair(weights[2 * half], weights[2 * half + 1]);
         a[2 * half + 1] = ValueHalves::rest(a[2 * half], weights[2 * half], weights[2 * half + 1]);
     }
+    if constexpr (ValueRows::IS_PACKED) {
+        add_packed_values<Values>(sums, values, a);
+    } else {
 #pragma unroll
-    for (int n = 0; n < V_STEPS; n++) {
-        u32 b[4];
-        load_transposed(b, values + (lane / 8 % 2 * 8 + lane % 8) * VALUE_STRIDE + 16 * n + lane / 16 * 8);
-        for (int half = 0; half < 2; half++) ValueHalves::multiply(sums.values[2 * n + half], a, b[2 * half], b[2 * half + 1]);
+        for (int n = 0; n < V_STEPS; n++) {
+            u32 b[4];
+            load_transposed(b, (const u16 *)(values + (lane / 8 % 2 * 8 + lane % 8) * VALUE_STRIDE) + 16 * n + lane / 16 * 8);
+            for (int half = 0; half < 2; half++) ValueHalves::multiply(sums.values[2 * n + half], a, b[2 * half], b[2 * half + 1]);
+        }
     }
 }
 
-// Adds the cells of a tile that are the warp's.
-DEVICE void add_tile(const Params &p, const Queries &queries, const At &at, int head, float slope, int q_pos, const u16 *keys, Sums &sums) {
-    int share = threadIdx.x / 32 % SHARES, lane = threadIdx.x % 32;
+// Returns the index of a lane's first value in fragment `i` of the sums, and stores the distance to the second.
+DEVICE int value_of(int i, int &step) {
+    int lane = threadIdx.x % 32;
+    step = ValueRows::IS_PACKED ? 4 : 1;
+    return ValueRows::IS_PACKED ? i / 4 * 32 + i % 4 + lane % 4 * 8 : 8 * i + lane % 4 * 2;
+}
+
+// Adds the cells of a tile that are the warp's. `tile` is the tile in shared memory.
+DEVICE void add_tile(const Params &p, const Place &place, const Queries &queries, const At &at, int head, float slope, int q_pos, const u8 *tile, Sums &sums) {
+    int share = place.share, lane = threadIdx.x % 32;
     u64 seen = at.seen >> share * CELLS;
-    if (CELLS < 64 && !(seen & (1ull << CELLS % 64) - 1)) return;
-    keys += share * CELLS * KEY_STRIDE;
-    const u16 *values = keys + (TILE - share * CELLS) * KEY_STRIDE + share * CELLS * VALUE_STRIDE;
-    float scores[CELLS / 4];
+    bool sees_some = CELLS == 64 || (seen & (1ull << CELLS % 64) - 1);
+    const u8 *keys = tile + share * CELLS * KeyRows::STRIDE;
+    const u8 *values = (V_IN_K ? tile + place.part * ValueRows::BYTES : tile + TILE * KeyRows::STRIDE) + share * CELLS * VALUE_STRIDE;
+    float scores[CELLS / 4] = {};
+    if (sees_some) {
 #pragma unroll
-    for (int i = 0; i < CELLS / 16; i++) multiply_keys(queries, keys + 16 * i * KEY_STRIDE, scores + 4 * i);
+        for (int i = 0; i < CELLS / 16; i++) multiply_keys(queries, KEY_PARTS == 1 ? 0 : place.part, keys + 16 * i * KeyRows::STRIDE, scores + 4 * i);
+    }
+    if (KEY_PARTS > 1) add_parts(place, scores);
+    if (!sees_some) return;
     bool is_plain = !BIASES && p.softcap == 0.0f && p.max_bias == 0.0f;
     float factor = queries.scale * (is_plain ? p.scale * LOG2_E : 1.0f);
 #pragma unroll
@@ -288,17 +404,18 @@ DEVICE void add_tile(const Params &p, const Queries &queries, const At &at, int 
 }
 
 // Stores the warp's sums in shared memory, in place of tiles.
-DEVICE void store_sums(const Sums &sums, Partials<SHARES, HEADS, N_VALUES> &partials) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, share = warp % SHARES, head = warp / SHARES * HEADS_OF_WARP + lane / 4;
+DEVICE void store_sums(const Sums &sums, const Place &place, Partials<SHARES, HEADS, VALUES_OF_BLOCK> &partials) {
+    int lane = threadIdx.x % 32, share = place.share, head = place.group * HEADS_OF_WARP + lane / 4;
     float weights = sums.weights;
     for (int step = 1; step < 4; step *= 2) weights += __shfl_xor_sync(ALL_LANES, weights, step);
     __syncthreads();
     if (head < HEADS) {
 #pragma unroll
         for (int i = 0; i < 2 * V_STEPS; i++) {
-            for (int n = 0; n < 2; n++) partials.values[share][head][spread(8 * i + lane % 4 * 2 + n)] = sums.values[i][n] + sums.values[i][n + 2];
+            int step, first = value_of(i, step);
+            for (int n = 0; n < 2; n++) partials.values[share][head][spread(place.part * N_VALUES + first + n * step)] = sums.values[i][n] + sums.values[i][n + 2];
         }
-        if (lane % 4 == 0) {
+        if (lane % 4 == 0 && place.part == 0) {
             partials.largest[share][head] = sums.largest * LN_2;
             partials.weights[share][head] = weights;
         }
@@ -306,17 +423,18 @@ DEVICE void store_sums(const Sums &sums, Partials<SHARES, HEADS, N_VALUES> &part
     __syncthreads();
 }
 
-// Grid: tokens; KV heads times the number of blocks per group of query heads times parts of values; blocks that
-// share a token.
+// Grid: tokens; KV heads times the number of blocks per group of query heads times blocks with different values;
+// blocks that share a token.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_pages(const __grid_constant__ Params p) {
     Block block(p);
-    int group = threadIdx.x / 32 / SHARES, head = block.first_head + min(group * HEADS_OF_WARP + (int)threadIdx.x % 32 / 4, block.n_heads - 1);
+    Place place;
+    int head = block.first_head + min(place.group * HEADS_OF_WARP + (int)threadIdx.x % 32 / 4, block.n_heads - 1);
     const float *row = (const float *)(p.q.data + head * p.q.nb[1] + block.token * p.q.nb[2]);
     // The loads of queries do not wait for those of the page table.
     Choice<KEEPS_QUERIES, LoadedPairs, Pairs>::Type pairs(row);
     int q_pos = p.visible.pos[block.token];
     int2 entries = share_of(p, block.token, blockIdx.z);
-    Queries queries(pairs, (uint4 *)(stages + STAGES * STAGE) + group * 32 * K_STEPS, threadIdx.x / 32 % SHARES == 0);
+    Queries queries(pairs, (uint4 *)(stages + STAGES * STAGE) + place.group * 32 * K_STEPS, threadIdx.x / 32 % (WARPS / GROUPS));
     float slope = slope_of(p, head);
     Sums sums;
     for (int first = entries.x; first < entries.y; first += MAX_LISTED) {
@@ -341,11 +459,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_pages(const _
                 ahead.advance(n);
             }
             end_group();
-            add_tile(p, queries, at, head, slope, q_pos, stages + stage * STAGE, sums);
+            add_tile(p, place, queries, at, head, slope, q_pos, stages + stage * STAGE, sums);
             at.advance(n);
         }
     }
-    Partials<SHARES, HEADS, N_VALUES> &partials = *(Partials<SHARES, HEADS, N_VALUES> *)stages;
-    store_sums(sums, partials);
+    Partials<SHARES, HEADS, VALUES_OF_BLOCK> &partials = *(Partials<SHARES, HEADS, VALUES_OF_BLOCK> *)stages;
+    store_sums(sums, place, partials);
     combine(p, partials, block.first_head, block.n_heads, block.token, block.part * N_VALUES);
 }

@@ -342,7 +342,14 @@ fn decode_attention_compiles_without_spills_or_stack() {
             let mut graph = Graph::new();
             let q = graph.input(GgmlType::F32, [dk, n_head, 1, 1], "q");
             let k = graph.input(ty, [dk, n_head_kv, n_kv, 1], "k");
-            let v = graph.input(ty, [dv, n_head_kv, n_kv, 1], "v");
+            let v = if dv < dk {
+                let nb = graph.tensor(k).nb;
+                graph
+                    .view(k, [dv, n_head_kv, n_kv, 1], nb, 0)
+                    .expect("values are part of the keys")
+            } else {
+                graph.input(ty, [dv, n_head_kv, n_kv, 1], "v")
+            };
             let list = |graph: &mut Graph, ty, n| graph.input(ty, [n, 1, 1, 1], "cells");
             let cells = VisibleCells {
                 cell_pos: list(&mut graph, GgmlType::I32, n_kv),
@@ -364,13 +371,17 @@ fn decode_attention_compiles_without_spills_or_stack() {
             (GgmlType::F16, [64, 64], [16, 1], 4096),
             (GgmlType::BF16, [256, 256], [8, 4], 4096),
             (GgmlType::Q8_0, [128, 128], [32, 8], 4096),
+            (GgmlType::Q8_0, [64, 64], [40, 4], 4096),
+            (GgmlType::Q4_0, [128, 128], [32, 8], 4096),
             (GgmlType::F16, [576, 512], [128, 1], 4096),
+            (GgmlType::Q8_0, [576, 512], [128, 1], 4096),
+            (GgmlType::Q4_0, [576, 512], [8, 1], 4096),
         ];
         let all: BTreeMap<_, _> = (shapes.into_iter().flat_map(kernels).flatten())
             .map(|kernel| (kernel.describe(), kernel))
             .collect();
         let count = |name: &str| all.keys().filter(|title| title.starts_with(name)).count();
-        assert_eq!((count("attention ("), count("attention_pages (")), (6, 6));
+        assert_eq!((count("attention ("), count("attention_pages (")), (10, 10));
         let kernels: Vec<_> = all.into_values().collect();
         let every: Vec<_> = kernels.iter().flat_map(|k| CAPABILITIES.map(|c| (k, c))).collect();
         every.par_iter().for_each(|&(kernel, capability)| {

@@ -272,28 +272,26 @@ pub fn attention_of_many_cells() -> Vec<Case> {
     all
 }
 
+/// Returns two cases with few tokens: one sequence, and several sequences with sinks.
+fn of_few_tokens(p: Attention, [q, k, v]: [Operand; 3]) -> [Case; 2] {
+    let ([n_head, n_tokens], n_kv) = ([q.ne[1], q.ne[2]], k.ne[2]);
+    let table = (p.buckets != PLAIN.buckets).then(|| floats_in(-2.0, 2.0, [n_head, 7, 1, 1]));
+    let mut case = attend(p, q.clone(), k.clone(), v.clone(), one_sequence(n_kv, n_tokens));
+    case.operands.extend(table.clone());
+    let sinks = floats_in(-2.0, 2.0, [n_head, 1, 1, 1]);
+    let mut scene = crowd(n_kv, n_tokens);
+    // The first query sees at least the cell at its own position.
+    scene.query_pos[0] = scene.cell_pos.iter().copied().max().unwrap();
+    let crowded = attend_with_sinks(p, [q, k, v], scene, table.into_iter().collect(), sinks);
+    [case, crowded]
+}
+
 /// Returns cases with few tokens that GPUs compute on tensor cores unless `Precision::Exact` is required: all
 /// caches, head sizes, groups, and score variants.
 pub fn attention_of_few_tokens() -> Vec<Case> {
     let mut all = Vec::new();
     let mut both = |p: Attention, ty: GgmlType, d: [usize; 2], heads: [usize; 2], n_tokens: usize| {
-        let n_kv = 150;
-        let [q, k, v] = qkv(ty, d, heads, n_tokens, n_kv);
-        let table = (p.buckets != PLAIN.buckets).then(|| floats_in(-2.0, 2.0, [heads[0], 7, 1, 1]));
-        let mut case = attend(p, q.clone(), k.clone(), v.clone(), one_sequence(n_kv, n_tokens));
-        case.operands.extend(table.clone());
-        all.push(case);
-        let sinks = floats_in(-2.0, 2.0, [heads[0], 1, 1, 1]);
-        let mut scene = crowd(n_kv, n_tokens);
-        // The first query sees at least the cell at its own position.
-        scene.query_pos[0] = scene.cell_pos.iter().copied().max().unwrap();
-        all.push(attend_with_sinks(
-            p,
-            [q, k, v],
-            scene,
-            table.into_iter().collect(),
-            sinks,
-        ));
+        all.extend(of_few_tokens(p, qkv(ty, d, heads, n_tokens, 150)));
     };
     for ty in [F16, BF16, Q8_0, Q4_0] {
         for (d, heads) in [([64, 64], [3, 1]), ([128, 128], [8, 2]), ([256, 256], [2, 1])] {
@@ -302,6 +300,8 @@ pub fn attention_of_few_tokens() -> Vec<Case> {
     }
     both(PLAIN, F16, [576, 512], [16, 1], 1);
     both(PLAIN, Q8_0, [576, 512], [4, 1], 1);
+    both(PLAIN, Q8_0, [128, 64], [20, 2], 1);
+    both(PLAIN, Q4_0, [96, 96], [2, 1], 1);
     for (d, heads) in [
         ([80, 80], [7, 1]),
         ([16, 48], [40, 1]),
@@ -329,6 +329,33 @@ pub fn attention_of_few_tokens() -> Vec<Case> {
         Attention { causal: false, ..PLAIN },
     ] {
         both(p, F16, [64, 64], [6, 3], 8);
+    }
+    all
+}
+
+/// Returns cases with few tokens whose values are the first elements of the keys.
+pub fn attention_to_latents() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (ty, d, n_head) in [
+        (F16, [576, 512], 16),
+        (F16, [512, 512], 5),
+        (BF16, [320, 256], 20),
+        (Q8_0, [576, 512], 16),
+        (Q8_0, [192, 128], 3),
+        (Q4_0, [576, 512], 9),
+        (F32, [576, 512], 2),
+    ] {
+        let latents = || {
+            let [q, k, v] = qkv(ty, d, [n_head, 1], 2, 150);
+            [q, k, v.first_of(1)]
+        };
+        all.extend(of_few_tokens(PLAIN, latents()));
+        let sliding = Attention {
+            window: Window::Sliding(20),
+            softcap: 0.7,
+            ..PLAIN
+        };
+        all.extend(of_few_tokens(sliding, latents()));
     }
     all
 }

@@ -35,6 +35,8 @@ pub enum Layout {
     Part(usize),
     /// Weights in the preferred layout of the device.
     AsWeights,
+    /// The first elements of the rows of an earlier operand, given its index.
+    FirstOf(usize),
 }
 
 /// Contents of an operand.
@@ -141,6 +143,11 @@ impl Operand {
 
     pub fn part(mut self, margin: usize) -> Operand {
         self.layout = Layout::Part(margin);
+        self
+    }
+
+    pub fn first_of(mut self, operand: usize) -> Operand {
+        self.layout = Layout::FirstOf(operand);
         self
     }
 

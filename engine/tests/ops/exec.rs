@@ -23,12 +23,17 @@ impl Prepared {
     pub fn new(case: &Case, device: Arc<dyn Device>, in_place: bool) -> Prepared {
         let mut graph = Graph::new();
         let mut memory = MemoryMap::default();
-        let src: Vec<TensorId> = case
-            .operands
-            .iter()
-            .zip(1..)
-            .map(|(operand, seed)| place(operand, SplitMix64(seed), &mut graph, &mut memory, &*device))
-            .collect();
+        let mut src: Vec<TensorId> = Vec::new();
+        for (operand, seed) in case.operands.iter().zip(1..) {
+            let placed = match operand.layout {
+                Layout::FirstOf(i) => {
+                    let nb = graph.tensor(src[i]).nb;
+                    graph.view(src[i], operand.ne, nb, 0).unwrap()
+                }
+                _ => place(operand, SplitMix64(seed), &mut graph, &mut memory, &*device),
+            };
+            src.push(placed);
+        }
         let node = case.build(&mut graph, &src);
         let home = if in_place {
             graph.home(src[0]).unwrap()
@@ -116,6 +121,7 @@ fn place(o: &Operand, mut random: SplitMix64, g: &mut Graph, memory: &mut Memory
     let (stored, offset) = match o.layout {
         Layout::Dense | Layout::AsWeights => (o.ne, [0; 4]),
         Layout::Permuted(order) => (order.map(|d| o.ne[d]), [0; 4]),
+        Layout::FirstOf(_) => unreachable!("a view has no memory of its own"),
         Layout::Part(margin) => {
             let margins = [margin * 32.max(block), margin, margin, margin];
             (std::array::from_fn(|d| o.ne[d] + 2 * margins[d]), margins)
@@ -133,7 +139,7 @@ fn place(o: &Operand, mut random: SplitMix64, g: &mut Graph, memory: &mut Memory
     memory.write(home, &bytes).unwrap();
     g.tensor_mut(leaf).home = Some(home);
     match o.layout {
-        Layout::Dense | Layout::AsWeights => leaf,
+        Layout::Dense | Layout::AsWeights | Layout::FirstOf(_) => leaf,
         Layout::Permuted(order) => g.permute(leaf, order).unwrap(),
         Layout::Part(_) => {
             let nb = contiguous_strides(o.ty, stored);

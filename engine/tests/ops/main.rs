@@ -224,7 +224,9 @@ fn linear_attention_in_chunks_is_near_reference() {
 fn attention_of_few_tokens_on_tensor_cores_is_near_reference() {
     let reference = engine::backend::device("reference").unwrap();
     for device in devices_under_test().iter().filter(|d| d.kind() != DeviceKind::Cpu) {
-        for case in attention::attention_of_few_tokens() {
+        let latents = attention::attention_to_latents().into_iter();
+        let on_tensor_cores = latents.filter(|case| case.operands[1].ty != kernels::GgmlType::F32);
+        for case in attention::attention_of_few_tokens().into_iter().chain(on_tensor_cores) {
             let compute = |device: &Arc<dyn Device>, precision| {
                 let params = BackendParams {
                     precision,
@@ -289,6 +291,7 @@ suites! { attention:
     compressed_attention
     attention_of_many_cells
     attention_of_few_tokens
+    attention_to_latents
 }
 
 suites! { linear_attention:

@@ -90,9 +90,9 @@ macro_rules! headers {
     };
 }
 
-const HEADERS: [Header<'static>; 19] = headers! {
+const HEADERS: [Header<'static>; 20] = headers! {
     "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "few_int.cuh" "halves.cuh" "halves_of_rows.cuh"
-    "matrices.cuh"
+    "matrices.cuh" "packed.cuh"
     "partials.cuh" "pieces.cuh" "rope.cuh" "select.cuh" "steps.cuh" "unary.cuh" "visible.cuh"
 };
 
@@ -106,7 +106,7 @@ pub(super) enum Value {
 }
 
 /// Maximum number of definitions per kernel.
-const MAX_DEFINES: usize = 12;
+const MAX_DEFINES: usize = 15;
 
 /// A kernel with its specialization.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

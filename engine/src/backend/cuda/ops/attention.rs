@@ -10,7 +10,6 @@ use self::pages::Pages;
 use self::params::{NearBiases, Params};
 use self::tiles::Tiles;
 use super::super::context::LaunchShape;
-use super::super::gpu::Gpu;
 use super::super::kernel::{ATTENTION, ATTENTION_MERGE, Kernel, Value};
 use super::arguments::TensorArg;
 use super::integers;
@@ -48,9 +47,6 @@ pub(in super::super) struct QuantizedAttention {
 
 /// Values per quantization scale. The head size must be a multiple.
 pub(in super::super) const ROUNDED_TOGETHER: usize = integers::GROUP;
-
-/// Shared memory per block in bytes, which all supported GPUs have.
-const MAX_SHARED: usize = Gpu::LEAST_SHARED_BYTES as usize;
 
 /// Blocks that run at a time on a multiprocessor.
 const BLOCKS_AT_A_TIME: usize = 2;
@@ -188,7 +184,7 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention, rounds: Option<TensorId>)
     let queries = task.source(at.q)?;
     let pages = match tiles {
         Some(_) => None,
-        None => Pages::of(task, p, [&queries, &k_arg, &v_arg], MAX_SHARED),
+        None => Pages::of(task, p, [&queries, &k_arg, &v_arg]),
     };
     let blocks = Blocks {
         multiprocessors: task.target.gpu().multiprocessors as usize,
