@@ -4,6 +4,7 @@
 //! The search compares the points near the levels that are best for each element alone.
 
 use super::cpu::for_this_cpu;
+use super::lanes;
 use crate::layout::block::Half;
 use crate::quants::grids::{BlockParts, GridBlock};
 
@@ -517,7 +518,7 @@ impl<const E: usize> Search<'_, E> {
             };
         }
         if let Some(importance) = importance {
-            let largest = importance.iter().fold(f32::MIN_POSITIVE, |max, &w| max.max(w));
+            let largest = lanes::largest(importance).max(f32::MIN_POSITIVE);
             for (w, &importance) in targets.w.iter_mut().zip(importance) {
                 *w = (importance / largest).clamp(MIN_IMPORTANCE, 1.0);
             }

@@ -67,9 +67,8 @@ impl Lanes {
     /// Rounds to the nearest integers, ties to even. Magnitudes must be below 2^22.
     #[inline(always)]
     pub(super) fn round(self) -> Lanes {
-        // Adding 1.5 * 2^23 moves the fraction out of the significand. A rounding instruction is not in the
-        // baseline of x86-64.
-        let magic = Lanes::splat(12_582_912.0);
+        // A rounding instruction is not in the baseline of x86-64.
+        let magic = Lanes::splat(MAGIC);
         (self + magic) - magic
     }
 
@@ -129,14 +128,39 @@ impl Lanes {
         self
     }
 
-    /// Converts one F16 per lane.
+    /// Converts one finite F16 per lane.
     #[inline(always)]
     pub(super) fn from_halves(halves: &[Half; N]) -> Lanes {
         let mut lanes = Lanes::ZERO;
         for (lane, half) in lanes.0.iter_mut().zip(halves) {
-            *lane = half.get();
+            let bits = u32::from(u16::from_le_bytes(half.0));
+            let magnitude = bits & 0x7fff;
+            let normal = (magnitude << 13).wrapping_add(EXPONENTS << 23);
+            let subnormal = magnitude as f32 * SMALLEST;
+            let magnitude = if magnitude < 0x400 { subnormal.to_bits() } else { normal };
+            *lane = f32::from_bits((bits & 0x8000) << 16 | magnitude);
         }
         lanes
+    }
+
+    /// Rounds to F16. Magnitudes must be at most [`LARGEST`].
+    #[inline(always)]
+    pub(super) fn to_halves(self) -> [Half; N] {
+        let mut halves = [Half::default(); N];
+        for (half, lane) in halves.iter_mut().zip(self.0) {
+            let bits = lane.to_bits();
+            let magnitude = bits & 0x7fff_ffff;
+            // Ties to even.
+            let normal = magnitude.wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
+            let normal = normal.wrapping_sub(EXPONENTS << 10);
+            // The last bit of numbers near 0.5 is the smallest F16.
+            let subnormal = (f32::from_bits(magnitude) + 0.5)
+                .to_bits()
+                .wrapping_sub(0.5f32.to_bits());
+            let magnitude = if magnitude < FIRST_NORMAL { subnormal } else { normal };
+            *half = Half(((bits >> 16 & 0x8000 | magnitude) as u16).to_le_bytes());
+        }
+        halves
     }
 
     /// Returns the sum of all lanes.
@@ -154,6 +178,38 @@ impl Lanes {
             .fold(f32::NEG_INFINITY, |max, x| if x > max { x } else { max })
     }
 }
+
+/// Returns the largest of positive numbers, or 0.
+#[inline(always)]
+pub(super) fn largest(x: &[f32]) -> f32 {
+    let (chunks, rest) = x.as_chunks();
+    let mut max = Lanes::ZERO;
+    for x in chunks {
+        max = max.max(Lanes(*x));
+    }
+    rest.iter().fold(max.largest(), |max, &x| if x > max { x } else { max })
+}
+
+/// Rounds to the nearest integer, ties to even. Conversions of floats to bytes are not vectorized.
+#[inline(always)]
+pub(super) fn round_to_byte(x: f32) -> u8 {
+    (x + MAGIC).to_bits() as u8
+}
+
+/// Difference of the exponent biases of F32 and F16.
+const EXPONENTS: u32 = 127 - 15;
+
+/// Smallest positive F16.
+pub(super) const SMALLEST: f32 = 5.960_464_5e-8;
+
+/// Largest finite F16.
+pub(super) const LARGEST: f32 = 65504.0;
+
+/// Bits of the smallest normal F16 as F32.
+const FIRST_NORMAL: u32 = (EXPONENTS + 1) << 23;
+
+/// Adding 1.5 * 2^23 moves the fraction out of the significand, whose low bits become the integer.
+const MAGIC: f32 = 12_582_912.0;
 
 /// Weights of 8 groups of `L` elements, with their importance. Element `i` of all groups is at index `i`.
 pub(super) struct Groups<const L: usize> {
@@ -188,7 +244,7 @@ impl<const L: usize> Groups<L> {
             }
         }
         if let Some(importance) = importance {
-            let largest = importance.iter().fold(f32::MIN_POSITIVE, |max, &w| max.max(w));
+            let largest = largest(importance).max(f32::MIN_POSITIVE);
             for (groups, w) in sets.iter_mut().zip(importance.chunks(N * L)) {
                 transpose(w, &mut groups.w);
                 for w in &mut groups.w {

@@ -1,7 +1,8 @@
 //! Search for scales and minimums: types whose values are `scale * q - min`.
 
 use super::cpu::for_this_cpu;
-use super::lanes::{Groups, Lanes, N};
+use super::lanes::{Groups, LARGEST, Lanes, N, round_to_byte};
+use super::scales;
 use crate::layout::assemble::Lines;
 use crate::layout::block::Half;
 
@@ -45,6 +46,9 @@ pub(super) const FINE: &[(f32, f32)] = &[
     (0.0, -0.5),
     (0.0, 1.0),
 ];
+
+/// Narrowings for the search in integers.
+pub(super) const FEW: &[(f32, f32)] = &[(0.0, 0.0), (0.0, -0.5), (0.3, -0.5), (0.0, 1.0)];
 
 /// Narrowings for types of 2 bits.
 pub(super) const COARSE: &[(f32, f32)] = &[
@@ -272,12 +276,8 @@ pub(super) fn best_halves<const L: usize>(groups: &Groups<L>, limits: Limits) ->
         if i >= HALF_FITS && (i - HALF_FITS).is_multiple_of(2) {
             (scale, min) = in_steps(groups, limits, (i - HALF_FITS) / 2 + 1);
         }
-        let (mut halves, mut half_mins) = ([Half::default(); N], [Half::default(); N]);
-        for lane in 0..N {
-            halves[lane] = to_half(scale.0[lane]);
-            half_mins[lane] = Half::new(min.0[lane].clamp(-65504.0, 65504.0));
-        }
-        let real = (Lanes::from_halves(&halves), Lanes::from_halves(&half_mins));
+        let halves = to_halves(scale, min);
+        let real = from_halves(&halves);
         if i < HALF_FITS && real == last {
             continue;
         }
@@ -285,13 +285,31 @@ pub(super) fn best_halves<const L: usize>(groups: &Groups<L>, limits: Limits) ->
         let (sums, error) = round(groups, real.0, real.1, limits.q);
         for lane in 0..N {
             if error.0[lane] < best_error.0[lane] {
-                best[lane] = (halves[lane], half_mins[lane]);
+                best[lane] = halves[lane];
                 best_error.0[lane] = error.0[lane];
             }
         }
         (scale, min) = sums.best(limits.signed);
     }
     best
+}
+
+/// Rounds scales and minimums to F16.
+#[inline(always)]
+pub(super) fn to_halves(scales: Lanes, mins: Lanes) -> [(Half, Half); N] {
+    let scales = scales::to_halves(scales);
+    let mins = mins.clamp(-LARGEST, LARGEST).to_halves();
+    std::array::from_fn(|i| (scales[i], mins[i]))
+}
+
+/// Converts scales and minimums.
+#[inline(always)]
+pub(super) fn from_halves(halves: &[(Half, Half); N]) -> (Lanes, Lanes) {
+    let (mut scales, mut mins) = ([Half::default(); N], [Half::default(); N]);
+    for i in 0..N {
+        (scales[i], mins[i]) = halves[i];
+    }
+    (Lanes::from_halves(&scales), Lanes::from_halves(&mins))
 }
 
 /// Number of fits of scales and minimums in F16.
@@ -533,6 +551,6 @@ pub(super) fn indices_of(x: &[f32], scale: f32, min: f32, max_q: f32, out: &mut 
         let real = (x + min) * inverse;
         let real = if real > 0.0 { real } else { 0.0 };
         let real = if real < max_q { real } else { max_q };
-        *q = (real + 0.5) as u8;
+        *q = round_to_byte(real);
     }
 }

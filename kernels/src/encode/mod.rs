@@ -5,6 +5,7 @@
 //! - `lines`: types with scales and minimums
 //! - `scales`: types with scales
 //! - `floats`: types of 4-bit floats
+//! - `equal`, `words`: scales for weights of equal importance, in integers
 //! - `grid`: types whose elements are points of a grid
 //! - `ternary`: types with one or two magnitudes
 //! - `feedback`, `rounding`: rounding that compensates the errors of earlier columns
@@ -14,6 +15,7 @@
 //! with integer scales do both for whole blocks. The layouts are in [`quants`](crate::quants).
 
 mod cpu;
+mod equal;
 mod feedback;
 mod floats;
 mod grid;
@@ -23,6 +25,7 @@ mod moments;
 mod rounding;
 mod scales;
 mod ternary;
+mod words;
 
 use std::marker::PhantomData;
 use std::sync::LazyLock;
@@ -30,14 +33,14 @@ use std::sync::LazyLock;
 use self::cpu::for_this_cpu;
 pub use self::feedback::Feedback;
 use self::grid::{Bits, Grid, Search};
-use self::lanes::{Groups, N};
+use self::lanes::{Groups, Lanes, N};
 use self::lines::{COARSE, COARSE_WEIGHTED, FINE, Limits, WEIGHTED};
 pub use self::moments::{FACTOR_ROWS, add_moments, factor_diagonal, factor_rows};
 use self::rounding::{GridPoints, IntLines, IntScaled, Line, Mxfp4, Nvfp4, Scaled};
 use self::scales::{Integers, Iq4, Levels, Range};
 use crate::GgmlType;
 use crate::layout::assemble::{FromLine, FromLines, FromScale, FromScales};
-use crate::layout::block::{Block, Half};
+use crate::layout::block::Block;
 use crate::quants::grids::GridBlock;
 use crate::quants::{grids, *};
 
@@ -217,7 +220,24 @@ for_this_cpu! {
 fn encode_scaled<B: FromScale, T: Levels, const L: usize>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), blocks) in chunks(x, w, N * L).zip(blocks.chunks_mut(N)) {
-        let scales = scales::best_halves::<T, L>(&Groups::new(x, w));
+        let quick = match (w, x.try_into()) {
+            (None, Ok(x)) => T::EQUAL.and_then(|ends| equal::scales(x, ends)),
+            _ => None,
+        };
+        let scales = match quick {
+            Some(scales) => scales::to_halves(scales),
+            None => scales::fit_half::<T, L>(&Groups::new(x, w)),
+        };
+        if let (Some(levels), Ok(x)) = (T::EQUAL, x.try_into()) {
+            let mut q = [[0; 32]; N];
+            let factor = Lanes::from_halves(&scales).inverse();
+            let (low, high) = (f32::from(levels.low), f32::from(levels.high));
+            equal::indices(x, &Lanes::ZERO, &factor, -low, high - low, &mut q);
+            for ((d, q), block) in scales.into_iter().zip(&q).zip(blocks) {
+                *block = B::from_scale(d, q);
+            }
+            continue;
+        }
         for ((x, d), block) in x.chunks_exact(L).zip(scales).zip(blocks) {
             let mut q = [0; L];
             scales::indices_of::<T>(x, d.get(), &mut q);
@@ -263,13 +283,31 @@ fn range_of(limit: i32) -> Range {
 #[inline(always)]
 fn encode_line<B: FromLine, const MAX: i32>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let limits = line_limits(MAX, w.is_some());
+    let narrowings = equal::Narrowings {
+        steps: lines::FEW,
+        q: MAX as i16,
+    };
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), blocks) in chunks(x, w, N * 32).zip(blocks.chunks_mut(N)) {
-        let fitted = lines::best_halves::<32>(&Groups::new(x, w), limits);
-        for ((x, (d, min)), block) in x.chunks_exact(32).zip(fitted).zip(blocks) {
-            let mut q = [0; 32];
-            lines::indices_of(x, d.get(), min.get(), limits.q, &mut q);
-            *block = B::from_line(d, Half::new(-min.get()), &q);
+        let quick = match (w, x.try_into()) {
+            (None, Ok(x)) => equal::lines(x, narrowings),
+            _ => None,
+        };
+        let fitted = match quick {
+            Some((scales, mins)) => lines::to_halves(scales, mins),
+            None => lines::fit_halves::<32>(&Groups::new(x, w), limits),
+        };
+        let mut q = [[0; 32]; N];
+        if let Ok(x) = x.try_into() {
+            let (scales, mins) = lines::from_halves(&fitted);
+            equal::indices(x, &(Lanes::ZERO - mins), &scales.inverse(), 0.0, limits.q, &mut q);
+        } else {
+            for ((x, (d, min)), q) in x.chunks_exact(32).zip(fitted).zip(&mut q) {
+                lines::indices_of(x, d.get(), min.get(), limits.q, q);
+            }
+        }
+        for (((d, min), q), block) in fitted.into_iter().zip(&q).zip(blocks) {
+            *block = B::from_line(d, min.negated(), q);
         }
     }
 }

@@ -145,7 +145,7 @@ impl<B: FromLine> Rounding for Line<B> {
 
     fn finish(&self, state: &Self::State, out: &mut [u8]) {
         let (d, min) = state.scales;
-        bytemuck::cast_slice_mut(out)[0] = B::from_line(d, Half::new(-min.get()), &state.q);
+        bytemuck::cast_slice_mut(out)[0] = B::from_line(d, min.negated(), &state.q);
     }
 }
 

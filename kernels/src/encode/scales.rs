@@ -1,7 +1,8 @@
 //! Search for scales: types whose values are a scale times one of a few levels.
 
 use super::cpu::for_this_cpu;
-use super::lanes::{Groups, Lanes, N};
+use super::equal::Ends;
+use super::lanes::{Groups, LARGEST, Lanes, N, SMALLEST, round_to_byte};
 use crate::layout::assemble::IntScales;
 use crate::layout::block::Half;
 use crate::quants::IQ4_VALUES;
@@ -13,6 +14,9 @@ pub(super) trait Levels {
 
     /// Level of largest magnitude.
     const LOWEST: f32;
+
+    /// Candidates for groups of 32 elements of equal importance, if the search in integers supports the type.
+    const EQUAL: Option<Ends> = None;
 
     /// Returns the nearest levels.
     fn nearest(x: Lanes) -> Lanes;
@@ -41,6 +45,14 @@ const fn ends_of(low: i32) -> &'static [f32] {
 impl<const LOW: i32, const HIGH: i32> Levels for Integers<LOW, HIGH> {
     const ENDS: &'static [f32] = ends_of(LOW);
     const LOWEST: f32 = LOW as f32;
+    const EQUAL: Option<Ends> = match LOW {
+        -16 | -8 => Some(Ends {
+            ends: ends_of(LOW),
+            low: LOW as i16,
+            high: HIGH as i16,
+        }),
+        _ => None,
+    };
 
     #[inline(always)]
     fn nearest(x: Lanes) -> Lanes {
@@ -52,7 +64,7 @@ impl<const LOW: i32, const HIGH: i32> Levels for Integers<LOW, HIGH> {
         let x = x - LOW as f32;
         let x = if x > 0.0 { x } else { 0.0 };
         let high = (HIGH - LOW) as f32;
-        (if x < high { x } else { high } + 0.5) as u8
+        round_to_byte(if x < high { x } else { high })
     }
 
     #[inline(always)]
@@ -231,22 +243,20 @@ fn nearly_exact(error: Lanes, total: Lanes) -> bool {
 
 /// Rounds to F16 as [`to_half`] does.
 #[inline(always)]
-fn to_halves(scales: Lanes) -> [Half; N] {
-    let mut halves = [Half::default(); N];
-    for (half, scale) in halves.iter_mut().zip(scales.0) {
-        *half = to_half(scale);
-    }
-    halves
+pub(super) fn to_halves(scales: Lanes) -> [Half; N] {
+    let magnitudes = scales.abs();
+    let raised = magnitudes.clamp(SMALLEST, LARGEST).with_sign_of(scales);
+    Lanes::ZERO.select_less(magnitudes, raised, Lanes::ZERO).to_halves()
 }
 
 /// Rounds to F16, but not to an infinity, and numbers other than 0 not to 0.
 #[inline(always)]
 fn to_half(x: f32) -> Half {
-    let half = Half::new(x.clamp(-65504.0, 65504.0));
+    let half = Half::new(x.clamp(-LARGEST, LARGEST));
     if half.get() != 0.0 || x == 0.0 {
         half
     } else {
-        Half::new(5.960_464_5e-8f32.copysign(x))
+        Half::new(SMALLEST.copysign(x))
     }
 }
 

@@ -37,6 +37,12 @@ impl Half {
         half::f16::from_le_bytes(self.0).to_f32()
     }
 
+    /// Returns the value with the other sign.
+    pub(crate) fn negated(self) -> Half {
+        let [low, high] = self.0;
+        Half([low, high ^ 0x80])
+    }
+
     /// Rounds to the nearest f16.
     pub fn new(x: f32) -> Half {
         Half(half::f16::from_f32(x).to_le_bytes())

@@ -137,6 +137,12 @@ pub(super) fn join(qh: &[u8; 4], qs: &[u8; 16]) -> impl Iterator<Item = u8> {
 
 /// Packs 32 5-bit values, given by index; the inverse of [`join`].
 pub(super) fn split(q: impl Fn(usize) -> u8) -> ([u8; 4], [u8; 16]) {
-    let high = (0..32).fold(0, |bits, j| bits | u32::from(q(j) >> 4) << j);
-    (high.to_le_bytes(), std::array::from_fn(|j| q(j) & 15 | q(j + 16) << 4))
+    let q: [u8; 32] = std::array::from_fn(q);
+    let mut high = [0; 4];
+    for (byte, q) in high.iter_mut().zip(q.as_chunks().0) {
+        // Multiplication moves bit 4 of byte `i` to bit `i` of the last byte.
+        let bits = u64::from_le_bytes(*q) >> 4 & 0x0101_0101_0101_0101;
+        *byte = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
+    }
+    (high, std::array::from_fn(|j| q[j] & 15 | q[j + 16] << 4))
 }

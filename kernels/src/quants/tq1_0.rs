@@ -109,18 +109,9 @@ impl BlockTQ1_0 {
             d,
         };
         let (first, second) = block.qs.split_at_mut(32);
-        for (bytes, digits) in [
-            (first, &digits[..160]),
-            (second, &digits[160..240]),
-            (&mut block.qh, &digits[240..]),
-        ] {
-            let n = bytes.len();
-            for (j, byte) in bytes.iter_mut().enumerate() {
-                let digit = |t: usize| digits.get(t * n + j).map_or(0, |&digit| u32::from(digit));
-                let number = (0..DIGITS).fold(0, |number, t| 3 * number + digit(t));
-                *byte = (number * 256).div_ceil(POWER) as u8;
-            }
-        }
+        first.copy_from_slice(&pack::<32>(&digits[..160]));
+        second.copy_from_slice(&pack::<16>(&digits[160..240]));
+        block.qh = pack(&digits[240..]);
         block
     }
 
@@ -143,6 +134,23 @@ impl BlockTQ1_0 {
         let q2 = next_digits(q1);
         [q0 | q1 << 32, q2 | next_digits(q2) << 32]
     }
+}
+
+/// Packs runs of `N` digits: byte `j` holds digit `j` of each run. Missing runs are zero.
+#[inline(always)]
+fn pack<const N: usize>(digits: &[u8]) -> [u8; N] {
+    let mut numbers = [0u16; N];
+    for t in 0..DIGITS as usize {
+        let run = digits.get(t * N..(t + 1) * N).unwrap_or(&[0; N]);
+        for (number, digit) in numbers.iter_mut().zip(run) {
+            *number = 3 * *number + u16::from(*digit);
+        }
+    }
+    let mut bytes = [0; N];
+    for (byte, number) in bytes.iter_mut().zip(numbers) {
+        *byte = (number * 256).div_ceil(POWER as u16) as u8;
+    }
+    bytes
 }
 
 /// Multiplies every byte of the word by 3 modulo 256, which shifts out the first digit.

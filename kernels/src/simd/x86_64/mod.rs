@@ -7,7 +7,7 @@ pub(crate) mod bf16_dots;
 pub(crate) mod dots512;
 pub(crate) mod int256;
 mod pair_dots;
-mod transpose;
+pub(crate) mod transpose;
 
 /// Implements methods of [`Simd`](super::Simd), [`IntSimd`](super::IntSimd), and
 /// [`DotProduct`](int256::DotProduct) as expressions over intrinsics.

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 /// # Safety
 /// The CPU supports AVX2.
 #[inline(always)]
-pub(super) unsafe fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
+pub(crate) unsafe fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
     let [a, b, c, d, e, f, g, h] = rows;
     // SAFETY: the intrinsics only use registers, and the CPU supports AVX2 (function contract).
     unsafe {

@@ -1,0 +1,362 @@
+//! Eight groups of 32 weights as integers of 16 bits. Sums of products are exact, so results do not depend on the
+//! instruction set.
+
+use super::lanes::{Lanes, N, round_to_byte};
+
+/// Elements of a group.
+pub(super) const LEN: usize = 32;
+
+/// Registers that hold the elements of eight groups.
+pub(super) const WORDS: usize = LEN / 2;
+
+/// Integers of 16 bits: two elements of each of 8 groups.
+pub(super) trait Words: Copy {
+    /// Sums of 32 bits, one per group.
+    type Sums: Copy;
+
+    /// Returns the smallest and the largest element of each group.
+    ///
+    /// # Safety
+    /// The CPU supports the instruction set.
+    unsafe fn ranges(x: &[f32; N * LEN]) -> (Lanes, Lanes);
+
+    /// Returns `(x - low) * factor`, rounded. The order of elements within a group is unspecified.
+    ///
+    /// # Safety
+    /// The CPU supports the instruction set.
+    unsafe fn load(x: &[f32; N * LEN], low: &Lanes, factor: &Lanes) -> [Self; WORDS];
+
+    /// Writes `(x - low) * factor + offset`, rounded and limited to `0..=max`, which is at most 255.
+    ///
+    /// # Safety
+    /// The CPU supports the instruction set.
+    unsafe fn indices(x: &[f32; N * LEN], low: &Lanes, factor: &Lanes, offset: f32, max: f32, out: &mut [[u8; LEN]; N]);
+
+    /// Returns the integers of the groups, each in both of its elements.
+    ///
+    /// # Safety
+    /// The CPU supports the instruction set.
+    unsafe fn per_group(x: Lanes) -> Self;
+
+    /// Returns `a + b`.
+    fn plus(self, other: Self) -> Self;
+
+    /// Returns `a - b`, or 0 if that is negative. Both are integers without sign.
+    fn less(self, other: Self) -> Self;
+
+    /// Returns `a * b / 32768`, rounded half up.
+    fn times(self, other: Self) -> Self;
+
+    /// Returns the larger integers.
+    fn at_least(self, other: Self) -> Self;
+
+    /// Returns the smaller integers.
+    fn at_most(self, other: Self) -> Self;
+
+    /// Returns the sum of the products of both elements of each group.
+    fn dots(self, other: Self) -> Self::Sums;
+
+    /// Returns `a + b`.
+    fn add(a: Self::Sums, b: Self::Sums) -> Self::Sums;
+
+    /// Returns the sums of all groups.
+    fn sums(sums: Self::Sums) -> [i32; N];
+}
+
+/// Integers for CPUs without AVX2: the elements of group `i` are at `2 i` and `2 i + 1`.
+#[derive(Clone, Copy)]
+pub(super) struct Portable([i16; 2 * N]);
+
+impl Portable {
+    #[inline(always)]
+    fn map(self, other: Portable, f: impl Fn(i32, i32) -> i32) -> Portable {
+        Portable(std::array::from_fn(|i| {
+            f(i32::from(self.0[i]), i32::from(other.0[i])) as i16
+        }))
+    }
+}
+
+impl Words for Portable {
+    type Sums = [i32; N];
+
+    #[inline(always)]
+    unsafe fn ranges(x: &[f32; N * LEN]) -> (Lanes, Lanes) {
+        let (mut low, mut high) = (Lanes::ZERO, Lanes::ZERO);
+        for (g, x) in x.as_chunks::<LEN>().0.iter().enumerate() {
+            low.0[g] = x.iter().fold(x[0], |min, &x| if x < min { x } else { min });
+            high.0[g] = x.iter().fold(x[0], |max, &x| if x > max { x } else { max });
+        }
+        (low, high)
+    }
+
+    #[inline(always)]
+    unsafe fn load(x: &[f32; N * LEN], low: &Lanes, factor: &Lanes) -> [Portable; WORDS] {
+        std::array::from_fn(|k| {
+            Portable(std::array::from_fn(|i| {
+                let x = (x[i / 2 * LEN + 2 * k + i % 2] - low.0[i / 2]) * factor.0[i / 2];
+                x.round_ties_even() as i16
+            }))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn indices(
+        x: &[f32; N * LEN],
+        low: &Lanes,
+        factor: &Lanes,
+        offset: f32,
+        max: f32,
+        out: &mut [[u8; LEN]; N],
+    ) {
+        for (g, (x, out)) in x.as_chunks::<LEN>().0.iter().zip(out).enumerate() {
+            for (q, x) in out.iter_mut().zip(x) {
+                let real = (x - low.0[g]) * factor.0[g] + offset;
+                let real = if real < max { real } else { max };
+                *q = round_to_byte(if real > 0.0 { real } else { 0.0 });
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn per_group(x: Lanes) -> Portable {
+        Portable(std::array::from_fn(|i| x.0[i / 2].round_ties_even() as i16))
+    }
+
+    #[inline(always)]
+    fn plus(self, other: Portable) -> Portable {
+        self.map(other, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    fn less(self, other: Portable) -> Portable {
+        Portable(std::array::from_fn(|i| {
+            (self.0[i] as u16).saturating_sub(other.0[i] as u16) as i16
+        }))
+    }
+
+    #[inline(always)]
+    fn times(self, other: Portable) -> Portable {
+        self.map(other, |a, b| (a * b + 0x4000) >> 15)
+    }
+
+    #[inline(always)]
+    fn at_least(self, other: Portable) -> Portable {
+        self.map(other, i32::max)
+    }
+
+    #[inline(always)]
+    fn at_most(self, other: Portable) -> Portable {
+        self.map(other, i32::min)
+    }
+
+    #[inline(always)]
+    fn dots(self, other: Portable) -> [i32; N] {
+        let product = |i: usize| i32::from(self.0[i]) * i32::from(other.0[i]);
+        std::array::from_fn(|i| product(2 * i) + product(2 * i + 1))
+    }
+
+    #[inline(always)]
+    fn add(a: [i32; N], b: [i32; N]) -> [i32; N] {
+        std::array::from_fn(|i| a[i] + b[i])
+    }
+
+    #[inline(always)]
+    fn sums(sums: [i32; N]) -> [i32; N] {
+        sums
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2 {
+    //! Integers in registers of AVX2.
+
+    use std::arch::x86_64::*;
+
+    use super::{LEN, Lanes, N, WORDS, Words};
+    use crate::simd::x86_64::transpose::transpose;
+
+    /// A register. Its existence proves that the CPU supports AVX2.
+    #[derive(Clone, Copy)]
+    pub(in super::super) struct Avx2(__m256i);
+
+    // Closures and `map` would not be inlined, because they lack the target feature.
+
+    /// Returns the four registers of a group.
+    #[inline(always)]
+    unsafe fn registers(x: &[f32; LEN]) -> [__m256; 4] {
+        // SAFETY: all loads are within `x`, and the CPU supports AVX2 (function contract).
+        unsafe {
+            [
+                _mm256_loadu_ps(x.as_ptr()),
+                _mm256_loadu_ps(x.as_ptr().add(8)),
+                _mm256_loadu_ps(x.as_ptr().add(16)),
+                _mm256_loadu_ps(x.as_ptr().add(24)),
+            ]
+        }
+    }
+
+    /// Returns the maximum of each of 8 registers.
+    #[inline(always)]
+    unsafe fn maxima(x: [__m256; N]) -> __m256 {
+        // SAFETY: the intrinsics only use registers, and the CPU supports AVX2 (function contract).
+        unsafe {
+            let [a, b, c, d, e, f, g, h] = x;
+            let ab = _mm256_max_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+            let cd = _mm256_max_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+            let ef = _mm256_max_ps(_mm256_unpacklo_ps(e, f), _mm256_unpackhi_ps(e, f));
+            let gh = _mm256_max_ps(_mm256_unpacklo_ps(g, h), _mm256_unpackhi_ps(g, h));
+            let abcd = _mm256_max_ps(_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xee>(ab, cd));
+            let efgh = _mm256_max_ps(_mm256_shuffle_ps::<0x44>(ef, gh), _mm256_shuffle_ps::<0xee>(ef, gh));
+            _mm256_max_ps(
+                _mm256_permute2f128_ps::<0x20>(abcd, efgh),
+                _mm256_permute2f128_ps::<0x31>(abcd, efgh),
+            )
+        }
+    }
+
+    /// Returns `(x - low) * factor` as integers.
+    #[inline(always)]
+    unsafe fn scaled(x: __m256, low: __m256, factor: __m256) -> __m256i {
+        // SAFETY: the intrinsics only use registers, and the CPU supports AVX2 (function contract).
+        unsafe { _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(x, low), factor)) }
+    }
+
+    /// Returns `(x - low) * factor + offset` as integers of at most `max`.
+    #[inline(always)]
+    unsafe fn index(x: __m256, low: __m256, factor: __m256, offset: __m256, max: __m256) -> __m256i {
+        // SAFETY: the intrinsics only use registers, and the CPU supports AVX2 (function contract).
+        unsafe {
+            let real = _mm256_add_ps(_mm256_mul_ps(_mm256_sub_ps(x, low), factor), offset);
+            _mm256_cvtps_epi32(_mm256_min_ps(real, max))
+        }
+    }
+
+    impl Words for Avx2 {
+        type Sums = __m256i;
+
+        #[inline(always)]
+        unsafe fn ranges(x: &[f32; N * LEN]) -> (Lanes, Lanes) {
+            // SAFETY: the stores are within arrays, and the CPU supports AVX2 (function contract).
+            unsafe {
+                let sign = _mm256_set1_ps(-0.0);
+                let (mut lows, mut highs) = ([sign; N], [sign; N]);
+                for (g, x) in x.as_chunks::<LEN>().0.iter().enumerate() {
+                    let [a, b, c, d] = registers(x);
+                    let low = _mm256_min_ps(_mm256_min_ps(a, b), _mm256_min_ps(c, d));
+                    lows[g] = _mm256_xor_ps(low, sign);
+                    highs[g] = _mm256_max_ps(_mm256_max_ps(a, b), _mm256_max_ps(c, d));
+                }
+                let (mut low, mut high) = (Lanes::ZERO, Lanes::ZERO);
+                _mm256_storeu_ps(low.0.as_mut_ptr(), _mm256_xor_ps(maxima(lows), sign));
+                _mm256_storeu_ps(high.0.as_mut_ptr(), maxima(highs));
+                (low, high)
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn load(x: &[f32; N * LEN], low: &Lanes, factor: &Lanes) -> [Avx2; WORDS] {
+            // SAFETY: the CPU supports AVX2 (function contract).
+            unsafe {
+                let mut rows = [[_mm256_setzero_si256(); N]; 2];
+                for (g, x) in x.as_chunks::<LEN>().0.iter().enumerate() {
+                    let (low, factor) = (_mm256_set1_ps(low.0[g]), _mm256_set1_ps(factor.0[g]));
+                    let [a, b, c, d] = registers(x);
+                    rows[0][g] = _mm256_packs_epi32(scaled(a, low, factor), scaled(b, low, factor));
+                    rows[1][g] = _mm256_packs_epi32(scaled(c, low, factor), scaled(d, low, factor));
+                }
+                let [a, b] = [transpose(rows[0]), transpose(rows[1])];
+                let mut words = [Avx2(a[0]); WORDS];
+                for i in 0..N {
+                    words[i] = Avx2(a[i]);
+                    words[N + i] = Avx2(b[i]);
+                }
+                words
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn indices(
+            x: &[f32; N * LEN],
+            low: &Lanes,
+            factor: &Lanes,
+            offset: f32,
+            max: f32,
+            out: &mut [[u8; LEN]; N],
+        ) {
+            // SAFETY: the stores are within `out`, and the CPU supports AVX2 (function contract).
+            unsafe {
+                let (offset, max) = (_mm256_set1_ps(offset), _mm256_set1_ps(max));
+                // Packing interleaves the halves of the registers.
+                let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+                for (g, (x, out)) in x.as_chunks::<LEN>().0.iter().zip(out).enumerate() {
+                    let (low, factor) = (_mm256_set1_ps(low.0[g]), _mm256_set1_ps(factor.0[g]));
+                    let [a, b, c, d] = registers(x);
+                    let ab = _mm256_packs_epi32(index(a, low, factor, offset, max), index(b, low, factor, offset, max));
+                    let cd = _mm256_packs_epi32(index(c, low, factor, offset, max), index(d, low, factor, offset, max));
+                    let q = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(ab, cd), order);
+                    _mm256_storeu_si256(out.as_mut_ptr().cast(), q);
+                }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn per_group(x: Lanes) -> Avx2 {
+            // SAFETY: the load is within `x`, and the CPU supports AVX2 (function contract).
+            unsafe {
+                let x = _mm256_cvtps_epi32(_mm256_loadu_ps(x.0.as_ptr()));
+                let low = _mm256_and_si256(x, _mm256_set1_epi32(0xffff));
+                Avx2(_mm256_or_si256(low, _mm256_slli_epi32::<16>(x)))
+            }
+        }
+
+        #[inline(always)]
+        fn plus(self, other: Avx2) -> Avx2 {
+            // SAFETY: `self` proves that the CPU supports AVX2.
+            Avx2(unsafe { _mm256_add_epi16(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn less(self, other: Avx2) -> Avx2 {
+            // SAFETY: see `plus`.
+            Avx2(unsafe { _mm256_subs_epu16(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn times(self, other: Avx2) -> Avx2 {
+            // SAFETY: see `plus`.
+            Avx2(unsafe { _mm256_mulhrs_epi16(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn at_least(self, other: Avx2) -> Avx2 {
+            // SAFETY: see `plus`.
+            Avx2(unsafe { _mm256_max_epi16(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn at_most(self, other: Avx2) -> Avx2 {
+            // SAFETY: see `plus`.
+            Avx2(unsafe { _mm256_min_epi16(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn dots(self, other: Avx2) -> __m256i {
+            // SAFETY: see `plus`.
+            unsafe { _mm256_madd_epi16(self.0, other.0) }
+        }
+
+        #[inline(always)]
+        fn add(a: __m256i, b: __m256i) -> __m256i {
+            // SAFETY: sums exist only on CPUs that support AVX2.
+            unsafe { _mm256_add_epi32(a, b) }
+        }
+
+        #[inline(always)]
+        fn sums(sums: __m256i) -> [i32; N] {
+            let mut words = [0; N];
+            // SAFETY: the store is within `words`, and sums exist only on CPUs that support AVX2.
+            unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), sums) };
+            words
+        }
+    }
+}
