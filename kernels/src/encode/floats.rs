@@ -1,6 +1,6 @@
 //! Types whose elements are 4-bit floats (E2M1) with a scale that is a float of 8 bits.
 
-use super::lanes::{Groups, Lanes, N};
+use super::lanes::{Groups, Lanes, N, round_to_byte};
 use super::scales::{self, Levels};
 use crate::quants::{BlockMXFP4, BlockNVFP4};
 
@@ -35,6 +35,22 @@ impl Levels for E2M1 {
         } else {
             magnitude
         }
+    }
+
+    #[inline(always)]
+    fn indices(x: Lanes) -> [u8; N] {
+        let level = Self::nearest(x).abs();
+        // Codes of levels increase by 1 for 1 up to 4, for 2 up to 8, and for 4 up to 12.
+        let twos = level * Lanes::splat(0.5) + Lanes::splat(2.0);
+        let fours = level * Lanes::splat(0.25) + Lanes::splat(4.0);
+        let code = level.min(twos).min(fours);
+        let negative = x.select_less(Lanes::ZERO, Lanes::splat(8.0), Lanes::ZERO);
+        let sign = Lanes::ZERO.select_less(level, negative, Lanes::ZERO);
+        let mut indices = [0; N];
+        for (index, code) in indices.iter_mut().zip((code + sign).0) {
+            *index = round_to_byte(code);
+        }
+        indices
     }
 
     #[inline(always)]

@@ -306,7 +306,7 @@ impl<const E: usize> Search<'_, E> {
         let mut best = (Half::default(), [0u8; 16], [Chosen::default(); 16]);
         let mut best_error = 0.0;
         for mut d in self.starts(&ideal[..n_units]) {
-            let mut fitted = ideal;
+            let (mut fitted, mut last_error) = (ideal, f32::INFINITY);
             for _ in 0..ROUNDS {
                 let real = d.get() * self.factor;
                 let (mut scales, mut chosen) = ([0u8; 16], [Chosen::default(); 16]);
@@ -325,10 +325,10 @@ impl<const E: usize> Search<'_, E> {
                     (best, best_error) = ((d, scales, chosen), error);
                 }
                 let refitted = half_of(if qq > 0.0 { (tq / qq) as f32 } else { 0.0 });
-                if refitted == d {
+                if refitted == d || error >= last_error {
                     break;
                 }
-                d = refitted;
+                (d, last_error) = (refitted, error);
             }
         }
         self.parts(&targets, &best)

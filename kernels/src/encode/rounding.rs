@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::feedback::Rounding;
 use super::floats::{self, E2M1};
 use super::grid::Search;
-use super::lanes::Groups;
+use super::lanes::{Groups, Lanes};
 use super::lines::{self, Limits};
 use super::scales::{self, Levels, Range};
 use super::ternary;
@@ -30,9 +30,8 @@ impl<S, const LEN: usize> Scalars<S, LEN> {
 /// Rounds an element to the nearest level of a scale. Returns the index and the value.
 #[inline(always)]
 fn nearest<T: Levels>(x: f32, scale: f32) -> (u8, f32) {
-    let mut q = [0];
-    scales::indices_of::<T>(&[x], scale, &mut q);
-    (q[0], scale * T::value(q[0]))
+    let q = T::index(x * Lanes::splat(scale).inverse().0[0]);
+    (q, scale * T::value(q))
 }
 
 /// Rounds an element to the nearest step of a range. Returns the index and the value.

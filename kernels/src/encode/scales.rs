@@ -24,6 +24,16 @@ pub(super) trait Levels {
     /// Returns the index of the nearest level.
     fn index(x: f32) -> u8;
 
+    /// Returns the indices of the nearest levels.
+    #[inline(always)]
+    fn indices(x: Lanes) -> [u8; N] {
+        let mut indices = [0; N];
+        for (index, x) in indices.iter_mut().zip(x.0) {
+            *index = Self::index(x);
+        }
+        indices
+    }
+
     /// Returns the level of an index.
     fn value(index: u8) -> f32;
 }
@@ -427,24 +437,31 @@ fn refine_with<T: Levels, const S: usize, const L: usize, const G: usize>(
 #[inline(always)]
 fn start_for<const S: usize>(fitted: &[(Lanes, Sums); S], range: Range, largest: f32) -> Half {
     let (mut best, mut best_error) = (Half::default(), f32::INFINITY);
-    for position in POSITIONS {
-        let d = to_half(largest / (position * range.low));
-        let mut error = 0.0;
-        for (ideal, sums) in fitted {
-            error += sums.error(range.nearest(*ideal, d) * Lanes::splat(d.get())).sum();
-        }
-        if error < best_error {
-            (best, best_error) = (d, error);
+    for positions in POSITIONS.as_chunks().0 {
+        let factors = to_halves(Lanes::splat(largest) / (Lanes(*positions) * Lanes::splat(range.low)));
+        let reals = Lanes::from_halves(&factors);
+        let inverses = reals.inverse();
+        for i in 0..N {
+            let (d, inverse) = (Lanes::splat(reals.0[i]), Lanes::splat(inverses.0[i]));
+            let mut errors = Lanes::ZERO;
+            for (ideal, sums) in fitted {
+                let scale = (*ideal * inverse).clamp(range.low, range.high).round();
+                errors = errors + sums.error(scale * d);
+            }
+            let error = errors.sum();
+            if error < best_error {
+                (best, best_error) = (factors[i], error);
+            }
         }
     }
     best
 }
 
-/// Returns the index of each element of a group.
+/// Returns the index of each element of a group. Its length is a multiple of [`N`].
 #[inline(always)]
 pub(super) fn indices_of<T: Levels>(x: &[f32], scale: f32, out: &mut [u8]) {
-    let inverse = Lanes::splat(scale).inverse().0[0];
-    for (q, &x) in out.iter_mut().zip(x) {
-        *q = T::index(x * inverse);
+    let inverse = Lanes::splat(scale).inverse();
+    for (q, x) in out.as_chunks_mut().0.iter_mut().zip(x.as_chunks().0) {
+        *q = T::indices(Lanes(*x) * inverse);
     }
 }
