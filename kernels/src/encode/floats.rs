@@ -14,12 +14,9 @@ impl Levels for E2M1 {
     #[inline(always)]
     fn nearest(x: Lanes) -> Lanes {
         let a = x.abs().min(Lanes::splat(12.0));
-        let [half, double] = [Lanes::splat(0.5), Lanes::splat(2.0)];
-        let [quarter, four] = [Lanes::splat(0.25), Lanes::splat(4.0)];
-        let (ones, twos) = (a.round(), (a * half).round() * double);
-        let fours = (a * quarter).round() * four;
-        let upper = a.select_less(Lanes::splat(8.0), twos, fours);
-        a.select_less(four, ones, upper).with_sign_of(x)
+        // Steps are 1 below 4, then half the power of two. The sum with this number has no smaller digits.
+        let magic = a.power_of_two().max(Lanes::splat(2.0)) * Lanes::splat(6_291_456.0);
+        ((a + magic) - magic).with_sign_of(x)
     }
 
     #[inline(always)]

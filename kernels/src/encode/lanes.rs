@@ -81,6 +81,15 @@ impl Lanes {
         self
     }
 
+    /// Rounds positive numbers down to powers of two; subnormal numbers become 0.
+    #[inline(always)]
+    pub(super) fn power_of_two(mut self) -> Lanes {
+        for i in 0..N {
+            self.0[i] = f32::from_bits(self.0[i].to_bits() & 0x7f80_0000);
+        }
+        self
+    }
+
     /// Rounds to the precision of F16, but not to its range.
     #[inline(always)]
     pub(super) fn half_precision(self) -> Lanes {

@@ -34,6 +34,7 @@ impl Block for BlockQ5_0 {
 }
 
 impl FromScale for BlockQ5_0 {
+    #[inline]
     fn from_scale(d: Half, q: &[u8]) -> Self {
         let (qh, qs) = split(|j| q[j]);
         BlockQ5_0 { d, qh, qs }
@@ -136,6 +137,7 @@ pub(super) fn join(qh: &[u8; 4], qs: &[u8; 16]) -> impl Iterator<Item = u8> {
 }
 
 /// Packs 32 5-bit values, given by index; the inverse of [`join`].
+#[inline(always)]
 pub(super) fn split(q: impl Fn(usize) -> u8) -> ([u8; 4], [u8; 16]) {
     let q: [u8; 32] = std::array::from_fn(q);
     let mut high = [0; 4];

@@ -36,6 +36,7 @@ impl Block for BlockQ5_1 {
 }
 
 impl FromLine for BlockQ5_1 {
+    #[inline]
     fn from_line(d: Half, m: Half, q: &[u8]) -> Self {
         let (qh, qs) = split(|j| q[j]);
         BlockQ5_1 { d, m, qh, qs }
