@@ -54,10 +54,28 @@ fn sinc(x: f64) -> f64 {
     x.sin() / x
 }
 
-/// Weights of the source positions of one target position.
+/// Weights of the source positions of one target position, in pairs. A last position without neighbor is paired with
+/// weight 0.
 struct Taps {
     start: usize,
-    weights: Vec<i32>,
+    weights: Vec<WeightPair>,
+}
+
+/// Weights of two positions in fixed point, each split into its lower 16 bits as a signed number, and the rest.
+///
+/// Compilers turn sums of two products of 16-bit numbers into single instructions.
+struct WeightPair {
+    low: [i16; 2],
+    high: [i16; 2],
+}
+
+impl WeightPair {
+    fn of(weights: &[i32]) -> WeightPair {
+        let weights = [0, 1].map(|i| weights.get(i).copied().unwrap_or(0));
+        let low = weights.map(|weight| weight as i16);
+        let high = [0, 1].map(|i| (weights[i].wrapping_sub(low[i].into()) >> 16) as i16);
+        WeightPair { low, high }
+    }
 }
 
 /// Computes weights from `from` to `to` positions.
@@ -73,12 +91,11 @@ fn taps(from: usize, to: usize, filter: Filter) -> Vec<Taps> {
         let weight = |i: usize| filter.weight((i as f64 - center + 0.5) * inverse);
         let weights: Vec<f64> = (start..end).map(weight).collect();
         let sum: f64 = weights.iter().sum();
-        let normalized = weights
-            .iter()
-            .map(|&weight| if sum == 0.0 { weight } else { weight / sum });
+        let normalized = |&weight: &f64| if sum == 0.0 { weight } else { weight / sum };
+        let weights: Vec<i32> = weights.iter().map(normalized).map(fixed_point).collect();
         Taps {
             start,
-            weights: normalized.map(fixed_point).collect(),
+            weights: weights.chunks(2).map(WeightPair::of).collect(),
         }
     };
     (0..to).map(position).collect()
@@ -130,48 +147,28 @@ pub fn resize_square(image: &RgbImage, color: [u8; 3], width: u32, height: u32, 
     let (left, top) = ((side - image.width) as usize / 2, (side - image.height) as usize / 2);
     // A resized row of one color keeps its color, because the weights of a position add up to 1.
     let mut columns = RgbImage::filled(width, side, color);
+    let mut block = color.repeat(ROWS * side as usize);
+    let stride = columns.stride();
+    let target = &mut columns.data[top * stride..][..image.height as usize * stride];
     let taps = taps(side as usize, width as usize, filter);
-    let mut row = color.repeat(side as usize);
-    let (stride, length) = (columns.stride(), image.stride());
-    for (y, target) in columns
-        .data
-        .chunks_exact_mut(stride)
-        .skip(top)
-        .take(image.height as usize)
-        .enumerate()
-    {
-        row[left * 3..][..length].copy_from_slice(image.row(y));
-        if width == side {
-            target.copy_from_slice(&row);
-        } else {
-            resize_row(&row, &taps, target);
-        }
-    }
+    resize_rows(image, left, &mut block, &taps, target);
     match height == side {
         true => columns,
         false => resize_height(&columns, height, filter),
     }
 }
 
-fn resize_row(source: &[u8], taps: &[Taps], row: &mut [u8]) {
-    for (pixel, Taps { start, weights }) in row.chunks_exact_mut(3).zip(taps) {
-        let mut sums = [HALF; 3];
-        for (from, &weight) in source[start * 3..].chunks_exact(3).zip(weights) {
-            for (sum, &value) in sums.iter_mut().zip(from) {
-                *sum = sum.wrapping_add(i32::from(value).wrapping_mul(weight));
-            }
-        }
-        pixel.copy_from_slice(&sums.map(clip));
-    }
-}
+/// Rows that are resized at a time.
+const ROWS: usize = 8;
+
+/// Bytes of a column of `ROWS` pixels.
+const COLUMN: usize = 3 * ROWS;
 
 fn resize_width(image: &RgbImage, width: u32, filter: Filter) -> RgbImage {
     let taps = taps(image.width as usize, width as usize, filter);
-    let stride = width as usize * 3;
-    let mut data = vec![0; stride * image.height as usize];
-    for (y, row) in data.chunks_exact_mut(stride).enumerate() {
-        resize_row(image.row(y), &taps, row);
-    }
+    let mut block = vec![0; COLUMN * image.width as usize];
+    let mut data = vec![0; 3 * width as usize * image.height as usize];
+    resize_rows(image, 0, &mut block, &taps, &mut data);
     RgbImage {
         width,
         height: image.height,
@@ -179,24 +176,74 @@ fn resize_width(image: &RgbImage, width: u32, filter: Filter) -> RgbImage {
     }
 }
 
-fn resize_height(image: &RgbImage, height: u32, filter: Filter) -> RgbImage {
-    let taps = taps(image.height as usize, height as usize, filter);
-    let mut data = Vec::with_capacity(image.stride() * height as usize);
-    let mut sums = vec![0i32; image.stride()];
-    for Taps { start, weights } in &taps {
-        sums.fill(HALF);
-        for (y, &weight) in weights.iter().enumerate() {
-            for (sum, &value) in sums.iter_mut().zip(image.row(start + y)) {
-                *sum = sum.wrapping_add(i32::from(value).wrapping_mul(weight));
+/// Resizes all rows of an image. Columns of `ROWS` pixels are copied to `block`, from column `left` on, so that the rows
+/// are resized like columns. Columns of the block before and after the image keep their pixels.
+fn resize_rows(image: &RgbImage, left: usize, block: &mut [u8], taps: &[Taps], target: &mut [u8]) {
+    let (length, stride) = (image.stride(), 3 * taps.len());
+    let parts = image.data.chunks(ROWS * length);
+    for (rows, targets) in parts.zip(target.chunks_mut(ROWS * stride)) {
+        for (place, row) in rows.chunks_exact(length).enumerate() {
+            let (columns, _) = block[COLUMN * left..].as_chunks_mut::<COLUMN>();
+            for (column, pixel) in columns.iter_mut().zip(row.as_chunks::<3>().0) {
+                column[3 * place..][..3].copy_from_slice(pixel);
             }
         }
-        data.extend(sums.iter().map(|&sum| clip(sum)));
+        for (x, Taps { start, weights }) in taps.iter().enumerate() {
+            let column = mixed_column(&block[COLUMN * start..], weights);
+            for (row, pixel) in targets.chunks_exact_mut(stride).zip(column.as_chunks::<3>().0) {
+                row[3 * x..][..3].copy_from_slice(pixel);
+            }
+        }
+    }
+}
+
+/// Returns the weighted sums of consecutive columns. The loop has all vector registers for itself.
+#[inline(never)]
+fn mixed_column(source: &[u8], weights: &[WeightPair]) -> [u8; COLUMN] {
+    mixed(source, COLUMN, weights)
+}
+
+fn resize_height(image: &RgbImage, height: u32, filter: Filter) -> RgbImage {
+    let taps = taps(image.height as usize, height as usize, filter);
+    let stride = image.stride();
+    let mut data = vec![0; stride * height as usize];
+    for (row, Taps { start, weights }) in data.chunks_exact_mut(stride).zip(&taps) {
+        let source = &image.data[start * stride..];
+        let (parts, rest) = row.as_chunks_mut::<COLUMN>();
+        let at = COLUMN * parts.len();
+        for (i, part) in parts.iter_mut().enumerate() {
+            *part = mixed(&source[COLUMN * i..], stride, weights);
+        }
+        for (i, value) in rest.iter_mut().enumerate() {
+            [*value] = mixed(&source[at + i..], stride, weights);
+        }
     }
     RgbImage {
         width: image.width,
         height,
         data,
     }
+}
+
+/// Returns the weighted sums of the first `N` bytes of consecutive rows.
+#[inline(always)]
+fn mixed<const N: usize>(source: &[u8], stride: usize, weights: &[WeightPair]) -> [u8; N] {
+    let row = |at: usize| source.get(at..).and_then(|row| row.first_chunk()).unwrap_or(&[0; N]);
+    let (mut low, mut high) = ([0_i32; N], [0_i32; N]);
+    for (i, weight) in weights.iter().enumerate() {
+        let (upper, lower) = (row(2 * i * stride), row((2 * i + 1) * stride));
+        for k in 0..N {
+            let [upper, lower] = [upper[k], lower[k]].map(|value| i32::from(i16::from(value)));
+            let product = |weight: [i16; 2]| upper * i32::from(weight[0]) + lower * i32::from(weight[1]);
+            low[k] = low[k].wrapping_add(product(weight.low));
+            high[k] = high[k].wrapping_add(product(weight.high));
+        }
+    }
+    let mut bytes = [0; N];
+    for k in 0..N {
+        bytes[k] = clip((high[k] << 16).wrapping_add(low[k]).wrapping_add(HALF));
+    }
+    bytes
 }
 
 #[cfg(test)]
