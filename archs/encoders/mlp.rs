@@ -1,5 +1,5 @@
-//! LLaVA 1.5: CLIP over squares of one size, which borders extend the image to. The file has no layers after the one
-//! whose states are projected. A large image is not split.
+//! LLaVA 1.5 and 1.6: CLIP over squares of one size, which borders extend the image to. The file has no layers after the
+//! one whose states are projected. LLaVA 1.6 splits each image into a grid of the file's list, after the whole image.
 
 arch_macros::encoder! {
     name: "mlp";
@@ -12,6 +12,11 @@ arch_macros::encoder! {
         class: first;
     }
 
+    tiles {
+        grid: listed(image_size, "image_grid_pinpoints", newline = "model.image_newline");
+        overview: first "";
+    }
+
     text { image }
 
     tensors {
@@ -19,7 +24,8 @@ arch_macros::encoder! {
         pre_ln: norm   "v.pre_ln" [n_embd];
         fc1:    linear "mm.0"     [n_embd -> n_out];
         fc2:    linear "mm.2"     [n_out -> n_out];
-        ignore "v.post_ln", "v.image_newline", "model.image_newline";
+        image_newline?: raw "model.image_newline" [n_out];
+        ignore "v.post_ln", "v.image_newline";
 
         layer {
             use vit_block(activation = gelu_quick);

@@ -22,7 +22,7 @@ pub fn image_parts(sizes: &ImageSizes, border: [u8; 3], image: &RgbImage) -> Res
         // The rules limit the area.
         let [width, height] = size.map(|side| side as u32);
         match rules.size {
-            ImageSize::Padded(_) => resize_square(image, border, width, height, filter),
+            ImageSize::Padded(_) if rules.tiles.is_none() => resize_square(image, border, width, height, filter),
             _ => resize(image, width, height, filter),
         }
     };

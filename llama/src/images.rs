@@ -141,8 +141,8 @@ impl Projector {
     /// # Errors
     /// [`ImageError`] if the file exceeds a limit or cannot be decoded, or the encoder fails.
     pub fn encode(&mut self, file: &[u8], limits: &Limits) -> Result<Arc<MediaRows>, ImageError> {
-        let (parts, texts) = decoded(&self.encoder, file, limits)?;
-        Ok(self.encoder.encode_parts(&pixels(&parts), texts)?)
+        let (parts, size) = decoded(&self.encoder, file, limits)?;
+        Ok(self.encoder.encode_parts(&pixels(&parts), size)?)
     }
 
     /// Sets a flag that cancels encoding.
@@ -170,12 +170,12 @@ impl Projector {
     /// # Errors
     /// [`ImageError`] if the file cannot be decoded, or the encoder fails.
     pub fn rows(&mut self, file: &[u8]) -> Result<Arc<MediaRows>, ImageError> {
-        let (parts, texts) = decoded(&self.encoder, file, &Limits::default())?;
-        let id = self.encoder.id_of_parts(&pixels(&parts));
+        let (parts, size) = decoded(&self.encoder, file, &Limits::default())?;
+        let id = self.encoder.id_of_parts(&pixels(&parts), size);
         if let Some(rows) = self.recent.get(id) {
             return Ok(rows);
         }
-        let rows = self.encoder.encode_parts(&pixels(&parts), texts)?;
+        let rows = self.encoder.encode_parts(&pixels(&parts), size)?;
         self.recent.push(rows.clone());
         Ok(rows)
     }
@@ -340,18 +340,18 @@ fn push_rows(tokens: &mut Vec<Token>, rows: &MediaRows, vocab: &Vocab) {
 /// # Errors
 /// [`ImageError`] if the file cannot be decoded, or the encoder fails.
 pub fn encode_image(encoder: &mut MediaEncoder, file: &[u8]) -> Result<Arc<MediaRows>, ImageError> {
-    let (parts, texts) = decoded(encoder, file, &Limits::default())?;
-    Ok(encoder.encode_parts(&pixels(&parts), texts)?)
+    let (parts, size) = decoded(encoder, file, &Limits::default())?;
+    Ok(encoder.encode_parts(&pixels(&parts), size)?)
 }
 
-/// Parts of an image, and the texts between their rows.
-type Parts = (Vec<RgbImage>, Vec<(usize, String)>);
+/// Parts of an image, and its width and height before resizing.
+type Parts = (Vec<RgbImage>, [usize; 2]);
 
 /// Decodes an image, and resizes and splits it as the encoder takes it.
 fn decoded(encoder: &MediaEncoder, file: &[u8], limits: &Limits) -> Result<Parts, ImageError> {
     let image = decode(file, limits)?;
-    let texts = encoder.sizes().texts(image.width as usize, image.height as usize)?;
-    Ok((image_parts(encoder.sizes(), encoder.mean_color(), &image)?, texts))
+    let size = [image.width as usize, image.height as usize];
+    Ok((image_parts(encoder.sizes(), encoder.mean_color(), &image)?, size))
 }
 
 /// Returns the colors of the parts of an image.

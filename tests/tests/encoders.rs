@@ -23,10 +23,10 @@ use crate::cuda::card;
 use crate::encoder_families::{FAMILIES, Family};
 
 /// Token that stands for a row in the recordings.
-const PLACEHOLDER: i32 = 127;
+pub(crate) const PLACEHOLDER: i32 = 127;
 
 impl Family {
-    fn path(&self, suffix: &str) -> PathBuf {
+    pub(crate) fn path(&self, suffix: &str) -> PathBuf {
         data_dir().join(format!("encoders/{}{suffix}", self.name))
     }
 
@@ -88,7 +88,7 @@ impl Family {
         self.encoder(params).encode(width, height, &pixels(self.image)).unwrap()
     }
 
-    fn text(&self, params: &CheckParams) -> Arc<Model> {
+    pub(crate) fn text(&self, params: &CheckParams) -> Arc<Model> {
         load(&self.files()[1], archs::ALL, params).unwrap()
     }
 
@@ -131,13 +131,13 @@ pub(crate) fn load(bytes: &[u8], archs: &[Registered], params: &CheckParams) -> 
 }
 
 /// Returns the recorded image: noise.
-fn pixels([width, height]: [usize; 2]) -> Vec<u8> {
+pub(crate) fn pixels([width, height]: [usize; 2]) -> Vec<u8> {
     (0..3 * width * height)
         .map(|i| (splitmix64(i as u64) >> 56) as u8)
         .collect()
 }
 
-fn context(model: Arc<Model>, params: &CheckParams, rows: &MediaRows) -> Context {
+pub(crate) fn context(model: Arc<Model>, params: &CheckParams, rows: &MediaRows) -> Context {
     let params = ContextParams {
         n_ctx: 96,
         n_outputs_max: 96,
@@ -660,63 +660,6 @@ fn check_split(line: &str, grid: TileGrid, image: [usize; 2], expected: &[usize]
     let expected = (columns * rows > 1).then_some([columns, rows]);
     let split = tile_rules(grid).split(image).map(|split| [split.columns, split.rows]);
     assert_eq!(split, expected, "{line}");
-}
-
-/// Tokens of the texts around tiles in `idefics3-tiles.logits`, from 1 on.
-const TILE_TOKENS: [&str; 6] = [
-    "<fake_token_around_image>",
-    "<row_1_col_1>",
-    "<row_2_col_1>",
-    "<global-img>",
-    "\n\n",
-    "\n",
-];
-
-fn tile_tokens(mut text: &str) -> Vec<i32> {
-    let mut tokens = Vec::new();
-    while !text.is_empty() {
-        let found = (1..).zip(TILE_TOKENS).find(|(_, token)| text.starts_with(token));
-        let (id, token) = found.unwrap_or_else(|| panic!("{text}"));
-        tokens.push(id);
-        text = &text[token.len()..];
-    }
-    tokens
-}
-
-/// Idefics 3 splits an image into a column of two tiles, followed by the whole image.
-#[test]
-fn tiles_match_transformers() {
-    let (family, params) = (&FAMILIES[1], exact());
-    let mut header = Gguf::open_header(family.path(".header.gguf")).unwrap();
-    header.metadata.insert("clip.vision.preproc_image_size", 224u32);
-    let model = load(&seeded::seeded_model(&header, 1).unwrap(), archs::ENCODERS, &params).unwrap();
-    let mut encoder = MediaEncoder::new(model, &params.context).unwrap();
-    let (parts, texts) = (
-        encoder.sizes().parts(90, 200).unwrap(),
-        encoder.sizes().texts(90, 200).unwrap(),
-    );
-    assert_eq!((parts.len(), texts.len()), (3, 3));
-    let (mut tokens, mut media) = (Vec::new(), Vec::new());
-    for (part, (row, text)) in parts.iter().zip(&texts) {
-        let [width, height] = part.size;
-        let at = 3 * (part.at[1] * part.resized[0] + part.at[0]);
-        // The tiles are as wide as the image.
-        let colors = &pixels(part.resized)[at..at + 3 * width * height];
-        let rows = encoder.encode(width, height, colors).unwrap();
-        assert_eq!(*row, tokens.iter().filter(|&&token| token == PLACEHOLDER).count());
-        tokens.extend(tile_tokens(text));
-        tokens.extend(std::iter::repeat_n(PLACEHOLDER, rows.len()));
-        media.push(rows);
-    }
-    tokens.extend(tile_tokens("<fake_token_around_image>"));
-    let recorded = Logits::read(data_dir().join("encoders/idefics3-tiles.logits")).unwrap();
-    assert_eq!(recorded.tokens()[14..recorded.tokens().len() - 10], tokens);
-    let rows = Logits::read(data_dir().join("encoders/idefics3-tiles.rows")).unwrap();
-    let found: Vec<f32> = media.iter().flat_map(|rows| rows.rows().to_vec()).collect();
-    assert!(rows.nmse(&found) <= 1e-10, "{:.1e}", rows.nmse(&found));
-    let mut ctx = context(family.text(&params), &params, &media[0]);
-    let error = recorded.nmse(&logits(&mut ctx, recorded.tokens(), &media, false));
-    assert!(error <= 1e-10, "{error:.1e}");
 }
 
 /// The texts of LFM2-VL around its tiles, and those of Pixtral between the rows of an image.

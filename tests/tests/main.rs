@@ -36,6 +36,7 @@ mod devices;
 mod documents;
 mod embeddings;
 mod encoder_families;
+mod encoder_tiles;
 mod encoders;
 mod failed_decode;
 mod gpu_pack;

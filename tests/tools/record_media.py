@@ -17,7 +17,8 @@ Writes `targets.txt`: the same for Gemma 4, Kimi, and Pixtral, and the grids of 
 
     record_media.py DIRECTORY tiles
 
-Writes `idefics3-tiles.rows` and `idefics3-tiles.logits`: an image that is split into tiles.
+Writes `idefics3-tiles.rows`, `idefics3-tiles.logits`, and `llava-tiles` with the same suffixes: an image that is split into tiles. Also writes
+`listed.txt`: sizes of images and the numbers of their rows with the tiles of LLaVA 1.6.
 
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
 """
@@ -510,6 +511,8 @@ if __name__ == "__main__":
             import record_media_families
 
             record_media_families.record_tiles(Path(sys.argv[1]))
+            record_media_families.record_llava_tiles(Path(sys.argv[1]))
+            record_media_families.record_listed(Path(sys.argv[1]) / "listed.txt", lambda i: int(splitmix64(np.uint64(i))))
         elif family == "targets":
             import record_media_families
 

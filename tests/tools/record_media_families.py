@@ -106,18 +106,25 @@ CLIP_VISION = VISION | {
 
 
 def mlp(vision, text):
+    # The row belongs to LLaVA 1.6.
+    vision.tensors.pop("model.image_newline", None)
+    model, names = llava(transformers.LlavaConfig, vision, text)
+    return model, names, lambda image, ids: {"pixel_values": image}
+
+
+def llava(kind, vision, text, **options):
     settings = text_config(text) | {"model_type": "llama", "rope_parameters": ROPE}
     eyes = vision_config(vision) | {"model_type": "clip_vision_model", "hidden_act": "quick_gelu"}
     # The features are those before the last layer, which files lack.
     eyes["num_hidden_layers"] += 1
-    config = transformers.LlavaConfig(text_config=settings, vision_config=eyes, image_token_index=PLACEHOLDER, tie_word_embeddings=True)
+    config = kind(text_config=settings, vision_config=eyes, image_token_index=PLACEHOLDER, tie_word_embeddings=True, **options)
     model = model_of(config)
     names = within("model.vision_tower", CLIP_VISION) | within("model.language_model", TEXT | LLAMA)
     names |= {"model.multi_modal_projector.linear_1": "mm.0", "model.multi_modal_projector.linear_2": "mm.2"}
     last = vision.key("block_count")
     names = {name: tensor for name, tensor in names.items() if tensor}
     names |= {name.replace("{}", str(last)): "" for name in names if ".layers.{}" in name and "vision" in name}
-    return model, names, lambda image, ids: {"pixel_values": image}
+    return model, names
 
 
 def rows_of_patches(image, patch):
@@ -525,6 +532,56 @@ def record_tiles(directory):
         logits = model(input_ids=torch.tensor([tokens]), pixel_values=images).logits[0].numpy()
     record_media.write(directory / "idefics3-tiles.rows", list(range(len(rows))), rows)
     record_media.write(directory / "idefics3-tiles.logits", tokens, logits)
+
+
+# Heights and widths of the grids of LLaVA 1.6 in the tests.
+GRIDS = [[48, 96], [96, 48], [96, 96]]
+
+
+def record_llava_tiles(directory):
+    """Writes `llava-tiles.rows` and `llava-tiles.logits`: two rows of two tiles behind the whole image. Colors of borders are black."""
+    import record_media
+    from record_media import AFTER, BEFORE
+
+    vision, text = (record_media.Seeded(directory / f"mlp{kind}.header.gguf") for kind in ("", "-text"))
+    model, names = llava(transformers.LlavaNextConfig, vision, text, image_grid_pinpoints=GRIDS)
+    names["model.image_newline"] = "model.image_newline"
+    model = model.double().eval()
+    record_media.load(model, names, vision.tensors | text.tensors, text_config(text)["head_dim"])
+    side, image = vision.key("image_size"), (50, 90)
+    height, width = (96, 96)
+    scaled = transformers.image_processing_utils.get_patch_output_size(np.zeros((1, *image)), (height, width), "channels_first")
+    top, left = (height - scaled[0]) // 2, (width - scaled[1]) // 2
+    canvas = np.zeros((height, width, 3), dtype=np.uint8)
+    canvas[top : top + scaled[0], left : left + scaled[1]] = record_media.pixels(scaled[1], scaled[0])
+    tiles = [canvas[y : y + side, x : x + side] for y in range(0, height, side) for x in range(0, width, side)]
+    images = torch.stack([record_media.normalized(vision, tile)[0] for tile in [record_media.pixels(side, side), *tiles]])[None]
+    given = {"pixel_values": images, "image_sizes": torch.tensor([image])}
+    text_ids = [(i * 37 + 11) % PLACEHOLDER for i in range(BEFORE + AFTER)]
+    with torch.no_grad():
+        rows = model.model.get_image_features(**given).pooler_output[0].numpy()
+        tokens = text_ids[:BEFORE] + [PLACEHOLDER] * len(rows) + text_ids[BEFORE:]
+        logits = model(input_ids=torch.tensor([tokens]), **given).logits[0].numpy()
+    record_media.write(directory / "llava-tiles.rows", list(range(len(rows))), rows)
+    record_media.write(directory / "llava-tiles.logits", tokens, logits)
+
+
+def record_listed(path, random):
+    """Writes sizes of 1,000 images: columns and rows of the grid, the resized image, and the number of rows with LLaVA 1.6."""
+    from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
+    from transformers.models.llava_next.modeling_llava_next import unpad_image
+
+    side, n = 48, 6
+    lines = []
+    for i in range(1000):
+        most = (60, 200, 8192)[i % 3]
+        width, height = (1 + random(2 * i + j) % most for j in range(2))
+        best = select_best_resolution((height, width), GRIDS)
+        scaled = get_patch_output_size(np.zeros((1, height, width), dtype=bool), best, "channels_first")
+        kept = unpad_image(torch.zeros(1, best[0] // side * n, best[1] // side * n), (height, width))
+        n_rows = n * n + kept.shape[1] * (kept.shape[2] + 1)
+        lines.append([width, height, best[1] // side, best[0] // side, scaled[1], scaled[0], n_rows])
+    path.write_text("\n".join(" ".join(map(str, line)) for line in lines) + "\n")
 
 
 def record_targets(path, random):

@@ -223,7 +223,8 @@ fn mistakes_in_tiles_have_messages() {
         ("above: 2;", "tiles: `tiles` needs `grid: ratio(side, tiles = 1..12);`"),
         (
             "grid: square(448);",
-            "square: expected `ratio(…, tiles = …)`, `longest(…)`, or `canvas(…, tiles = …)`, found `square`",
+            "square: expected `ratio(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`, found \
+             `square`",
         ),
         (
             "grid: ratio(448, rows = 1..12);",
@@ -250,6 +251,10 @@ fn mistakes_in_tiles_have_messages() {
             "\"<{row\": `{row` has no `}`; expected `{row}` or `{column}`",
         ),
         (
+            "grid: listed(448, \"sizes\", newline = \"mm.newline\");",
+            "\"mm.newline\": expected the name of a tensor of shape [n_out] in `tensors`",
+        ),
+        (
             "grid: longest(448, 896); overview: middle \"\";",
             "middle: expected `first` or `last`, found `middle`",
         ),
@@ -267,6 +272,11 @@ fn declaration_describes_tiles_and_each_size() {
             format!("grid: {grid}; above: 2; tile: \"<{{row}}_{{column}}>\"; between: \"-\"; between_rows: \"|\";");
         let text = format!("tiles {{ {facts} overview: last \"<all>\"; whole: \"<one>\"; }}\n    text {{ \"<start>\"");
         let text = BASE.replacen("text { \"<start>\"", &text, 1);
+        let newline = "tensors { newline: raw \"mm.newline\" [n_out];";
+        let text = match grid.starts_with("listed") {
+            true => text.replacen("tensors {", newline, 1),
+            false => text,
+        };
         let arch = compile_file("my.rs", &text, &library()).unwrap().unwrap();
         arch.media.unwrap().image.unwrap().tiles.unwrap()
     };
@@ -289,6 +299,14 @@ fn declaration_describes_tiles_and_each_size() {
         panic!("{:?}", canvas.grid);
     };
     assert_eq!([side, max].map(|s| s.text), ["image_size", "merge * 8"]);
+    let listed = tiles("listed(image_size, \"sizes\", newline = \"mm.newline\")");
+    let TileGrid::Listed { side, key, newline } = listed.grid else {
+        panic!("{:?}", listed.grid);
+    };
+    assert_eq!(
+        (side.text.as_str(), key.as_str(), newline.as_str()),
+        ("image_size", "sizes", "mm.newline")
+    );
 
     let size = |size: &str| {
         let text = BASE.replacen("fixed(image_size)", size, 1);

@@ -1,5 +1,6 @@
 //! Preprocessing of images, and the media rows of a ubatch.
 
+use super::grid_list::GridList;
 use super::image_target::{bordered, is_too_narrow, longest, max_bordered, multiple, within};
 use super::tiles::{TileGrid, TileRules};
 
@@ -137,6 +138,33 @@ pub enum BatchMedia {
 }
 
 impl ImageRules {
+    /// Returns the rules with the grids of tiles in a list of heights and widths. Images are not split if the list is
+    /// missing or empty, or the file lacks the row behind each line of patches.
+    ///
+    /// # Errors
+    /// A description of the list, if its sides are not whole tiles.
+    pub fn with_list(
+        self,
+        list: impl FnOnce(&str) -> Option<Vec<usize>>,
+        has_tensor: impl FnOnce(&str) -> bool,
+    ) -> Result<ImageRules, String> {
+        let Some((key, newline, side)) = self.tiles.and_then(|tiles| tiles.list()) else {
+            return Ok(self);
+        };
+        let sizes = list(key).unwrap_or_default();
+        let grids = GridList::of_sizes(&sizes, side).ok_or_else(|| {
+            format!(
+                "`clip.vision.{key}` has {} sides; expected up to 64 pairs of multiples of {side}",
+                sizes.len()
+            )
+        })?;
+        let tiles = self
+            .tiles
+            .filter(|_| !sizes.is_empty() && has_tensor(newline))
+            .map(|tiles| tiles.with_grids(grids));
+        Ok(ImageRules { tiles, ..self })
+    }
+
     /// Returns the width and height that an image is resized to; `None` if its sides differ too much.
     pub fn target(&self, width: usize, height: usize) -> Option<[usize; 2]> {
         let sides = [width, height];
@@ -282,7 +310,10 @@ impl ImageRules {
     /// Returns the side of a tile in pixels, if images are split.
     fn tile_side(&self) -> Option<usize> {
         self.tiles.map(|tiles| match tiles.grid {
-            TileGrid::Ratio { side, .. } | TileGrid::Longest { side, .. } | TileGrid::Canvas { side, .. } => side,
+            TileGrid::Ratio { side, .. }
+            | TileGrid::Longest { side, .. }
+            | TileGrid::Canvas { side, .. }
+            | TileGrid::Listed { side, .. } => side,
         })
     }
 

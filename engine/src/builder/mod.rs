@@ -19,6 +19,7 @@ mod cross;
 mod depth;
 mod error;
 mod graph_builder;
+mod grid_list;
 mod handles;
 mod image_rules;
 mod image_target;
@@ -47,6 +48,7 @@ pub use convolve::Conv2dArgs;
 pub use error::BuildError;
 pub(crate) use error::{MAX_NODES, MAX_STEPS};
 pub use graph_builder::{BuildTables, Builder, WeightLeaf, WeightPart};
+pub use grid_list::GridList;
 pub use handles::{Embed, Experts, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
 pub use image_rules::{BatchMedia, ClassColumn, Filter, ImageRules, ImageSize, PatchGrid, Visibility};
 pub use inputs::{

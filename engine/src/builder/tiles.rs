@@ -1,5 +1,7 @@
 //! Images that are split into tiles: the grid of an image, and the texts between its pieces.
 
+use super::grid_list::{GridList, scaled_to_fit};
+
 /// Maximum number of tiles of an image.
 const MAX_TILES: usize = 256;
 /// Maximum area of an image that is resized to its tiles in pixels.
@@ -52,6 +54,18 @@ pub enum TileGrid {
         /// Longest side of the resized image in pixels.
         longest: usize,
     },
+    /// A grid of the file's list. The image is scaled to fit into it, and black borders on both sides complete the tiles.
+    /// The rows of the patches in the image follow the rows of the overview, each line with a row of the file behind it.
+    Listed {
+        /// Side of a tile in pixels.
+        side: usize,
+        /// Key with heights and widths of the grids in pixels.
+        key: &'static str,
+        /// Tensor with the row behind each line.
+        newline: &'static str,
+        /// Grids of the file.
+        grids: GridList,
+    },
     /// The grid of up to `max` tiles that the image fits into with the least change of its size. Black borders at the
     /// right and at the bottom complete the tiles.
     Canvas {
@@ -73,6 +87,8 @@ pub struct Split {
     pub rows: usize,
     /// Width and height that the image is resized to, without borders.
     pub scaled: [usize; 2],
+    /// Width of the border at the left, and height of the border at the top.
+    pub border: [usize; 2],
 }
 
 impl TileRules {
@@ -82,14 +98,24 @@ impl TileRules {
             TileGrid::Ratio { side, min, max } => (side, closest(sides, side, min, max)),
             TileGrid::Longest { side, longest } => (side, rounded_up(longest_side(sides, longest), side)),
             TileGrid::Canvas { side, max } => (side, canvas(sides, side, max)),
+            TileGrid::Listed { side, grids, .. } => (side, grids.best(sides, side)),
         };
-        let has_borders = matches!(self.grid, TileGrid::Canvas { .. });
         let whole = [columns * side, rows * side];
+        let (scaled, has_borders) = match self.grid {
+            TileGrid::Canvas { .. } => (fitted(sides, side, whole), true),
+            TileGrid::Listed { .. } => (scaled_to_fit(sides, whole), true),
+            _ => (whole, false),
+        };
+        let border = match self.grid {
+            TileGrid::Listed { .. } => [0, 1].map(|i| whole[i].saturating_sub(scaled[i]) / 2),
+            _ => [0; 2],
+        };
         (columns * rows > 1 || has_borders).then_some(Split {
             side,
             columns,
             rows,
-            scaled: if has_borders { fitted(sides, side, whole) } else { whole },
+            scaled,
+            border,
         })
     }
 
@@ -97,7 +123,7 @@ impl TileRules {
     pub fn first_size(&self, sides: [usize; 2]) -> Option<[usize; 2]> {
         match self.grid {
             TileGrid::Longest { longest, .. } => Some(longest_side(sides, longest)),
-            TileGrid::Ratio { .. } | TileGrid::Canvas { .. } => None,
+            TileGrid::Ratio { .. } | TileGrid::Canvas { .. } | TileGrid::Listed { .. } => None,
         }
     }
 
@@ -105,8 +131,36 @@ impl TileRules {
     pub fn max_tiles(&self) -> usize {
         match self.grid {
             TileGrid::Ratio { max, .. } | TileGrid::Canvas { max, .. } => max,
+            TileGrid::Listed { .. } => self.grids().map(|[columns, rows]| columns * rows).max().unwrap_or(1),
             TileGrid::Longest { side, longest } => longest.div_ceil(side.max(1)).saturating_pow(2),
         }
+    }
+
+    /// Returns the columns and rows of the grids that the file lists.
+    pub fn grids(&self) -> impl Iterator<Item = [usize; 2]> + use<> {
+        let list = match self.grid {
+            TileGrid::Listed { grids, .. } => grids,
+            _ => GridList::EMPTY,
+        };
+        list.iter()
+    }
+
+    /// Returns the key with the list of grids, the tensor with the row behind each line of patches, and the side of a
+    /// tile, if the file lists grids.
+    pub fn list(&self) -> Option<(&'static str, &'static str, usize)> {
+        match self.grid {
+            TileGrid::Listed { key, newline, side, .. } => Some((key, newline, side)),
+            _ => None,
+        }
+    }
+
+    /// Returns the rules with the grids that a file lists.
+    #[must_use]
+    pub fn with_grids(mut self, list: GridList) -> TileRules {
+        if let TileGrid::Listed { grids, .. } = &mut self.grid {
+            *grids = list;
+        }
+        self
     }
 
     /// Returns the text before a tile, with its number from 1 on.
@@ -122,8 +176,17 @@ impl TileRules {
     pub fn check(&self, tile_fits: impl Fn(usize) -> bool) -> Result<(), String> {
         let (side, least) = match self.grid {
             TileGrid::Ratio { side, min, .. } => (side, min),
-            TileGrid::Longest { side, .. } | TileGrid::Canvas { side, .. } => (side, 1),
+            TileGrid::Longest { side, .. } | TileGrid::Canvas { side, .. } | TileGrid::Listed { side, .. } => (side, 1),
         };
+        if self.list().is_some() {
+            let texts = [self.tile, self.between, self.between_rows, self.whole];
+            let is_first = self
+                .overview
+                .is_some_and(|overview| overview.first && overview.text.is_empty());
+            if !is_first || texts.iter().any(|text| !text.is_empty()) {
+                return Err("tiles of a list need `overview: first \"\";` and have no other text".to_owned());
+            }
+        }
         if !tile_fits(side) {
             return Err(format!(
                 "images are split into tiles of {side} pixels, which are no image"

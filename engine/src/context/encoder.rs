@@ -25,6 +25,8 @@ pub struct MediaEncoder {
     graph: EncoderGraph,
     sizes: ImageSizes,
     colors: [ChannelScale; 3],
+    /// Row behind each line of patches of an image whose tiles the file lists.
+    newline: Vec<f32>,
     /// Number of values in a row.
     width: usize,
 }
@@ -41,6 +43,7 @@ impl MediaEncoder {
             return Err(MediaError::NotAnEncoder { model });
         };
         let colors = colors(&model)?;
+        let newline = newline(&model, rules)?;
         let n = rules.n_columns(rules.max_patches());
         let mut graph = EncoderGraph::new(model, n, params)?;
         // Images of other sizes reserve memory when they are encoded, since most are far below the maximum.
@@ -52,6 +55,7 @@ impl MediaEncoder {
             sizes: ImageSizes::new(&graph.model, rules),
             graph,
             colors,
+            newline,
         })
     }
 
@@ -100,12 +104,15 @@ impl MediaEncoder {
         self.graph.id_of(&[width as u64, height as u64], [rgb])
     }
 
-    /// Returns a digest of the parts of an image and of the encoder.
-    pub fn id_of_parts(&self, parts: &[Pixels<'_>]) -> u128 {
-        let sizes: Vec<u64> = parts
+    /// Returns a digest of the parts of an image of a size before resizing, and of the encoder.
+    pub fn id_of_parts(&self, parts: &[Pixels<'_>], [width, height]: [usize; 2]) -> u128 {
+        let mut sizes: Vec<u64> = parts
             .iter()
             .flat_map(|part| [part.width as u64, part.height as u64])
             .collect();
+        if let Some(mosaic) = self.sizes.mosaic(width, height) {
+            sizes.extend(mosaic.numbers());
+        }
         self.graph.id_of(&sizes, parts.iter().map(|part| part.rgb))
     }
 
@@ -120,22 +127,43 @@ impl MediaEncoder {
     /// # Errors
     /// [`MediaError`] if the size is wrong or a device fails.
     pub fn encode(&mut self, width: usize, height: usize, rgb: &[u8]) -> Result<Arc<MediaRows>, MediaError> {
-        self.encode_parts(&[Pixels { width, height, rgb }], Vec::new())
+        let rows = self.computed(&[Pixels { width, height, rgb }])?;
+        let id = self.id_of(width, height, rgb);
+        Ok(Arc::new(self.with_positions(
+            MediaRows::new(id, self.width(), rows),
+            [width, height],
+        )))
     }
 
-    /// Computes the rows of the parts of an image; see [`ImageSizes::parts`] and [`ImageSizes::texts`].
+    /// Computes the rows of the parts of an image of a size before resizing; see [`ImageSizes::parts`].
     ///
     /// # Errors
     /// [`MediaError`] if a size is wrong or a device fails.
-    pub fn encode_parts(
-        &mut self,
-        parts: &[Pixels<'_>],
-        texts: Vec<(usize, String)>,
-    ) -> Result<Arc<MediaRows>, MediaError> {
+    pub fn encode_parts(&mut self, parts: &[Pixels<'_>], image: [usize; 2]) -> Result<Arc<MediaRows>, MediaError> {
+        let texts = self.sizes.texts(image[0], image[1])?;
+        let mut rows = self.computed(parts)?;
+        if let Some(mosaic) = self.sizes.mosaic(image[0], image[1]) {
+            rows = mosaic.arrange(&rows, self.width(), &self.newline);
+        }
+        let rows = MediaRows::new(self.id_of_parts(parts, image), self.width(), rows).with_texts(texts);
+        let last = parts.last().map_or([0; 2], |part| [part.width, part.height]);
+        Ok(Arc::new(self.with_positions(rows, last)))
+    }
+
+    /// Gives the rows of an image that is a single part positions along axes, where the encoder has them.
+    fn with_positions(&self, rows: MediaRows, [width, height]: [usize; 2]) -> MediaRows {
+        let rules = self.rules();
+        match self.sizes.grid(width, height) {
+            Ok(grid) if rules.axes => rows.with_grid([grid.columns, grid.rows].map(|n| (n / rules.block) as u32)),
+            _ => rows,
+        }
+    }
+
+    /// Computes the rows of each part, in order.
+    fn computed(&mut self, parts: &[Pixels<'_>]) -> Result<Vec<f32>, MediaError> {
         let mut all = Vec::new();
-        let mut grid = PatchGrid::default();
         for &Pixels { width, height, rgb } in parts {
-            grid = self.sizes.grid(width, height)?;
+            let grid = self.sizes.grid(width, height)?;
             let n_values = 3 * width * height;
             if rgb.len() != n_values {
                 return Err(MediaError::Pixels {
@@ -148,12 +176,7 @@ impl MediaEncoder {
             let rows = self.compute(grid, rgb)?;
             all.extend(in_reading_order(&self.rules(), grid, self.width(), rows));
         }
-        let rows = MediaRows::new(self.id_of_parts(parts), self.width(), all).with_texts(texts);
-        if !self.rules().axes {
-            return Ok(Arc::new(rows));
-        }
-        let n_blocks = [grid.columns, grid.rows].map(|n| (n / self.rules().block) as u32);
-        Ok(Arc::new(rows.with_grid(n_blocks)))
+        Ok(all)
     }
 
     fn compute(&mut self, grid: PatchGrid, rgb: &[u8]) -> Result<Vec<f32>, DecodeError> {
@@ -185,6 +208,20 @@ impl MediaEncoder {
         self.graph.compute(&tokens, image, &[], &mut rows)?;
         Ok(rows)
     }
+}
+
+/// Reads the row behind each line of patches, if the file lists grids of tiles.
+fn newline(model: &Model, rules: ImageRules) -> Result<Vec<f32>, MediaError> {
+    let name = rules
+        .tiles
+        .and_then(|tiles| tiles.list())
+        .map(|(_, newline, _)| newline);
+    let Some(index) = name.and_then(|name| model.tensors().iter().position(|row| row.name == name)) else {
+        return Ok(Vec::new());
+    };
+    let data = model.tensor_data(index).map_err(DecodeError::from)?;
+    let (values, _) = data.as_chunks::<4>();
+    Ok(values.iter().map(|value| f32::from_le_bytes(*value)).collect())
 }
 
 /// Returns a patch as a token of the encoder.

@@ -1,9 +1,10 @@
 //! Parts of an image that are encoded on their own: the whole image, or its tiles and an overview.
 
-use crate::builder::{ImageRules, ImageSize, Split};
+use crate::builder::{ImageRules, ImageSize, Split, TileRules};
 
 use super::image_sizes::ImageSizes;
 use super::media_error::MediaError;
+use super::mosaic::Mosaic;
 
 /// Part of an image that is encoded on its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,8 +13,8 @@ pub struct ImagePart {
     pub via: Vec<[usize; 2]>,
     /// Width and height that the whole image is then resized to. Black borders complete the parts.
     pub resized: [usize; 2],
-    /// Left and top edge of the part in the resized image.
-    pub at: [usize; 2],
+    /// Left and top edge of the part in the resized image; negative for a border.
+    pub at: [isize; 2],
     /// Width and height of the part.
     pub size: [usize; 2],
     /// Text before the rows of the part.
@@ -55,7 +56,8 @@ impl ImageSizes {
         let Some(split) = tiles.split([width, height]).filter(|_| is_large) else {
             return Ok(vec![whole(tiles.whole, None)]);
         };
-        if split.columns * split.rows == 1 {
+        let is_listed = tiles.list().is_some();
+        if split.columns * split.rows == 1 && !is_listed {
             return Ok(vec![tile(split, via, [0; 2], tiles.whole.to_owned())]);
         }
         // With a first size, the overview is made of the image in the size of its tiles.
@@ -85,6 +87,27 @@ impl ImageSizes {
         Ok(first.into_iter().chain(of_grid).chain(last).collect())
     }
 
+    /// Returns the order of the rows of an image whose tiles the file lists.
+    pub(super) fn mosaic(&self, width: usize, height: usize) -> Option<Mosaic> {
+        let (tiles, side) = self.listed()?;
+        Some(Mosaic::new(tiles.split([width, height])?, side, [width, height]))
+    }
+
+    /// Returns the maximum number of rows behind those of the whole image, if the file lists tiles.
+    pub(super) fn max_mosaic(&self) -> Option<usize> {
+        let (tiles, side) = self.listed()?;
+        let n_rows = |[columns, rows]: [usize; 2]| rows * side * (columns * side + 1);
+        Some(tiles.grids().map(n_rows).max().unwrap_or(0))
+    }
+
+    /// Returns the tiles that the file lists, and their side in rows.
+    fn listed(&self) -> Option<(TileRules, usize)> {
+        let rules = self.rules();
+        let tiles = rules.tiles?;
+        let (_, _, side) = tiles.list()?;
+        Some((tiles, side / (rules.patch * rules.block).max(1)))
+    }
+
     /// Returns the texts between the rows of an image that is given in this size, each with the number of rows before
     /// it.
     ///
@@ -93,6 +116,9 @@ impl ImageSizes {
     pub fn texts(&self, width: usize, height: usize) -> Result<Vec<(usize, String)>, MediaError> {
         let rules = self.rules();
         let (mut texts, mut n) = (Vec::new(), 0);
+        if self.mosaic(width, height).is_some() {
+            return Ok(texts);
+        }
         for part in self.parts(width, height)? {
             let grid = self.grid(part.size[0], part.size[1])?;
             let n_rows = self.rows_of(grid.n_patches());
@@ -110,10 +136,11 @@ impl ImageSizes {
 /// Returns a tile of a resized image.
 fn tile(split: Split, via: Option<[usize; 2]>, [column, row]: [usize; 2], text: String) -> ImagePart {
     let side = split.side;
+    let from = [side * column, side * row].map(usize::cast_signed);
     ImagePart {
         via: via.into_iter().collect(),
         resized: split.scaled,
-        at: [side * column, side * row],
+        at: [0, 1].map(|i| from[i] - split.border[i].cast_signed()),
         size: [side; 2],
         text,
     }

@@ -52,11 +52,14 @@ impl ImageSizes {
 
     /// Returns the maximum number of rows of an image.
     pub fn max_rows(&self) -> usize {
-        let n_parts = self
-            .rules
-            .tiles
-            .map_or(1, |tiles| tiles.max_tiles() + usize::from(tiles.overview.is_some()));
-        n_parts * self.rows_of(self.rules.max_patches())
+        let of_part = self.rows_of(self.rules.max_patches());
+        match self.rules.tiles {
+            None => of_part,
+            Some(tiles) => match self.max_mosaic() {
+                Some(n_rows) => of_part + n_rows,
+                None => of_part * (tiles.max_tiles() + usize::from(tiles.overview.is_some())),
+            },
+        }
     }
 
     /// Returns the number of rows of an image that is given in this size, before resizing.
@@ -64,6 +67,9 @@ impl ImageSizes {
     /// # Errors
     /// [`MediaError::Ratio`] if the sides differ too much, [`MediaError::Positions`] if the image has too many patches.
     pub fn n_rows(&self, width: usize, height: usize) -> Result<usize, MediaError> {
+        if let Some(mosaic) = self.mosaic(width, height) {
+            return Ok(self.rows_of(self.rules.largest().n_patches()) + mosaic.n_rows());
+        }
         let mut n = 0;
         for part in self.parts(width, height)? {
             n += self.rows_of(self.grid(part.size[0], part.size[1])?.n_patches());

@@ -40,6 +40,7 @@ mod inputs;
 mod media;
 mod media_error;
 mod memory;
+mod mosaic;
 mod output_rows;
 mod outputs;
 mod padding;

@@ -283,7 +283,8 @@ impl Model {
     }
     /// Returns the preprocessing of images; `None` if the model is not an encoder of images.
     pub fn image_rules(&self) -> Option<ImageRules> {
-        self.graph.image()
+        let has = |name: &str| self.rows.iter().any(|row| row.name == name);
+        image_rules(self.graph.as_ref(), &self.metadata, has)?.ok()
     }
     /// Returns the preprocessing of audio; `None` if no encoder of the model reads audio.
     pub fn audio_rules(&self) -> Option<AudioRules> {
@@ -456,6 +457,8 @@ fn plan_table(
     let kv = kv.chain(kept.cross.iter().map(|spec| (spec.layer, memory.cross_bytes(spec))));
     let states = kept.states.iter().map(|spec| (spec.layer, memory.state_bytes(spec)));
     let (kv_bytes, state_bytes) = (by_memory(&placement, kv), by_memory(&placement, states));
+    let has = |name: &str| rows.iter().any(|row| row.name == name);
+    let image = image_rules(graph.as_ref(), &metadata, has).and_then(Result::ok);
     Ok(LoadPlan {
         arch,
         base,
@@ -467,10 +470,24 @@ fn plan_table(
         state_bytes,
         compute_bytes,
         result_shape: needs.result,
-        image: graph.image(),
+        image,
         audio: graph.audio(),
         specs: needs.memory,
     })
+}
+
+/// Returns the preprocessing of images with lists of the file, or a description of an invalid list.
+fn image_rules(
+    graph: &dyn BuildGraph,
+    metadata: &Metadata,
+    has_tensor: impl FnOnce(&str) -> bool,
+) -> Option<Result<ImageRules, String>> {
+    let list = |key: &str| {
+        let array = metadata.get(&format!("clip.vision.{key}"))?.as_array()?;
+        let side = |i: usize| array.get(i)?.as_u64().and_then(|side| usize::try_from(side).ok());
+        Some((0..array.len()).map(|i| side(i).unwrap_or(0)).collect())
+    };
+    graph.image().map(|rules| rules.with_list(list, has_tensor))
 }
 
 fn log_placement(placement: &Placement, rows: &[TableRow]) {
@@ -537,9 +554,12 @@ fn declare(
     } else {
         arch.load.load(&mut reader, &mut table)
     };
-    let rules = graph.as_ref().map(|graph| (graph.image(), graph.audio()));
-    let (image, audio) = rules.unwrap_or_default();
-    let checks = [image.map(|rules| rules.check()), audio.map(|rules| rules.check())];
+    let image = graph
+        .as_ref()
+        .and_then(|graph| image_rules(graph.as_ref(), metadata, |_| true));
+    let audio = graph.as_ref().and_then(|graph| graph.audio());
+    let image = image.map(|rules| rules.and_then(|rules| rules.check()));
+    let checks = [image, audio.map(|rules| rules.check())];
     for error in checks.into_iter().flatten().filter_map(Result::err) {
         reader.contradiction(error);
     }

@@ -42,6 +42,15 @@ pub enum GridSyntax {
         /// Longest side of a resized image in pixels.
         longest: Expr,
     },
+    /// `listed(side, "key", newline = "tensor")`
+    Listed {
+        /// Side of a tile in pixels.
+        side: Expr,
+        /// Key of the file with the sizes of grids.
+        key: LitStr,
+        /// Tensor with the row behind each row of patches.
+        newline: LitStr,
+    },
     /// `canvas(side, tiles = max)`
     Canvas {
         /// Side of a tile in pixels.

@@ -656,8 +656,9 @@ impl Checker<'_> {
         if self.unknown_callee {
             return;
         }
+        let newline = self.newline();
         for t in &self.tensors {
-            if !t.used {
+            if !t.used && newline.as_ref() != Some(&t.tensor.gguf) {
                 let message = format!(
                     "`{}` is never used; if the graph does not need the tensor, write `ignore {:?};`",
                     t.tensor.name, t.tensor.gguf

@@ -42,7 +42,7 @@ const OF_ENCODERS: [&str; 11] = [
 const MEDIA: [(&str, Medium); 2] = [("image", Medium::Image), ("audio", Medium::Audio)];
 
 /// Width of the rows that an encoder returns.
-const N_OUT: &str = "n_out";
+pub(super) const N_OUT: &str = "n_out";
 
 /// State of the checks about media.
 #[derive(Default)]
@@ -55,6 +55,8 @@ pub(super) struct MediaScope {
     patch: Option<Expr>,
     /// A learned column precedes the patches.
     has_class: bool,
+    /// Tensor with the row behind each row of patches of tiles.
+    pub(super) newline: Option<LitStr>,
     /// Treatment of media rows by the graph.
     pub used: MediaUse,
 }

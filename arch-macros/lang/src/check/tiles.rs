@@ -3,9 +3,11 @@
 use syn::LitStr;
 
 use super::Checker;
+use super::media::N_OUT;
 use crate::ast::tiles::{GridSyntax, TilesSyntax};
 use crate::builtins::Ty;
-use crate::model::{TileGrid, Tiles};
+use crate::model::{Tensor, TileGrid, Tiles};
+use crate::sym::Dim;
 
 /// Values of `overview:`: whether the overview precedes the tiles.
 const PLACES: [(&str, bool); 2] = [("first", true), ("last", false)];
@@ -38,6 +40,15 @@ impl Checker<'_> {
                     longest: longest?,
                 }
             }
+            GridSyntax::Listed { side, key, newline } => {
+                let side = self.scalar_of(side, Ty::Int)?;
+                self.media.newline = Some(newline.clone());
+                TileGrid::Listed {
+                    side,
+                    key: key.value(),
+                    newline: newline.value(),
+                }
+            }
             GridSyntax::Canvas { side, max } => {
                 let [side, max] = [side, max].map(|number| self.scalar_of(number, Ty::Int));
                 TileGrid::Canvas { side: side?, max: max? }
@@ -64,6 +75,17 @@ impl Checker<'_> {
             overview,
             whole: text(&tiles.whole),
         })
+    }
+
+    /// Returns the tensor behind each row of patches. Reports a name that belongs to no tensor of a row's shape.
+    pub(super) fn newline(&mut self) -> Option<String> {
+        let name = self.media.newline.clone()?;
+        let is_row = |tensor: &Tensor| tensor.gguf == name.value() && tensor.dims == [Dim::symbol(N_OUT)];
+        if !self.tensors.iter().any(|t| is_row(&t.tensor)) {
+            let message = format!("expected the name of a tensor of shape [{N_OUT}] in `tensors`");
+            return self.error(&name, message);
+        }
+        Some(name.value())
     }
 
     /// Reports unknown names in braces, and braces that are not closed.

@@ -22,6 +22,11 @@ pub fn rules(tiles: Option<&Tiles>) -> TokenStream {
             let [side, longest] = [side, longest].map(|scalar| emit(scalar, Scope::Build));
             quote!(#grids::Longest { side: #side, longest: #longest })
         }
+        TileGrid::Listed { side, key, newline } => {
+            let side = emit(side, Scope::Build);
+            let list = runtime("GridList");
+            quote!(#grids::Listed { side: #side, key: #key, newline: #newline, grids: #list::EMPTY })
+        }
         TileGrid::Canvas { side, max } => {
             let [side, max] = [side, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#grids::Canvas { side: #side, max: #max })

@@ -37,6 +37,15 @@ pub enum TileGrid {
         side: Scalar,
         longest: Scalar,
     },
+    /// A grid of the file's list, with a row of the file behind each row of patches.
+    Listed {
+        /// Side of a tile in pixels.
+        side: Scalar,
+        /// Key with the list.
+        key: String,
+        /// Tensor with the row.
+        newline: String,
+    },
     /// The grid that the image fits into with the least change of its size.
     Canvas {
         /// Side of a tile in pixels.

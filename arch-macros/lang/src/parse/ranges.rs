@@ -1,6 +1,6 @@
 //! Facts of encoders: lines that are given once, named expressions, and ranges.
 
-use syn::parse::ParseStream;
+use syn::parse::{Parse, ParseStream};
 use syn::{Expr, ExprRange, Ident, RangeLimits, Token};
 
 use super::line;
@@ -28,7 +28,7 @@ pub(super) fn unknown<T>(name: &Ident, facts: &[&str]) -> syn::Result<T> {
 }
 
 /// Parses `name = expression`.
-pub(super) fn named(input: ParseStream<'_>, name: &str) -> syn::Result<Expr> {
+pub(super) fn named<T: Parse>(input: ParseStream<'_>, name: &str) -> syn::Result<T> {
     let word: Ident = input.parse()?;
     if word != name {
         let message = format!("expected `{name} = …`, found `{word}`");

@@ -48,9 +48,9 @@ fn fact(input: ParseStream<'_>, tiles: &mut TilesSyntax) -> syn::Result<()> {
 
 fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
     let word: Ident = input.parse()?;
-    if word != "ratio" && word != "longest" && word != "canvas" {
-        let message =
-            format!("expected `ratio(…, tiles = …)`, `longest(…)`, or `canvas(…, tiles = …)`, found `{word}`");
+    if !["ratio", "longest", "canvas", "listed"].iter().any(|form| word == form) {
+        let forms = "`ratio(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`";
+        let message = format!("expected {forms}, found `{word}`");
         return Err(syn::Error::new(word.span(), message));
     }
     let content;
@@ -61,6 +61,13 @@ fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
         let longest = content.parse()?;
         end_of(&content, ")")?;
         return Ok(GridSyntax::Longest { side, longest });
+    }
+    if word == "listed" {
+        let key = content.parse()?;
+        content.parse::<Token![,]>()?;
+        let newline = named(&content, "newline")?;
+        end_of(&content, ")")?;
+        return Ok(GridSyntax::Listed { side, key, newline });
     }
     let tiles = named(&content, "tiles")?;
     end_of(&content, ")")?;

@@ -5,7 +5,7 @@ use arch_lang::model::{
     TextPart as LangTextPart, TileGrid as LangTileGrid, Tiles,
 };
 use engine::arch::{
-    AudioRules, ClassColumn, Filter, ImageRules, ImageSize, MediaDecl, MediaUse, Medium, Overview, Silence,
+    AudioRules, ClassColumn, Filter, GridList, ImageRules, ImageSize, MediaDecl, MediaUse, Medium, Overview, Silence,
     Spectrogram, TextPart, TileGrid, TileRules,
 };
 use engine::declared::{Expr, MediaRules, Numbers};
@@ -38,6 +38,9 @@ pub fn media_use(used: LangMediaUse) -> MediaUse {
 
 /// Function from the values of a rule's expressions to the rule.
 type Form<T> = fn(&[usize]) -> T;
+
+/// Like [`Form`] for the grid of tiles, which also has texts.
+type GridForm = dyn Fn(&[usize]) -> TileGrid + Send + Sync;
 
 impl Lowering<'_, '_> {
     /// Converts the preprocessing of images.
@@ -98,17 +101,36 @@ impl Lowering<'_, '_> {
 
     /// Converts the rules of images that are split into tiles.
     fn tiles(&mut self, tiles: &Tiles) -> Option<impl Fn(&dyn Numbers) -> TileRules + Send + Sync + use<>> {
-        let (numbers, form): (Vec<&Scalar>, Form<TileGrid>) = match &tiles.grid {
-            LangTileGrid::Ratio { side, min, max } => (vec![side, min, max], |n| TileGrid::Ratio {
-                side: n[0],
-                min: n[1],
-                max: n[2],
-            }),
-            LangTileGrid::Longest { side, longest } => (vec![side, longest], |n| TileGrid::Longest {
-                side: n[0],
-                longest: n[1],
-            }),
-            LangTileGrid::Canvas { side, max } => (vec![side, max], |n| TileGrid::Canvas { side: n[0], max: n[1] }),
+        let (numbers, form): (Vec<&Scalar>, Box<GridForm>) = match &tiles.grid {
+            LangTileGrid::Ratio { side, min, max } => {
+                let form = |n: &[usize]| TileGrid::Ratio {
+                    side: n[0],
+                    min: n[1],
+                    max: n[2],
+                };
+                (vec![side, min, max], Box::new(form))
+            }
+            LangTileGrid::Longest { side, longest } => {
+                let form = |n: &[usize]| TileGrid::Longest {
+                    side: n[0],
+                    longest: n[1],
+                };
+                (vec![side, longest], Box::new(form))
+            }
+            LangTileGrid::Listed { side, key, newline } => {
+                let (key, newline) = (text(key), text(newline));
+                let form = move |n: &[usize]| TileGrid::Listed {
+                    side: n[0],
+                    key,
+                    newline,
+                    grids: GridList::EMPTY,
+                };
+                (vec![side], Box::new(form))
+            }
+            LangTileGrid::Canvas { side, max } => {
+                let form = |n: &[usize]| TileGrid::Canvas { side: n[0], max: n[1] };
+                (vec![side, max], Box::new(form))
+            }
         };
         let numbers: Vec<Expr> = numbers.iter().map(|s| self.expr(s)).collect::<Option<_>>()?;
         let above = self.optional(tiles.above.as_ref())?;
