@@ -9,6 +9,7 @@ use engine::conformance::{CheckParams, Draft};
 use engine::context::{AudioEncoder, AudioError, Context, ContextParams, MediaRows};
 use engine::gguf::logits::Logits;
 use engine::gguf::{Gguf, seeded};
+use engine::graph::RopeKind;
 use engine::random::splitmix64;
 use tests::emulator::with_device;
 use tests::{data_dir, exact, place_on};
@@ -35,7 +36,7 @@ struct Family {
     bounded: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 5] = [
+const FAMILIES: [Family; 6] = [
     // An odd number of positions: the last one is seen, but belongs to no pair.
     Family {
         encoder: "qwen2a",
@@ -84,6 +85,16 @@ const FAMILIES: [Family; 5] = [
         text_bias: &[],
         sizes: GEMMA4_SIZES,
         bounded: GEMMA4_BOUNDED,
+    },
+    // Two windows of attention. The last piece is not filled.
+    Family {
+        encoder: "qwen3a",
+        text: "qwen3vl",
+        n_frames: 930,
+        without_bias: &["a.conv_out"],
+        text_bias: &[],
+        sizes: SIZES,
+        bounded: &[],
     },
 ];
 
@@ -179,6 +190,10 @@ impl Family {
         text.tensors
             .retain(|(name, ne)| !name.ends_with("attn_v.weight") || *ne != [1]);
         text.add_biases(arch, archs::ALL, |t| self.text_bias.contains(&t.gguf));
+        if arch.rope == Some(RopeKind::Imrope) {
+            let key = format!("{}.rope.dimension_sections", self.text);
+            text.metadata.insert(key, vec![4i32, 2, 2, 0]);
+        }
         [encoder, text]
     }
 
@@ -214,8 +229,8 @@ impl Family {
         let rows = self.rows(&mut self.encoder(params));
         let (recorded, text) = (self.recorded(".logits"), &self.files()[1]);
         let context = ContextParams {
-            n_ctx: 96,
-            n_outputs_max: 96,
+            n_ctx: 160,
+            n_outputs_max: 160,
             media_rows: rows.len(),
             ..params.context.clone()
         };
@@ -301,6 +316,10 @@ fn published_rows(encoder: &str, n_samples: usize) -> usize {
             let of = |n: usize| n.div_ceil(2).div_ceil(2);
             n_frames / chunk * of(chunk) + of(n_frames % chunk)
         }
+        "qwen3a" => {
+            let n_frames = n_samples.max(2 * HOP) / HOP;
+            n_frames / 100 * 13 + (n_frames % 100).div_ceil(8)
+        }
         "voxtral" => n_frames.max(1).div_ceil(chunk) * (chunk / 2 / 4),
         _ => {
             let n_frames = n_frames.max(2);
@@ -316,7 +335,8 @@ fn rows_of_random_lengths_equal_counts_of_header_and_processors() {
         let mut encoder = family.encoder(&exact());
         let rules = encoder.rules();
         for i in 0..1000u64 {
-            let n_samples = (splitmix64(i) % 40_000) as usize;
+            let longest = if family.encoder == "qwen3a" { 200_000 } else { 40_000 };
+            let n_samples = (splitmix64(i) % longest) as usize;
             let expected = published_rows(family.encoder, n_samples);
             assert_eq!(encoder.n_rows(n_samples), expected, "{}: {n_samples}", family.encoder);
             if i % 25 == 0 && expected > 0 {
@@ -339,6 +359,7 @@ fn encoder_describes_audio_before_it_is_computed() {
             n_mel: 16,
             window: 5,
             step: 2,
+            piece: 0,
             silence,
             chunk: 40,
         };

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from record_media import AFTER, BEFORE, LLAMA, PLACEHOLDER, TEXT, Seeded, load, splitmix64, text_config, within, write
+from record_media import AFTER, BEFORE, LLAMA, PLACEHOLDER, QWEN3, TEXT, Seeded, load, splitmix64, text_config, within, write
 
 AUDIO = {
     "conv1": "a.conv1d.1",
@@ -167,6 +167,48 @@ def ultravox(audio, text):
     return rows, tokens, logits
 
 
+QWEN3A = {
+    "conv2d1": "a.conv2d.1",
+    "conv2d2": "a.conv2d.2",
+    "conv2d3": "a.conv2d.3",
+    "conv_out": "a.conv_out",
+    "ln_post": "a.post_ln",
+    "proj1": "mm.a.mlp.1",
+    "proj2": "mm.a.mlp.2",
+}
+
+
+class Qwen3Omni(torch.nn.Module):
+    def __init__(self, audio, text):
+        super().__init__()
+        tensors, sizes = audio.tensors, audio_config(audio)
+        # Files have the first positions of a table.
+        positions = torch.from_numpy(tensors.pop("a.position_embd.weight"))
+        sizes |= {"max_source_positions": len(positions), "output_dim": audio.key("projection_dim")}
+        sizes |= {"downsample_hidden_size": len(tensors["a.conv2d.1.bias"]), "attn_implementation": "eager"}
+        kind = transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe.Qwen3OmniMoeAudioEncoder
+        self.audio_tower = kind(transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe.Qwen3OmniMoeAudioEncoderConfig(**sizes))
+        self.audio_tower.positional_embedding.positional_embedding = positions
+        settings = text_config(text) | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+        self.language_model = transformers.Qwen3ForCausalLM._from_config(transformers.Qwen3Config(**settings), attn_implementation="eager")
+
+    def tie_weights(self):
+        self.language_model.tie_weights()
+
+
+def qwen3a(audio, text):
+    model = Qwen3Omni(audio, text).double().eval()
+    layers = {name: tensor for name, tensor in AUDIO.items() if name.startswith("layers")}
+    names = within("audio_tower", layers | QWEN3A) | within("language_model.model", TEXT | QWEN3)
+    load(model, names, audio.tensors | text.tensors, text_config(text)["head_dim"])
+    # More than the window of attention, and a part of a piece.
+    n_frames = 930
+    features = spectrogram(audio.key("num_mel_bins"), n_frames)
+    rows = model.audio_tower(features, feature_lens=torch.tensor([n_frames])).last_hidden_state
+    tokens, logits = logits_around(model.language_model, rows, model.language_model.get_input_embeddings())
+    return rows, tokens, logits
+
+
 GEMMA4_BLOCK = {
     "feed_forward1.pre_layer_norm": "ffn_norm",
     "feed_forward1.post_layer_norm": "ffn_post_norm",
@@ -256,7 +298,7 @@ def gemma4a(audio, text):
     return rows, tokens, logits
 
 
-FAMILIES = {"qwen2a": qwen2a, "voxtral": voxtral, "ultravox": ultravox, "musicflamingo": musicflamingo, "gemma4a": gemma4a}
+FAMILIES = {"qwen2a": qwen2a, "qwen3a": qwen3a, "voxtral": voxtral, "ultravox": ultravox, "musicflamingo": musicflamingo, "gemma4a": gemma4a}
 
 
 def record(directory, name):

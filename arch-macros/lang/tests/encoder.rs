@@ -446,7 +446,7 @@ fn mistakes_in_audio_have_one_message_at_their_tokens() {
         (
             "masked(n_pos)",
             "quiet(n_pos)",
-            "quiet: expected `filled`, `masked` or `bare`, found `quiet`",
+            "quiet: expected `filled`, `masked`, `bare` or `cut`, found `quiet`",
         ),
         (
             "whisper(n_mel)",
@@ -498,6 +498,40 @@ fn mistakes_in_audio_have_one_message_at_their_tokens() {
             "interleave(frames[n_mel..n_mel * 4], 3)",
             "conv_2d(frames[0..n_mel], conv)",
             "`conv_2d` expects `x` of shape [c, F, T]",
+        ),
+    ];
+    for (part, instead, expected) in cases {
+        let found = audio_messages(part, instead);
+        assert!(found.iter().any(|m| m.contains(expected)), "{instead}: {found:?}");
+    }
+}
+
+#[test]
+fn audio_in_pieces_is_declared_and_checked() {
+    let frames = "frames: 5 every 2;";
+    let pieces = AUDIO.replacen(frames, "frames: 5 every 2 in pieces(n_mel * 3);", 1);
+    let arch = compile_file("my.rs", &pieces.replacen("masked(", "cut(", 1), &library());
+    let audio = arch.unwrap().unwrap().audio.unwrap();
+    assert_eq!(
+        (audio.piece.unwrap().text.as_str(), audio.silence),
+        ("n_mel * 3", "Cut")
+    );
+    let input = "interleave(frames[n_mel..n_mel * 4], 3)";
+    let cases = [
+        (
+            frames,
+            "frames: 5 every 2 in blocks(3);",
+            "blocks: expected `pieces(…)`, found `blocks`",
+        ),
+        (
+            input,
+            "merge(conv_frames(heads(frames[0..n_mel * 5], 5), conv))",
+            "`conv_frames`: dimension 0 of `w` must be 9 taps of each channel of `x`, found 3 * n_mel for n_mel values",
+        ),
+        (
+            input,
+            "conv_frames(frames[0..n_mel], conv)",
+            "`conv_frames` expects `x` of shape [c * F, n, T]",
         ),
     ];
     for (part, instead, expected) in cases {

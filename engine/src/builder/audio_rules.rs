@@ -24,6 +24,9 @@ pub struct AudioRules {
     pub window: usize,
     /// Frames between positions.
     pub step: usize,
+    /// Frames in a piece, or 0. The positions of a piece start with its first frame, and read no other piece. Zeros fill
+    /// the last piece.
+    pub piece: usize,
     /// Treatment of the silence that fills a chunk.
     pub silence: Silence,
     /// Number of positions that the encoder reads at a time.
@@ -48,6 +51,8 @@ pub enum Silence {
     Masked,
     /// The spectrogram ends with the last sample.
     Bare,
+    /// The spectrogram ends with the last whole hop between frames.
+    Cut,
 }
 
 impl AudioRules {
@@ -58,7 +63,30 @@ impl AudioRules {
 
     /// Returns the number of samples in a chunk.
     pub fn chunk_samples(&self) -> usize {
-        self.chunk * self.step * HOP
+        self.chunk_frames() * HOP
+    }
+
+    /// Returns the number of frames in a chunk.
+    fn chunk_frames(&self) -> usize {
+        self.first_frame(self.chunk)
+    }
+
+    /// Returns the number of positions in a piece; `None` without pieces.
+    fn piece_positions(&self) -> Option<usize> {
+        (self.piece > 0).then(|| self.piece.div_ceil(self.step.max(1)))
+    }
+
+    /// Returns the frame in the center of a position, counted from the start of the chunk.
+    fn first_frame(&self, position: usize) -> usize {
+        match self.piece_positions() {
+            Some(n) => position / n * self.piece + position % n * self.step,
+            None => position * self.step,
+        }
+    }
+
+    /// Returns the place of a position: in its piece, or in the chunk.
+    pub fn place(&self, position: usize) -> usize {
+        self.piece_positions().map_or(position, |n| position % n)
     }
 
     /// Returns the number of samples that a spectrogram needs in addition to a hop for each frame.
@@ -74,6 +102,7 @@ impl AudioRules {
     pub fn padded_samples(&self, n_samples: usize) -> usize {
         match self.silence {
             Silence::Filled | Silence::Masked => n_samples.max(1).next_multiple_of(self.chunk_samples().max(1)),
+            Silence::Cut => n_samples.max(2 * HOP),
             Silence::Bare if self.mel == Spectrogram::Gemma4 => n_samples.max(HOP + self.extra()),
             Silence::Bare => n_samples.max(2 * HOP).next_multiple_of(HOP),
         }
@@ -86,20 +115,24 @@ impl AudioRules {
 
     /// Returns the least number of samples that have `n` positions.
     pub fn samples_of(&self, n: usize) -> usize {
-        n.saturating_sub(1) * self.step * HOP + 1 + self.extra() * HOP
+        let before = self.first_frame(n.saturating_sub(1)) * HOP;
+        match self.silence {
+            Silence::Cut => before + HOP,
+            _ => before + 1 + self.extra() * HOP,
+        }
     }
 
     /// Returns the number of frames with sound, or of all frames if silence is encoded.
     fn n_frames(&self, n_samples: usize) -> usize {
         match self.silence {
-            Silence::Filled | Silence::Bare => self.spectrogram_frames(n_samples),
+            Silence::Filled | Silence::Bare | Silence::Cut => self.spectrogram_frames(n_samples),
             Silence::Masked => n_samples.max(1).div_ceil(HOP),
         }
     }
 
     /// Returns the frames of each chunk that have positions.
     pub fn chunks(&self, n_samples: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (n_frames, chunk) = (self.n_frames(n_samples), (self.chunk * self.step).max(1));
+        let (n_frames, chunk) = (self.n_frames(n_samples), self.chunk_frames().max(1));
         (0..n_frames)
             .step_by(chunk)
             .map(move |from| from..n_frames.min(from + chunk))
@@ -107,7 +140,11 @@ impl AudioRules {
 
     /// Returns the number of positions of `n_frames` frames.
     pub fn n_positions(&self, n_frames: usize) -> usize {
-        n_frames.div_ceil(self.step.max(1))
+        let of = |n: usize| n.div_ceil(self.step.max(1));
+        match self.piece_positions() {
+            Some(n) => n_frames / self.piece * n + of(n_frames % self.piece),
+            None => of(n_frames),
+        }
     }
 
     /// Returns the columns of the input for the frames `frames` of a spectrogram: the window around each position, and
@@ -119,13 +156,16 @@ impl AudioRules {
         let (n, back) = (self.n_positions(frames.len()), self.window / 2);
         let mut columns = Vec::with_capacity(n * self.width());
         for position in 0..n {
-            let first = frames.start + position * self.step;
-            // Frames before the chunk have no index.
-            let frame = |i: usize| {
-                (first + i)
-                    .checked_sub(back)
-                    .filter(|at| (frames.start..end).contains(at))
+            let first = frames.start + self.first_frame(position);
+            let around = match self.piece_positions() {
+                Some(n) => {
+                    let start = frames.start + position / n * self.piece;
+                    start..start + self.piece
+                }
+                None => frames.start..end,
             };
+            // Frames before the chunk have no index.
+            let frame = |i: usize| (first + i).checked_sub(back).filter(|at| around.contains(at));
             for i in 0..self.window {
                 let values = frame(i).and_then(|at| spectrogram.get(at * n_mel..(at + 1) * n_mel));
                 match values {
@@ -141,11 +181,11 @@ impl AudioRules {
     /// Returns the end of the chunk that starts at a frame. After the first chunk, [`Silence::Bare`] fills chunks with
     /// zeros.
     fn chunk_end(&self, n_frames: usize, start: usize, end: usize) -> usize {
-        let whole = start + self.chunk * self.step;
+        let whole = start + self.chunk_frames();
         match self.silence {
             Silence::Filled | Silence::Masked => whole.min(n_frames),
             Silence::Bare if start > 0 => whole,
-            Silence::Bare => end,
+            Silence::Bare | Silence::Cut => end,
         }
     }
 
@@ -159,6 +199,7 @@ impl AudioRules {
             ("mel filters", self.n_mel, 1..=MAX_MEL),
             ("frames in a position", self.window, 1..=16),
             ("frames between positions", self.step, 1..=16),
+            ("frames in a piece", self.piece, 0..=MAX_POSITIONS),
             ("positions in a chunk", self.chunk, 1..=MAX_POSITIONS),
         ];
         for (what, found, limit) in limits {
@@ -166,6 +207,12 @@ impl AudioRules {
                 let (from, to) = (limit.start(), limit.end());
                 return Err(format!("audio has {found} {what}; expected {from} to {to}"));
             }
+        }
+        if let Some(n) = self.piece_positions().filter(|n| !self.chunk.is_multiple_of(*n)) {
+            let chunk = self.chunk;
+            return Err(format!(
+                "audio has {chunk} positions in a chunk, not a multiple of {n} in a piece"
+            ));
         }
         Ok(())
     }
@@ -181,6 +228,7 @@ mod tests {
         n_mel: 2,
         window: 5,
         step: 2,
+        piece: 0,
         silence: Silence::Masked,
         chunk: 4,
     };
@@ -222,6 +270,38 @@ mod tests {
     }
 
     #[test]
+    fn positions_of_pieces_read_no_other_piece() {
+        let rules = AudioRules {
+            n_mel: 1,
+            piece: 5,
+            chunk: 6,
+            silence: Silence::Cut,
+            ..RULES
+        };
+        assert_eq!(rules.check(), Ok(()));
+        assert_eq!(rules.chunk_samples(), 10 * HOP);
+        let chunks = |n: usize| rules.chunks(n).map(|c| rules.n_positions(c.len())).collect::<Vec<_>>();
+        assert_eq!(chunks(1), [1]);
+        assert_eq!(chunks(5 * HOP + 159), [3]);
+        assert_eq!(chunks(6 * HOP), [4]);
+        assert_eq!(chunks(17 * HOP), [6, 4]);
+        for n in 2..7 {
+            let n_samples = rules.samples_of(n);
+            assert_eq!(chunks(n_samples), [n]);
+            assert_eq!(chunks(n_samples - 1), [n - 1]);
+        }
+        let spectrogram: Vec<f32> = (1..=7).map(|i| i as f32).collect();
+        let columns = rules.columns(&spectrogram, 0..7);
+        let (columns, rest) = columns.as_chunks::<10>();
+        assert_eq!((columns.len(), rest.len()), (4, 0));
+        assert_eq!(columns[1], [1.0, 2.0, 3.0, 4.0, 5.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
+        assert_eq!(columns[2], [3.0, 4.0, 5.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0]);
+        // Zeros fill the last piece.
+        assert_eq!(columns[3], [0.0, 0.0, 6.0, 7.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+        assert_eq!([0, 2, 3, 5].map(|position| rules.place(position)), [0, 2, 0, 2]);
+    }
+
+    #[test]
     fn frames_of_gemma4_end_within_the_sound() {
         let rules = AudioRules {
             mel: Spectrogram::Gemma4,
@@ -243,6 +323,7 @@ mod tests {
             AudioRules { rate: 8000, ..RULES },
             AudioRules { n_mel: 0, ..RULES },
             AudioRules { step: 0, ..RULES },
+            AudioRules { piece: 5, ..RULES },
             AudioRules {
                 chunk: usize::MAX,
                 ..RULES

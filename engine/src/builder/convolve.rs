@@ -21,11 +21,8 @@ impl Builder<'_> {
     pub fn conv_2d(&mut self, x: TensorId, w: Linear, args: Conv2dArgs) -> TensorId {
         let [c, f, t, _] = self.g.tensor(x).ne;
         let (rows, columns) = (f.div_ceil(2), t.div_ceil(2));
-        let x = self.padded(x, 1, [1, 1]);
         let x = self.padded(x, 2, [1, 1]);
-        // [tap of F, c, F / 2, T]
-        let (row, column) = (c * F32, c * (f + 2) * F32);
-        let taps = self.unfolded(x, [3, c, rows, t + 2], [row, F32, 2 * row, column], 0);
+        let taps = self.taps(x);
         let column = 3 * c * rows * F32;
         let taps = if args.time_first {
             let ne = [3, 3 * c * rows, columns, 1];
@@ -38,6 +35,39 @@ impl Builder<'_> {
         let y = self.linear(w, taps);
         let m = self.g.tensor(y).ne[0];
         self.reshaped(y, [m, rows, columns, 1])
+    }
+
+    /// Applies a convolution of 3 x 3 taps with stride 2 to windows of `n` frames `x [c * F, n, T]`:
+    /// `[m * F / 2, (n - 1) / 2, T]`. F / 2 is rounded up, and zeros surround the values along F. The weights are
+    /// `w [9 * c -> m]`, the taps of frames first.
+    pub fn conv_frames(&mut self, x: TensorId, w: Linear) -> TensorId {
+        let [width, n, t, _] = self.g.tensor(x).ne;
+        let weight = self.leaf(w.weight);
+        let c = self.g.tensor(weight).ne[0] / 9;
+        let f = width.checked_div(c).unwrap_or(0);
+        let (rows, frames) = (f.div_ceil(2), n.saturating_sub(1) / 2);
+        let x = self.dense(x);
+        let x = self.reshaped(x, [c, f, n * t, 1]);
+        let taps = self.taps(x);
+        let column = 3 * c * rows * F32;
+        let taps = self.unfolded(
+            taps,
+            [3, 3 * c * rows, frames, t],
+            [column, F32, 2 * column, n * column],
+            0,
+        );
+        let taps = self.reshaped(taps, [9 * c, rows * frames * t, 1, 1]);
+        let y = self.linear(w, taps);
+        let m = self.g.tensor(y).ne[0];
+        self.reshaped(y, [m * rows, frames, t, 1])
+    }
+
+    /// Returns 3 neighbors of every other row of `x [c, F, T]`, between zeros: `[3, c, F / 2, T]`, rounded up.
+    fn taps(&mut self, x: TensorId) -> TensorId {
+        let [c, f, t, _] = self.g.tensor(x).ne;
+        let x = self.padded(x, 1, [1, 1]);
+        let (row, column) = (c * F32, c * (f + 2) * F32);
+        self.unfolded(x, [3, c, f.div_ceil(2), t], [row, F32, 2 * row, column], 0)
     }
 
     /// Applies a convolution of its own to each channel of `x [c, T]`, with weights `w [n, c]`: `[c, T]`. Of the `n`

@@ -152,7 +152,7 @@ impl AudioEncoder {
     fn compute(&mut self, n: usize, n_rows: usize, columns: &[f32], rows: &mut Vec<f32>) -> Result<(), DecodeError> {
         let token = |pos: usize| BatchToken {
             token: 0,
-            pos: pos as i32,
+            pos: self.rules.place(pos) as i32,
             seqs: SeqSet::one(0),
             output: true,
             n_best: 0,

@@ -193,6 +193,7 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(pool_rows(x, n) pool_rows),
     operation!(stack_rows(x, n) stack_rows),
     operation!(conv_2d(x, w) conv_2d Conv2dArgs { time_first }),
+    operation!(conv_frames(x, w) conv_frames),
     operation!(depthwise(x, w, before) depthwise),
     operation!(local_attention(q, k, v, relative, before) local_attention LocalAttentionArgs { scale, softcap }),
     operation!(sinusoids(d, before, after) sinusoids),

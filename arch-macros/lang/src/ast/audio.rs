@@ -12,8 +12,19 @@ pub struct AudioSyntax {
     pub rate: Option<Expr>,
     /// Kind of spectrogram, and number of mel filters.
     pub mel: Option<(Ident, Expr)>,
-    /// Number of frames in a position, and frames between positions.
-    pub frames: Option<(Expr, Expr)>,
+    /// Frames of positions.
+    pub frames: Option<FramesSyntax>,
     /// Treatment of the silence that fills a chunk, and positions of a chunk.
     pub chunk: Option<(Ident, Expr)>,
+}
+
+/// `5 every 2` or `15 every 8 in pieces(100)`
+#[derive(Clone)]
+pub struct FramesSyntax {
+    /// Number of frames in a position.
+    pub window: Expr,
+    /// Frames between positions.
+    pub step: Expr,
+    /// Frames in a piece.
+    pub piece: Option<Expr>,
 }

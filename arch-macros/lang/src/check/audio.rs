@@ -4,7 +4,7 @@ use proc_macro2::Ident;
 use syn::Expr;
 
 use super::{Checker, Place};
-use crate::ast::audio::AudioSyntax;
+use crate::ast::audio::{AudioSyntax, FramesSyntax};
 use crate::builtins::Ty;
 use crate::model::{Audio, Value, ValueKind};
 use crate::sym::{Dim, Shape};
@@ -13,7 +13,12 @@ use crate::sym::{Dim, Shape};
 const MELS: [(&str, &str); 2] = [("whisper", "Whisper"), ("gemma4", "Gemma4")];
 
 /// Treatments of silence, each with the engine's variant.
-const SILENCES: [(&str, &str); 3] = [("filled", "Filled"), ("masked", "Masked"), ("bare", "Bare")];
+const SILENCES: [(&str, &str); 4] = [
+    ("filled", "Filled"),
+    ("masked", "Masked"),
+    ("bare", "Bare"),
+    ("cut", "Cut"),
+];
 
 /// State of the checks about audio.
 #[derive(Default)]
@@ -40,7 +45,7 @@ impl Checker<'_> {
         let Some((mel, n_mel)) = &audio.mel else {
             return self.lacks_fact(audio, "mel: whisper(n_mel);");
         };
-        let Some((window, step)) = &audio.frames else {
+        let Some(FramesSyntax { window, step, piece }) = &audio.frames else {
             return self.lacks_fact(audio, "frames: 5 every 2;");
         };
         let Some((silence, chunk)) = &audio.chunk else {
@@ -50,12 +55,17 @@ impl Checker<'_> {
         let (mel, silence) = (self.choice(mel, &MELS), self.choice(silence, &SILENCES));
         let numbers = [rate, n_mel, window, step, chunk].map(|number| self.scalar_of(number, Ty::Int));
         let [rate, n_mel, window, step, chunk] = numbers;
+        let piece = match piece {
+            Some(piece) => Some(self.scalar_of(piece, Ty::Int)?),
+            None => None,
+        };
         Some(Audio {
             rate: rate?,
             mel: mel?,
             n_mel: n_mel?,
             window: window?,
             step: step?,
+            piece,
             silence: silence?,
             chunk: chunk?,
         })

@@ -24,7 +24,7 @@ const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
 const CLASSES: [(&str, &str); 2] = [("first", "First"), ("last", "Last")];
 
 /// Operations that only encoders have.
-const OF_ENCODERS: [&str; 11] = [
+const OF_ENCODERS: [&str; 12] = [
     "rope_grid",
     "resized",
     "beside",
@@ -33,6 +33,7 @@ const OF_ENCODERS: [&str; 11] = [
     "at_columns",
     "at_rows",
     "conv_2d",
+    "conv_frames",
     "depthwise",
     "local_attention",
     "sinusoids",

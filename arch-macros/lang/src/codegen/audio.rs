@@ -19,6 +19,7 @@ pub fn rules(audio: &Audio) -> TokenStream {
     let number = |scalar| emit(scalar, Scope::Build);
     let (rate, n_mel, window) = (number(&audio.rate), number(&audio.n_mel), number(&audio.window));
     let (step, chunk) = (number(&audio.step), number(&audio.chunk));
+    let piece = audio.piece.as_ref().map_or_else(|| quote!(0), number);
     let (mel, silence) = (shared(audio.mel), shared(audio.silence));
     quote! {
         fn audio(&self) -> ::core::option::Option<#rules> {
@@ -29,6 +30,7 @@ pub fn rules(audio: &Audio) -> TokenStream {
                 n_mel: #n_mel,
                 window: #window,
                 step: #step,
+                piece: #piece,
                 silence: #silences::#silence,
                 chunk: #chunk,
             })

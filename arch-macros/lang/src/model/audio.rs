@@ -15,6 +15,8 @@ pub struct Audio {
     pub window: Scalar,
     /// Frames between positions.
     pub step: Scalar,
+    /// Frames in a piece. The positions of a piece do not read other pieces.
+    pub piece: Option<Scalar>,
     /// Engine's variant of the treatment of silence.
     pub silence: &'static str,
     /// Largest number of positions that the encoder reads at a time.

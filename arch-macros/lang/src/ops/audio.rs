@@ -41,6 +41,14 @@ pub static OPS: &[OpSpec] = &[
          rounded up. Weights have the taps of F first, or those of T with `time_first`",
     ),
     op(
+        "conv_frames",
+        &[tensor("x"), positional("w", ParamKind::Linear)],
+        conv_frames,
+        Emit::Method("conv_frames"),
+        "convolution of 3 x 3 taps with stride 2 over windows of n frames: x [c * F, n, T] and w [9 * c -> m] -> \
+         [m * F / 2, (n - 1) / 2, T]. F / 2 is rounded up, between zeros. Weights have the taps of frames first",
+    ),
+    op(
         "depthwise",
         &[
             tensor("x"),
@@ -88,6 +96,27 @@ fn conv_2d(c: &mut Call<'_>) -> Option<Shape> {
     let half = |i: usize| x.dim(i).add(&Dim::constant(1)).div(&Dim::constant(2));
     c.rank("x", 3, "[c, F, T]", "")
         .then(|| Shape(vec![w.dim(1), half(1), half(2)]))
+}
+
+fn conv_frames(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, w) = (c.shape("x")?, c.shape("w")?);
+    if !c.rank("x", 3, "[c * F, n, T]", "") {
+        return None;
+    }
+    let one = Dim::constant(1);
+    let channels = w.dim(0).div_exact(&Dim::constant(9));
+    let Some(f) = channels.and_then(|channels| x.dim(0).div_exact(&channels)) else {
+        let message = format!(
+            "`conv_frames`: dimension 0 of `w` must be 9 taps of each channel of `x`, found {} for {} values",
+            w.dim(0),
+            x.dim(0)
+        );
+        c.fail("w", message);
+        return None;
+    };
+    let half = f.add(&one).div(&Dim::constant(2));
+    let frames = x.dim(1).sub(&one).div(&Dim::constant(2));
+    Some(Shape(vec![w.dim(1).mul(&half), frames, x.dim(2)]))
 }
 
 fn depthwise(c: &mut Call<'_>) -> Option<Shape> {

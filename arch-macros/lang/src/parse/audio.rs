@@ -3,18 +3,19 @@
 //! ```ebnf
 //! sound     = "rate" ":" EXPR ";"                                     (* samples per second *)
 //!           | "mel" ":" spectrum "(" EXPR ")" ";"                     (* log-mel spectrogram; number of filters *)
-//!           | "frames" ":" EXPR "every" EXPR ";"                      (* frames of a position; frames between positions *)
+//!           | "frames" ":" EXPR "every" EXPR [ "in" "pieces" "(" EXPR ")" ] ";"
+//!                                              (* frames of a position; frames between positions; frames of a piece *)
 //!           | "chunk" ":" silence "(" EXPR ")" ";" ;                  (* positions of a chunk *)
 //! spectrum  = "whisper" | "gemma4" ;
-//! silence   = "filled" | "masked" | "bare" ;
+//! silence   = "filled" | "masked" | "bare" | "cut" ;
 //! ```
 
 use proc_macro2::Span;
 use syn::ext::IdentExt;
 use syn::parse::ParseStream;
-use syn::{Expr, Ident, braced, parenthesized};
+use syn::{Expr, Ident, Token, braced, parenthesized};
 
-use crate::ast::audio::AudioSyntax;
+use crate::ast::audio::{AudioSyntax, FramesSyntax};
 use crate::diag::Errors;
 
 use super::ranges::{set, unknown};
@@ -49,9 +50,9 @@ fn fact(input: ParseStream<'_>, audio: &mut AudioSyntax) -> syn::Result<()> {
     }
 }
 
-/// Parses `size every step`.
-fn frames(input: ParseStream<'_>) -> syn::Result<(Expr, Expr)> {
-    let size = input.parse()?;
+/// Parses `size every step in pieces(n)`. The pieces are optional.
+fn frames(input: ParseStream<'_>) -> syn::Result<FramesSyntax> {
+    let window = input.parse()?;
     let word: Ident = input.parse()?;
     if word != "every" {
         return Err(syn::Error::new(
@@ -59,7 +60,18 @@ fn frames(input: ParseStream<'_>) -> syn::Result<(Expr, Expr)> {
             format!("expected `every`, found `{word}`"),
         ));
     }
-    Ok((size, input.parse()?))
+    let (step, mut piece) = (input.parse()?, None);
+    if input.parse::<Option<Token![in]>>()?.is_some() {
+        let (word, frames) = word_of(input)?;
+        if word != "pieces" {
+            return Err(syn::Error::new(
+                word.span(),
+                format!("expected `pieces(…)`, found `{word}`"),
+            ));
+        }
+        piece = Some(frames);
+    }
+    Ok(FramesSyntax { window, step, piece })
 }
 
 /// Parses `word(expression)`.

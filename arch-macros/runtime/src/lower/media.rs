@@ -161,13 +161,14 @@ impl Lowering<'_, '_> {
         };
         let (rate, n_mel) = (self.expr(&audio.rate)?, self.expr(&audio.n_mel)?);
         let (window, step) = (self.expr(&audio.window)?, self.expr(&audio.step)?);
-        let chunk = self.expr(&audio.chunk)?;
+        let (piece, chunk) = (self.optional(audio.piece.as_ref())?, self.expr(&audio.chunk)?);
         Some(MediaRules::new(move |v| AudioRules {
             rate: v.int(&rate),
             mel,
             n_mel: v.int(&n_mel),
             window: v.int(&window),
             step: v.int(&step),
+            piece: piece.as_ref().map_or(0, |piece| v.int(piece)),
             silence,
             chunk: v.int(&chunk),
         }))
@@ -211,6 +212,7 @@ fn silence(variant: &str) -> Option<Silence> {
         "Filled" => Silence::Filled,
         "Masked" => Silence::Masked,
         "Bare" => Silence::Bare,
+        "Cut" => Silence::Cut,
         _ => return None,
     })
 }
