@@ -3,10 +3,10 @@
 //! nearly exact to that search.
 
 use super::lanes::{Lanes, N};
-use super::words::{LEN, Portable, WORDS, Words};
+use super::words::{LEN, PortableWords, WORDS, Words};
 
 /// Weights of 8 groups.
-pub(super) type Batch = [f32; N * LEN];
+pub(super) type EightGroups = [f32; N * LEN];
 
 /// Largest magnitude of a weight as an integer.
 const UNIT: f32 = 32767.0;
@@ -52,7 +52,7 @@ macro_rules! with_words {
                 #[target_feature(enable = "avx2")]
                 fn vectorized($($arg: $ty),*) -> $ret {
                     // SAFETY: the CPU supports AVX2 (target feature).
-                    unsafe { $f::<super::words::avx2::Avx2>($($arg),*) }
+                    unsafe { $f::<super::words::avx2::Avx2Words>($($arg),*) }
                 }
                 if super::cpu::has_avx2() {
                     // SAFETY: the CPU supports AVX2.
@@ -60,18 +60,18 @@ macro_rules! with_words {
                 }
             }
             // SAFETY: every CPU supports the portable integers.
-            unsafe { $f::<Portable>($($arg),*) }
+            unsafe { $f::<PortableWords>($($arg),*) }
         }
     )* };
 }
 
 with_words! {
     /// Returns the best scale of each group, or `None` if any group needs the search in floats.
-    fn scales(x: &Batch, candidates: Ends) -> Option<Lanes> = best_scales;
+    fn scales(x: &EightGroups, candidates: Ends) -> Option<Lanes> = best_scales;
     /// Writes `(x - low) * factor + offset` for each group, rounded and limited to `0..=max`.
-    fn indices(x: &Batch, low: &Lanes, factor: &Lanes, offset: f32, max: f32, out: &mut [[u8; LEN]; N]) -> () = all_indices;
+    fn indices(x: &EightGroups, low: &Lanes, factor: &Lanes, offset: f32, max: f32, out: &mut [[u8; LEN]; N]) -> () = all_indices;
     /// Returns the best scale and minimum of each group, or `None` if any group needs the search in floats.
-    fn lines(x: &Batch, candidates: Narrowings) -> Option<(Lanes, Lanes)> = best_lines;
+    fn lines(x: &EightGroups, candidates: Narrowings) -> Option<(Lanes, Lanes)> = best_lines;
 }
 
 /// See [`indices`].
@@ -80,7 +80,7 @@ with_words! {
 /// The CPU supports the instruction set.
 #[inline(always)]
 unsafe fn all_indices<W: Words>(
-    x: &Batch,
+    x: &EightGroups,
     low: &Lanes,
     factor: &Lanes,
     offset: f32,
@@ -115,7 +115,7 @@ fn to_lanes(sums: [i32; N]) -> Lanes {
 /// # Safety
 /// The CPU supports the instruction set.
 #[inline(always)]
-unsafe fn best_scales<W: Words>(x: &Batch, candidates: Ends) -> Option<Lanes> {
+unsafe fn best_scales<W: Words>(x: &EightGroups, candidates: Ends) -> Option<Lanes> {
     // SAFETY: function contract.
     unsafe {
         let (low, high) = W::ranges(x);
@@ -198,7 +198,7 @@ const BIAS: f32 = 1024.0;
 /// # Safety
 /// The CPU supports the instruction set.
 #[inline(always)]
-unsafe fn best_lines<W: Words>(x: &Batch, candidates: Narrowings) -> Option<(Lanes, Lanes)> {
+unsafe fn best_lines<W: Words>(x: &EightGroups, candidates: Narrowings) -> Option<(Lanes, Lanes)> {
     // SAFETY: function contract.
     unsafe {
         let (low, high) = W::ranges(x);

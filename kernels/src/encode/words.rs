@@ -65,18 +65,18 @@ pub(super) trait Words: Copy {
 
 /// Integers for CPUs without AVX2: the elements of group `i` are at `2 i` and `2 i + 1`.
 #[derive(Clone, Copy)]
-pub(super) struct Portable([i16; 2 * N]);
+pub(super) struct PortableWords([i16; 2 * N]);
 
-impl Portable {
+impl PortableWords {
     #[inline(always)]
-    fn map(self, other: Portable, f: impl Fn(i32, i32) -> i32) -> Portable {
-        Portable(std::array::from_fn(|i| {
+    fn map(self, other: PortableWords, f: impl Fn(i32, i32) -> i32) -> PortableWords {
+        PortableWords(std::array::from_fn(|i| {
             f(i32::from(self.0[i]), i32::from(other.0[i])) as i16
         }))
     }
 }
 
-impl Words for Portable {
+impl Words for PortableWords {
     type Sums = [i32; N];
 
     #[inline(always)]
@@ -90,9 +90,9 @@ impl Words for Portable {
     }
 
     #[inline(always)]
-    unsafe fn load(x: &[f32; N * LEN], low: &Lanes, factor: &Lanes) -> [Portable; WORDS] {
+    unsafe fn load(x: &[f32; N * LEN], low: &Lanes, factor: &Lanes) -> [PortableWords; WORDS] {
         std::array::from_fn(|k| {
-            Portable(std::array::from_fn(|i| {
+            PortableWords(std::array::from_fn(|i| {
                 let x = (x[i / 2 * LEN + 2 * k + i % 2] - low.0[i / 2]) * factor.0[i / 2];
                 x.round_ties_even() as i16
             }))
@@ -118,39 +118,39 @@ impl Words for Portable {
     }
 
     #[inline(always)]
-    unsafe fn per_group(x: Lanes) -> Portable {
-        Portable(std::array::from_fn(|i| x.0[i / 2].round_ties_even() as i16))
+    unsafe fn per_group(x: Lanes) -> PortableWords {
+        PortableWords(std::array::from_fn(|i| x.0[i / 2].round_ties_even() as i16))
     }
 
     #[inline(always)]
-    fn plus(self, other: Portable) -> Portable {
+    fn plus(self, other: PortableWords) -> PortableWords {
         self.map(other, |a, b| a + b)
     }
 
     #[inline(always)]
-    fn less(self, other: Portable) -> Portable {
-        Portable(std::array::from_fn(|i| {
+    fn less(self, other: PortableWords) -> PortableWords {
+        PortableWords(std::array::from_fn(|i| {
             (self.0[i] as u16).saturating_sub(other.0[i] as u16) as i16
         }))
     }
 
     #[inline(always)]
-    fn times(self, other: Portable) -> Portable {
+    fn times(self, other: PortableWords) -> PortableWords {
         self.map(other, |a, b| (a * b + 0x4000) >> 15)
     }
 
     #[inline(always)]
-    fn at_least(self, other: Portable) -> Portable {
+    fn at_least(self, other: PortableWords) -> PortableWords {
         self.map(other, i32::max)
     }
 
     #[inline(always)]
-    fn at_most(self, other: Portable) -> Portable {
+    fn at_most(self, other: PortableWords) -> PortableWords {
         self.map(other, i32::min)
     }
 
     #[inline(always)]
-    fn dots(self, other: Portable) -> [i32; N] {
+    fn dots(self, other: PortableWords) -> [i32; N] {
         let product = |i: usize| i32::from(self.0[i]) * i32::from(other.0[i]);
         std::array::from_fn(|i| product(2 * i) + product(2 * i + 1))
     }
@@ -177,7 +177,7 @@ pub(super) mod avx2 {
 
     /// A register. Its existence proves that the CPU supports AVX2.
     #[derive(Clone, Copy)]
-    pub(in super::super) struct Avx2(__m256i);
+    pub(in super::super) struct Avx2Words(__m256i);
 
     // Closures and `map` would not be inlined, because they lack the target feature.
 
@@ -231,7 +231,7 @@ pub(super) mod avx2 {
         }
     }
 
-    impl Words for Avx2 {
+    impl Words for Avx2Words {
         type Sums = __m256i;
 
         #[inline(always)]
@@ -254,7 +254,7 @@ pub(super) mod avx2 {
         }
 
         #[inline(always)]
-        unsafe fn load(x: &[f32; N * LEN], low: &Lanes, factor: &Lanes) -> [Avx2; WORDS] {
+        unsafe fn load(x: &[f32; N * LEN], low: &Lanes, factor: &Lanes) -> [Avx2Words; WORDS] {
             // SAFETY: the CPU supports AVX2 (function contract).
             unsafe {
                 let mut rows = [[_mm256_setzero_si256(); N]; 2];
@@ -265,10 +265,10 @@ pub(super) mod avx2 {
                     rows[1][g] = _mm256_packs_epi32(scaled(c, low, factor), scaled(d, low, factor));
                 }
                 let [a, b] = [transpose(rows[0]), transpose(rows[1])];
-                let mut words = [Avx2(a[0]); WORDS];
+                let mut words = [Avx2Words(a[0]); WORDS];
                 for i in 0..N {
-                    words[i] = Avx2(a[i]);
-                    words[N + i] = Avx2(b[i]);
+                    words[i] = Avx2Words(a[i]);
+                    words[N + i] = Avx2Words(b[i]);
                 }
                 words
             }
@@ -300,47 +300,47 @@ pub(super) mod avx2 {
         }
 
         #[inline(always)]
-        unsafe fn per_group(x: Lanes) -> Avx2 {
+        unsafe fn per_group(x: Lanes) -> Avx2Words {
             // SAFETY: the load is within `x`, and the CPU supports AVX2 (function contract).
             unsafe {
                 let x = _mm256_cvtps_epi32(_mm256_loadu_ps(x.0.as_ptr()));
                 let low = _mm256_and_si256(x, _mm256_set1_epi32(0xffff));
-                Avx2(_mm256_or_si256(low, _mm256_slli_epi32::<16>(x)))
+                Avx2Words(_mm256_or_si256(low, _mm256_slli_epi32::<16>(x)))
             }
         }
 
         #[inline(always)]
-        fn plus(self, other: Avx2) -> Avx2 {
+        fn plus(self, other: Avx2Words) -> Avx2Words {
             // SAFETY: `self` proves that the CPU supports AVX2.
-            Avx2(unsafe { _mm256_add_epi16(self.0, other.0) })
+            Avx2Words(unsafe { _mm256_add_epi16(self.0, other.0) })
         }
 
         #[inline(always)]
-        fn less(self, other: Avx2) -> Avx2 {
+        fn less(self, other: Avx2Words) -> Avx2Words {
             // SAFETY: see `plus`.
-            Avx2(unsafe { _mm256_subs_epu16(self.0, other.0) })
+            Avx2Words(unsafe { _mm256_subs_epu16(self.0, other.0) })
         }
 
         #[inline(always)]
-        fn times(self, other: Avx2) -> Avx2 {
+        fn times(self, other: Avx2Words) -> Avx2Words {
             // SAFETY: see `plus`.
-            Avx2(unsafe { _mm256_mulhrs_epi16(self.0, other.0) })
+            Avx2Words(unsafe { _mm256_mulhrs_epi16(self.0, other.0) })
         }
 
         #[inline(always)]
-        fn at_least(self, other: Avx2) -> Avx2 {
+        fn at_least(self, other: Avx2Words) -> Avx2Words {
             // SAFETY: see `plus`.
-            Avx2(unsafe { _mm256_max_epi16(self.0, other.0) })
+            Avx2Words(unsafe { _mm256_max_epi16(self.0, other.0) })
         }
 
         #[inline(always)]
-        fn at_most(self, other: Avx2) -> Avx2 {
+        fn at_most(self, other: Avx2Words) -> Avx2Words {
             // SAFETY: see `plus`.
-            Avx2(unsafe { _mm256_min_epi16(self.0, other.0) })
+            Avx2Words(unsafe { _mm256_min_epi16(self.0, other.0) })
         }
 
         #[inline(always)]
-        fn dots(self, other: Avx2) -> __m256i {
+        fn dots(self, other: Avx2Words) -> __m256i {
             // SAFETY: see `plus`.
             unsafe { _mm256_madd_epi16(self.0, other.0) }
         }

@@ -140,7 +140,7 @@ impl BlockTQ1_0 {
 #[inline(always)]
 fn pack<const N: usize>(digits: &[u8]) -> [u8; N] {
     let mut numbers = [0u16; N];
-    for t in 0..DIGITS as usize {
+    for t in 0..DIGITS {
         let run = digits.get(t * N..(t + 1) * N).unwrap_or(&[0; N]);
         for (number, digit) in numbers.iter_mut().zip(run) {
             *number = 3 * *number + u16::from(*digit);
