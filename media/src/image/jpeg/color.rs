@@ -147,7 +147,7 @@ const STEP: usize = 32;
 fn convert(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
     let [(ys, y), (cbs, cb), (crs, cr)] = [y, cb, cr].map(<[u8]>::as_chunks::<STEP>);
     let (whole, rest) = out.split_at_mut(3 * STEP * ys.len());
-    for (((y, cb), cr), out) in ys.iter().zip(cbs).zip(crs).zip(whole.chunks_exact_mut(3 * STEP)) {
+    for (((y, cb), cr), out) in ys.iter().zip(cbs).zip(crs).zip(whole.as_chunks_mut::<{ 3 * STEP }>().0) {
         convert_step(y, cb, cr, out);
     }
     let mut last = [[0; STEP]; 3];
@@ -160,13 +160,21 @@ fn convert(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
 }
 
 /// Converts pixels in an order that the compiler turns into vectors.
-fn convert_step(y: &[u8; STEP], cb: &[u8; STEP], cr: &[u8; STEP], out: &mut [u8]) {
+fn convert_step(y: &[u8; STEP], cb: &[u8; STEP], cr: &[u8; STEP], out: &mut [u8; 3 * STEP]) {
     let mut planes = [[0; STEP]; 3];
     let [red, green, blue] = &mut planes;
     for i in 0..STEP {
         [red[i], green[i], blue[i]] = rgb_of(y[i], cb[i], cr[i]);
     }
-    interleave(red, green, blue, out);
+    let mut words = [0_u32; STEP];
+    for i in 0..STEP {
+        words[i] = u32::from(red[i]) | u32::from(green[i]) << 8 | u32::from(blue[i]) << 16;
+    }
+    // The fourth byte of a pixel is overwritten by the next one.
+    for i in 0..STEP - 1 {
+        out[3 * i..][..4].copy_from_slice(&words[i].to_le_bytes());
+    }
+    out[3 * STEP - 3..].copy_from_slice(&words[STEP - 1].to_le_bytes()[..3]);
 }
 
 /// Converts a pixel. The weights 1.402, -0.34414, -0.71414, and 1.772 have 16 fractional bits; whole parts are split off,

@@ -70,11 +70,34 @@ pub(super) fn samples(coefficients: &[i16; 64], quantizers: &[u16; 64], out: &mu
             row[i] = values[i].wrapping_mul(factors[i] as i16);
         }
     }
-    let columns = transform(&block, CONST_BITS - PASS_BITS);
-    let rows = transposed(&transform(&transposed(&columns), CONST_BITS + PASS_BITS + 3));
+    let rows = match is_low(coefficients) {
+        true => low_samples(&block),
+        false => all_samples(&block),
+    };
     for (row, target) in rows.iter().zip(out.chunks_mut(stride)) {
         target[..8].copy_from_slice(&row.map(|value| sample(value.into())));
     }
+}
+
+/// Returns true if all coefficients but the 4 x 4 of the lowest frequencies are 0.
+fn is_low(coefficients: &[i16; 64]) -> bool {
+    let (rows, _) = coefficients.as_chunks::<8>();
+    let upper = rows[..4]
+        .iter()
+        .fold(0, |all, row| row[4..].iter().fold(all, |all, value| all | value));
+    rows[4..].iter().flatten().fold(upper, |all, value| all | value) == 0
+}
+
+fn all_samples(block: &[[i16; 8]; 8]) -> [[i16; 8]; 8] {
+    let columns = transform(block, CONST_BITS - PASS_BITS);
+    transposed(&transform(&transposed(&columns), CONST_BITS + PASS_BITS + 3))
+}
+
+/// Like [`all_samples`] for a block of [low](is_low) coefficients. Products with zeros are left out.
+fn low_samples(block: &[[i16; 8]; 8]) -> [[i16; 8]; 8] {
+    let low = |x: &[[i16; 8]; 8]| [x[0], x[1], x[2], x[3], [0; 8], [0; 8], [0; 8], [0; 8]];
+    let columns = transform(&low(block), CONST_BITS - PASS_BITS);
+    transposed(&transform(&low(&transposed(&columns)), CONST_BITS + PASS_BITS + 3))
 }
 
 /// Writes a block of one value.
@@ -122,5 +145,21 @@ mod tests {
         }
         samples(&[0; 64], &quantizers, &mut out, 10);
         assert_eq!((out[0], out[77], out[8]), (128, 128, 0));
+    }
+
+    #[test]
+    fn low_blocks_have_the_samples_of_all_blocks() {
+        let mut coefficients = [0; 64];
+        for i in 0..16 {
+            coefficients[8 * (i / 4) + i % 4] = (i as i16 * 977 % 601) - 300;
+        }
+        let block: [[i16; 8]; 8] = std::array::from_fn(|i| std::array::from_fn(|j| coefficients[8 * i + j]));
+        assert!(is_low(&coefficients));
+        assert_eq!(low_samples(&block), all_samples(&block));
+        for at in [4, 31, 32, 63] {
+            let mut other = coefficients;
+            other[at] = -1;
+            assert!(!is_low(&other), "{at}");
+        }
     }
 }
