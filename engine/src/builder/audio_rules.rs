@@ -101,7 +101,9 @@ impl AudioRules {
     /// Returns the number of samples that the spectrogram is computed from, at least those of a frame's neighbors.
     pub fn padded_samples(&self, n_samples: usize) -> usize {
         match self.silence {
-            Silence::Filled | Silence::Masked => n_samples.max(1).next_multiple_of(self.chunk_samples().max(1)),
+            Silence::Filled | Silence::Masked => {
+                n_samples.max(1).next_multiple_of(self.chunk_samples().max(1)) + self.extra()
+            }
             Silence::Cut => n_samples.max(2 * HOP),
             Silence::Bare if self.mel == Spectrogram::Gemma4 => n_samples.max(HOP + self.extra()),
             Silence::Bare => n_samples.max(2 * HOP).next_multiple_of(HOP),
@@ -117,8 +119,9 @@ impl AudioRules {
     pub fn samples_of(&self, n: usize) -> usize {
         let before = self.first_frame(n.saturating_sub(1)) * HOP;
         match self.silence {
-            Silence::Cut => before + HOP,
-            _ => before + 1 + self.extra() * HOP,
+            Silence::Filled | Silence::Masked => before + 1,
+            Silence::Bare => before + 1 + self.extra() * HOP,
+            Silence::Cut => before + HOP + self.extra(),
         }
     }
 
@@ -314,6 +317,24 @@ mod tests {
         assert_eq!(frames, [1, 1, 1, 2, 3]);
         assert_eq!(rules.chunks(961).collect::<Vec<_>>(), [0..4, 4..6]);
         assert_eq!([1, 2].map(|n| rules.spectrogram_frames(rules.samples_of(n))), [1, 2]);
+    }
+
+    #[test]
+    fn silence_fills_chunks_of_gemma4_up_to_the_last_frame() {
+        let rules = |silence| AudioRules {
+            mel: Spectrogram::Gemma4,
+            silence,
+            ..RULES
+        };
+        for silence in [Silence::Filled, Silence::Masked] {
+            let frames = [1, 1280, 1281].map(|n| rules(silence).spectrogram_frames(n));
+            assert_eq!(frames, [8, 8, 16], "{silence:?}");
+        }
+        let chunks: Vec<_> = rules(Silence::Filled).chunks(1281).collect();
+        assert_eq!(chunks, [0..8, 8..16]);
+        let masked = rules(Silence::Masked);
+        let n_positions = |n| masked.chunks(n).map(|c| masked.n_positions(c.len())).sum::<usize>();
+        assert_eq!([1, 2, 5].map(|n| n_positions(masked.samples_of(n))), [1, 2, 5]);
     }
 
     #[test]

@@ -341,7 +341,7 @@ impl<'a> TensorTable<'a> {
     /// Returns the number of rows of a matrix in the file, by its full name; 0 if the file lacks the matrix.
     pub fn file_rows(&self, name: &str) -> usize {
         let index = self.file.index.get(name);
-        index.map_or(0, |&index| self.file.tensors[index].1.ne[1])
+        index.map_or(0, |&index| rows_of(self.file.tensors[index].1.ne))
     }
 
     /// Declares a matrix from `n_in` to `n_out`, with an optional bias and scale. The file may provide the
@@ -690,4 +690,22 @@ fn is_kernels(ne: [usize; 4], n_in: usize, n_out: usize) -> bool {
     let dim = if ne[3] == 1 { 2 } else { 3 };
     let n_values = ne[..dim].iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
     ne[dim] == n_out && n_values == Some(n_in)
+}
+
+/// Returns the number of rows of a matrix. The kernel of a 2-D convolution has a row for each result.
+fn rows_of(ne: [usize; 4]) -> usize {
+    if ne[3] > 1 { ne[3] } else { ne[1] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rows_of;
+
+    #[test]
+    fn kernels_have_a_row_for_each_result() {
+        assert_eq!(rows_of([640, 2560, 1, 1]), 2560);
+        // Tables of positions for both axes.
+        assert_eq!(rows_of([768, 128, 2, 1]), 128);
+        assert_eq!(rows_of([14, 14, 3, 1152]), 1152);
+    }
 }
