@@ -420,6 +420,13 @@ fn bench_measures_images() {
         table.out,
         table.err
     );
+    let json = bench(&["--image", "50x60", "--profile", "-o", "json"]);
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&json.out).unwrap_or_else(|e| panic!("{e}: {}", json.err));
+    let parts = rows[0]["profile"].as_array().unwrap();
+    let total: f64 = parts.iter().map(|part| part["share"].as_f64().unwrap()).sum();
+    assert!((total - 1.0).abs() < 1e-6 && parts.len() > 3, "{parts:?}");
+    let table = bench(&["--image", "50x60", "--profile"]);
+    assert!(table.out.contains("    mul_mat "), "{}{}", table.out, table.err);
     for (args, reason) in [
         (&["--image", "50"][..], "expected WIDTHxHEIGHT"),
         (&["--image", "50x60", "-o", "csv"], "table and json"),

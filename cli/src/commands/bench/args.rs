@@ -30,7 +30,7 @@ pub struct BenchArgs {
     /// Encode images of these sizes with the projector given by -m, instead of tests with tokens
     ///
     /// Resizing and decoding are not measured.
-    #[arg(long, value_name = "WxH", value_delimiter = ',', conflicts_with_all = ["compare", "profile", "times"])]
+    #[arg(long, value_name = "WxH", value_delimiter = ',', conflicts_with_all = ["compare", "times"])]
     pub image: Vec<PixelSize>,
     /// Thread counts, separated by commas [default: one per core]
     #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = threads)]

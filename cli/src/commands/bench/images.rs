@@ -4,8 +4,9 @@ use std::fmt;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use engine::backend::Profile;
 use engine::context::{ContextParams, MediaEncoder};
 use engine::model::Model;
 use llama::parts::ENCODERS;
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 use super::args::{BenchArgs, BenchFormat};
 use super::pixel_size::PixelSize;
+use super::profile::{OpShare, Times};
 use super::samples::{median, range};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
@@ -32,6 +34,9 @@ struct Row {
     samples_ms: Vec<f64>,
     /// Size of the compute buffers in bytes.
     compute_bytes: usize,
+    /// Time per op, if profiling is enabled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<Vec<OpShare>>,
 }
 
 /// Measures images of each size with each projector and number of threads.
@@ -71,7 +76,9 @@ pub fn run(args: &BenchArgs) -> Outcome {
 }
 
 fn measured(model: &Arc<Model>, path: &Path, size: PixelSize, n_threads: usize, args: &BenchArgs) -> Outcome<Row> {
+    let profile = args.profile.then(Profile::new);
     let params = ContextParams {
+        profile: profile.clone(),
         n_threads,
         n_threads_batch: n_threads,
         precision: args.precision.mode.into(),
@@ -85,15 +92,20 @@ fn measured(model: &Arc<Model>, path: &Path, size: PixelSize, n_threads: usize, 
         .map_err(|e| failed(&e))?;
     let [width, height] = target;
     let pixels: Vec<u8> = (0..3 * width * height).map(|i| (i * 7 / 5) as u8).collect();
-    let mut time = || -> Outcome<(f64, usize)> {
+    let mut time = || -> Outcome<(Duration, usize)> {
         let start = Instant::now();
         let rows = encoder.encode(width, height, &pixels).map_err(|e| failed(&e))?;
-        Ok((start.elapsed().as_secs_f64() * 1e3, rows.len()))
+        Ok((start.elapsed(), rows.len()))
     };
     // The first image allocates memory.
     let (_, n_rows) = time()?;
-    let times = (0..args.repetitions).map(|_| time().map(|(ms, _)| ms));
-    let samples_ms: Vec<f64> = times.collect::<Outcome<_>>()?;
+    let (mut samples_ms, mut times) = (Vec::new(), Times::default());
+    for _ in 0..args.repetitions {
+        profile.iter().for_each(Profile::clear);
+        let (elapsed, _) = time()?;
+        samples_ms.push(elapsed.as_secs_f64() * 1e3);
+        profile.iter().for_each(|profile| times.add(elapsed, profile));
+    }
     Ok(Row {
         projector: path.display().to_string(),
         encoder: model.arch().name,
@@ -104,6 +116,7 @@ fn measured(model: &Arc<Model>, path: &Path, size: PixelSize, n_threads: usize, 
         median_ms: median(&samples_ms).unwrap_or(0.0),
         samples_ms,
         compute_bytes: encoder.n_bytes(),
+        profile: profile.map(|_| times.shares()),
     })
 }
 
@@ -122,6 +135,9 @@ fn print(out: &mut dyn Write, rows: &[Row]) -> Outcome {
             "{:<16} {:>11} {:>11} {:>6} {:>7} {:>10.1}  {range:<19} {compute:>12}",
             row.encoder, row.image, row.resized, row.n_rows, row.n_threads, row.median_ms
         )?;
+        for part in row.profile.iter().flatten() {
+            writeln!(out, "{}", part.line())?;
+        }
     }
     Ok(())
 }

@@ -18,6 +18,14 @@ pub struct OpShare {
     pub share: f64,
 }
 
+impl OpShare {
+    /// Returns a line below a row of a table.
+    pub fn line(&self) -> String {
+        let (share, ms) = (100.0 * self.share, 1e3 * self.seconds);
+        format!("    {:<24} {share:>5.1} %  {ms:>10.1} ms  {:>8} x", self.op, self.n)
+    }
+}
+
 /// Time outside of profiled ops: splitting batches, choosing cells, and starting and joining threads.
 const REST: &str = "rest";
 

@@ -243,11 +243,7 @@ impl<'a> Report<'a> {
             let (share, ms) = (100.0 * part.share, 1e3 * part.seconds);
             match self.format {
                 BenchFormat::Md => writeln!(self.out, "| {} | {share:.1} % | {ms:.1} ms | {} x |", part.op, part.n)?,
-                _ => writeln!(
-                    self.out,
-                    "    {:<24} {share:>5.1} %  {ms:>10.1} ms  {:>8} x",
-                    part.op, part.n
-                )?,
+                _ => writeln!(self.out, "{}", part.line())?,
             }
         }
         Ok(())
