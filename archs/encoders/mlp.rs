@@ -21,10 +21,10 @@ arch_macros::encoder! {
 
     tensors {
         use vit_class;
-        pre_ln: norm   "v.pre_ln" [n_embd];
-        fc1:    linear "mm.0"     [n_embd -> n_out];
-        fc2:    linear "mm.2"     [n_out -> n_out];
-        image_newline?: raw "model.image_newline" [n_out];
+        pre_ln:         norm   "v.pre_ln"            [n_embd];
+        fc1:            linear "mm.0"                [n_embd -> n_out];
+        fc2:            linear "mm.2"                [n_out -> n_out];
+        image_newline?: raw    "model.image_newline" [n_out];
         ignore "v.post_ln", "v.image_newline";
 
         layer {

@@ -22,9 +22,9 @@ arch_macros::encoder! {
 
     tensors {
         use frame_windows;
-        post_ln: norm   "a.post_ln"    [n_embd];
-        fc1:     linear "mm.a.mlp.1"   [n_embd -> n_embd];
-        fc2:     linear "mm.a.mlp.2"   [n_embd -> n_out];
+        post_ln: norm   "a.post_ln"  [n_embd];
+        fc1:     linear "mm.a.mlp.1" [n_embd -> n_embd];
+        fc2:     linear "mm.a.mlp.2" [n_embd -> n_out];
 
         layer {
             use vit_block(activation = gelu_erf);
