@@ -214,7 +214,7 @@ impl AudioRules {
         if let Some(n) = self.piece_positions().filter(|n| !self.chunk.is_multiple_of(*n)) {
             let chunk = self.chunk;
             return Err(format!(
-                "audio has {chunk} positions in a chunk, not a multiple of {n} in a piece"
+                "audio has {chunk} positions in a chunk; expected a multiple of {n}, the positions in a piece"
             ));
         }
         Ok(())
