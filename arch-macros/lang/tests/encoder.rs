@@ -371,6 +371,35 @@ fn operations_on_grids_are_only_available_in_encoders() {
     );
 }
 
+/// A side that contains `patches` once made the width of `patches` depend on itself.
+#[test]
+fn inputs_in_their_own_width_have_one_message() {
+    for side in ["patches", "patches * patches", "(14 + patches) * patches"] {
+        let found = messages("patches: 14 in", &format!("patches: {side} in"));
+        assert!(
+            found.len() <= 2 && found[0].contains("`patches` is only available in the graph"),
+            "{found:?}"
+        );
+    }
+    for (part, instead) in [("whisper(n_mel)", "whisper(frames)"), ("frames: 5", "frames: frames")] {
+        let found = audio_messages(part, instead);
+        assert!(found[0].contains("`frames` is only available"), "{found:?}");
+    }
+}
+
+#[test]
+fn repeated_widths_of_inputs_are_bounded() {
+    let side = vec!["14"; 150].join(" - ");
+    let uses = "let x = x + patch_embd(patches);\n".repeat(200);
+    let text = BASE.replace("patches: 14 in", &format!("patches: {side} in"));
+    let text = text.replace("for layer {", &format!("{uses}for layer {{"));
+    let faults = compile_file("my.rs", &text, &library()).unwrap_err();
+    assert!(
+        faults.iter().any(|f| f.message.contains("expand to more than")),
+        "{faults:.1000?}"
+    );
+}
+
 #[test]
 fn patches_are_only_available_in_encoders() {
     let text = std::fs::read_to_string(library().0.join("gpt2.rs")).unwrap();

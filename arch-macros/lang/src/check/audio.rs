@@ -51,10 +51,14 @@ impl Checker<'_> {
         let Some((silence, chunk)) = &audio.chunk else {
             return self.lacks_fact(audio, "chunk: filled(n_pos);");
         };
-        self.audio.frames = Some((n_mel.clone(), window.clone()));
+        let (n_mel_syntax, window_syntax) = (n_mel, window);
         let (mel, silence) = (self.choice(mel, &MELS), self.choice(silence, &SILENCES));
         let numbers = [rate, n_mel, window, step, chunk].map(|number| self.scalar_of(number, Ty::Int));
         let [rate, n_mel, window, step, chunk] = numbers;
+        // Invalid numbers may contain `frames`, whose width depends on them.
+        if n_mel.is_some() && window.is_some() {
+            self.audio.frames = Some((n_mel_syntax.clone(), window_syntax.clone()));
+        }
         let piece = match piece {
             Some(piece) => Some(self.scalar_of(piece, Ty::Int)?),
             None => None,
@@ -83,10 +87,9 @@ impl Checker<'_> {
             let message = "`frames` is only available in an encoder of a declaration with `audio { … }`";
             return self.error(name, message);
         }
-        // Missing facts were reported.
+        // Missing and invalid facts were reported.
         let (n_mel, window) = self.audio.frames.clone()?;
-        let width = syn::parse_quote!(((#n_mel) + 1) * (#window));
-        let width = self.scalar_of(&width, Ty::Int)?;
+        let width = self.width_of(&syn::parse_quote!(((#n_mel) + 1) * (#window)), name)?;
         Some(Value {
             shape: Shape(vec![width.dim.clone(), Dim::n_tokens()]),
             kind: ValueKind::Frames(name.span(), width),

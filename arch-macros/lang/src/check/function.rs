@@ -113,7 +113,7 @@ impl Checker<'_> {
             options.push((key, pair.right.to_token_stream()));
         }
         let given = self.bound_options(&f, &options)?;
-        self.admit(&f, &given, name)?;
+        self.admit(&f.body, &given, name)?;
         let body = self.with_options(&f, &options, &given);
         let operands: Vec<Lowered> = operands.into_iter().collect::<Option<_>>()?;
         let body = statements(body, f.name.span(), self.errors);
@@ -155,9 +155,9 @@ impl Checker<'_> {
         Some(Value { kind, shape })
     }
 
-    /// Counts the tokens of a call's body, so that calls of calls cannot grow without a bound.
-    fn admit(&mut self, f: &Function, given: &options::Bindings, at: &Ident) -> Option<()> {
-        let n = n_substituted(&f.body, given).unwrap_or(usize::MAX);
+    /// Counts the tokens of an inlined body, so that calls of calls cannot grow without a bound.
+    pub(super) fn admit(&mut self, body: &TokenStream, given: &options::Bindings, at: &Ident) -> Option<()> {
+        let n = n_substituted(body, given).unwrap_or(usize::MAX);
         self.n_inlined = self.n_inlined.saturating_add(n);
         if self.n_inlined > MAX_TOKENS {
             return self.error(

@@ -1,13 +1,14 @@
 //! Checks the parts of an `encoder!`: the medium, its preprocessing, and the text around it.
 
 use proc_macro2::{Ident, Span};
+use quote::ToTokens;
 use syn::{Expr, LitStr};
 
 use super::{Checker, Place};
 use crate::ast::media::{ImageSyntax, MediaSyntax, PatchesSyntax, SizeSyntax, TextPiece, TextSyntax};
 use crate::ast::tiles::TilesSyntax;
 use crate::builtins::Ty;
-use crate::model::{Arg, Image, ImageSize, Media, MediaUse, Medium, TextPart, Value, ValueKind};
+use crate::model::{Arg, Image, ImageSize, Media, MediaUse, Medium, Scalar, TextPart, Value, ValueKind};
 use crate::ops::OpSpec;
 use crate::sym::{Dim, Multiple, Shape};
 
@@ -149,8 +150,9 @@ impl Checker<'_> {
         else {
             return self.lacks(image, "patches: patch_size;");
         };
-        self.media.patch = Some(patch.clone());
-        let patch = self.scalar_of(patch, Ty::Int);
+        let side = self.scalar_of(patch, Ty::Int);
+        // An invalid side may contain `patches`, whose width depends on the side.
+        self.media.patch = side.is_some().then(|| patch.clone());
         let block = match block {
             Some(block) => Some(self.scalar_of(block, Ty::Int)?),
             None => None,
@@ -167,7 +169,7 @@ impl Checker<'_> {
         Some(Image {
             size: size?,
             resize: resize?,
-            patch: patch?,
+            patch: side?,
             block,
             window,
             axes: axes?,
@@ -253,18 +255,23 @@ impl Checker<'_> {
             return self.error(name, "`patches` is only available in the graph");
         }
         let Some(side) = self.media.patch.clone() else {
-            // A missing `patches:` was reported.
+            // A missing or invalid `patches:` was reported.
             if self.media.is_encoder {
                 return None;
             }
             return self.error(name, "`patches` is only available in `encoder!`");
         };
-        let width = syn::parse_quote!(3 * (#side) * (#side));
-        let width = self.scalar_of(&width, Ty::Int)?;
+        let width = self.width_of(&syn::parse_quote!(3 * (#side) * (#side)), name)?;
         Some(Value {
             shape: Shape(vec![width.dim.clone(), self.n_patches()]),
             kind: ValueKind::Patches(name.span(), width),
         })
+    }
+
+    /// Checks the width of an input, which is checked at each use.
+    pub(super) fn width_of(&mut self, width: &Expr, at: &Ident) -> Option<Scalar> {
+        self.admit(&width.to_token_stream(), &Vec::new(), at)?;
+        self.scalar_of(width, Ty::Int)
     }
 
     /// Checks the result of an encoder: rows of the language model's width.
