@@ -70,6 +70,15 @@ impl ToTokens for RangeTokens {
     }
 }
 
+/// Number of errors after which no suggestion searches all names.
+const MAX_HINTS: usize = 20;
+
+/// Maximum length of a name with a suggestion, in bytes.
+const MAX_NAME: usize = 64;
+
+/// Maximum distance of a suggested name.
+const MAX_DISTANCE: usize = 4;
+
 /// An error before its spans are resolved.
 #[derive(Debug)]
 struct RecordedError {
@@ -137,6 +146,21 @@ impl Errors {
         self.list.len()
     }
 
+    /// Returns `; did you mean `x`?` for the nearest of many names, or an empty string. After [`MAX_HINTS`] errors,
+    /// returns no suggestion: each takes a comparison with all names.
+    pub fn hint(&self, name: &str, candidates: impl FnOnce() -> Vec<String>) -> String {
+        self.nearest(name, candidates)
+            .map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
+    }
+
+    /// Like [`nearest`], within the limit of [`Errors::hint`].
+    pub fn nearest(&self, name: &str, candidates: impl FnOnce() -> Vec<String>) -> Option<String> {
+        if self.len() >= MAX_HINTS {
+            return None;
+        }
+        nearest(name, candidates().iter().map(String::as_str)).map(str::to_owned)
+    }
+
     /// Returns true if no error has been recorded.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -153,7 +177,7 @@ impl Errors {
         let faults = std::mem::take(&mut self.list);
         let mut list: Vec<Diagnostic> = faults.into_iter().map(|f| self.diagnostic(f)).collect();
         let key = |d: &Diagnostic| (d.anchor.line_column(), d.place.clone(), d.message.clone());
-        list.sort_by_key(key);
+        list.sort_by_cached_key(key);
         let mut seen = BTreeSet::new();
         list.retain(|d| seen.insert((d.place.clone(), d.message.clone())));
         (list, std::mem::take(&mut self.sources))
@@ -204,12 +228,13 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     // Names of one or two letters are too similar to each other for a suggestion.
     let limit = match name.chars().count() {
         0..=2 => 0,
-        n => (n / 3).max(1),
+        n => (n / 3).clamp(1, MAX_DISTANCE),
     };
     candidates
         .into_iter()
-        .map(|c| (distance(name, c), c))
-        .filter(|&(d, _)| d > 0 && d <= limit)
+        .filter(|c| name.len().max(c.len()) <= MAX_NAME)
+        .filter_map(|c| Some((distance(name, c, limit)?, c)))
+        .filter(|&(d, _)| d > 0)
         .min_by_key(|&(d, c)| (d, c))
         .map(|(_, c)| c)
 }
@@ -229,27 +254,40 @@ pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str
     nearest(name, candidates).map_or_else(String::new, |c| format!("; did you mean `{c}`?"))
 }
 
-/// Returns the edit distance (insertions, deletions, replacements, transpositions) between two short words.
-pub fn distance(a: &str, b: &str) -> usize {
+/// Returns the edit distance (insertions, deletions, replacements, transpositions) between two words, or `None` if it
+/// exceeds `limit`.
+pub fn distance(a: &str, b: &str, limit: usize) -> Option<usize> {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
-    for i in 0..=a.len() {
-        for j in 0..=b.len() {
-            rows[i][j] = match (i, j) {
-                (0, _) => j,
-                (_, 0) => i,
-                _ => {
-                    let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-                    let mut best = replaced.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
-                    if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                        best = best.min(rows[i - 2][j - 2] + 1);
-                    }
-                    best
-                }
-            };
+    // Cells farther than `limit` from the diagonal exceed it.
+    let beyond = limit + 1;
+    let mut rows = [
+        vec![beyond; b.len() + 1],
+        vec![beyond; b.len() + 1],
+        vec![beyond; b.len() + 1],
+    ];
+    for (j, cell) in rows[2].iter_mut().enumerate().take(beyond) {
+        *cell = j;
+    }
+    for i in 1..=a.len() {
+        rows.rotate_left(1);
+        let [before, above, row] = &mut rows;
+        row.fill(beyond);
+        if i <= limit {
+            row[0] = i;
+        }
+        for j in i.saturating_sub(limit).max(1)..=(i + limit).min(b.len()) {
+            let replaced = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = replaced.min(above[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(before[j - 2] + 1);
+            }
+            row[j] = best;
+        }
+        if row.iter().min().is_some_and(|&least| least > limit) {
+            return None;
         }
     }
-    rows[a.len()][b.len()]
+    Some(rows[2][b.len()]).filter(|&d| d <= limit)
 }
 
 #[cfg(test)]

@@ -25,15 +25,18 @@
 //! denotes an argument. If `name?` is omitted, `…, key = name` and `or name` are omitted as well. An argument
 //! that computes a tensor is evaluated once, even if the function uses it several times.
 
+use std::collections::HashSet;
+
 use proc_macro2::Ident;
 use syn::parse::{ParseStream, Parser};
 
 use crate::ast::checkpoint::CheckpointItem;
 use crate::ast::{Decl, Fragment, Function, HparamItem, Need, TensorItem, Use, Used, tensor_names};
-use crate::diag::{Errors, did_you_mean};
+use crate::diag::Errors;
 use crate::library::{Library, Source};
 use crate::limits::{MAX_NESTING, MAX_TOKENS, n_substituted};
 use crate::merge::merge_hparams;
+use crate::names;
 use crate::options::{Bindings, bind, substitute};
 use crate::parse;
 use crate::source::{Origin, Range};
@@ -70,14 +73,14 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
         .extend(merge_hparams(expander.hparams, own, expander.errors));
     // Functions of the declaration take precedence over functions of fragments.
     let added = expander.functions.into_iter().map(|(_, f)| f);
-    let own: Vec<String> = decl.functions.iter().map(|f| f.name.to_string()).collect();
-    decl.functions
-        .extend(added.filter(|f| !own.iter().any(|n| f.name == n)));
+    let own = names::set(decl.functions.iter().map(|f| &f.name));
+    decl.functions.extend(added.filter(|f| !own.contains(&f.name)));
 }
 
 /// Returns the names of inherited hyper-parameters that the declaration does not define.
 fn not_own(given: &[HparamItem], own: &[HparamItem]) -> Vec<String> {
-    let is_own = |name: &&Ident| own.iter().any(|item| item.name() == Some(name));
+    let own = names::set(own.iter().filter_map(HparamItem::name));
+    let is_own = |name: &&Ident| own.contains(*name);
     let names = given.iter().filter_map(HparamItem::name).filter(|n| !is_own(n));
     names.map(Ident::to_string).collect()
 }
@@ -124,11 +127,11 @@ impl Expander<'_> {
     /// Checks that a tensor is marked `override` exactly if it replaces a fragment's tensor.
     fn overrides(&mut self, placed: &[Placed]) {
         let given: Vec<&TensorItem> = placed.iter().filter(|p| p.given).map(|p| &p.item).collect();
-        let given = tensor_names(given);
+        let given = names::set(tensor_names(given));
         for p in placed.iter().filter(|p| !p.given) {
             let TensorItem::Tensor(t) = &p.item else { continue };
             let name = &t.name;
-            match (given.contains(&name), t.overrides) {
+            match (given.contains(name), t.overrides) {
                 (true, false) => {
                     let message = format!(
                         "`{name}` replaces a tensor of a fragment; write `override {name}: …` if this is intended"
@@ -136,8 +139,8 @@ impl Expander<'_> {
                     self.errors.at(name, message);
                 }
                 (false, true) => {
-                    let names: Vec<String> = given.iter().map(ToString::to_string).collect();
-                    let hint = did_you_mean(&name.to_string(), names.iter().map(String::as_str));
+                    let names = || given.iter().map(ToString::to_string).collect();
+                    let hint = self.errors.hint(&name.to_string(), names);
                     self.errors.at(
                         name,
                         format!("no fragment in this block declares a tensor `{name}`{hint}"),
@@ -158,8 +161,7 @@ impl Expander<'_> {
             return None;
         }
         let Some(source) = self.library.fragment(&name) else {
-            let all = self.library.fragments();
-            let hint = did_you_mean(&name, all.iter().map(String::as_str));
+            let hint = self.errors.hint(&name, || self.library.fragments());
             self.errors.at(&u.name, format!("no fragment named `{name}`{hint}"));
             return None;
         };
@@ -195,7 +197,7 @@ impl Expander<'_> {
                 self.items(&mut tensors);
                 self.inside.pop();
                 let used = std::mem::replace(&mut self.hparams, outside);
-                let known: Vec<_> = self.hparams.iter().filter_map(HparamItem::name).cloned().collect();
+                let known = names::set(self.hparams.iter().filter_map(HparamItem::name));
                 let new = |item: &HparamItem| item.name().is_none_or(|n| !known.contains(n));
                 let hparams = merge_hparams(used, hparams, self.errors);
                 self.hparams.extend(hparams.into_iter().filter(new));
@@ -284,15 +286,14 @@ struct Placed {
 /// Replaces inserted tensors by the block's own tensors of the same name.
 fn replace_given(items: Vec<Placed>) -> Vec<TensorItem> {
     let given: Vec<&TensorItem> = items.iter().filter(|p| p.given).map(|p| &p.item).collect();
-    let given: Vec<String> = tensor_names(given).iter().map(ToString::to_string).collect();
+    let given = names::set(tensor_names(given));
     // A name declared twice in the block replaces only once; the checker reports the second.
     let mut own: Vec<TensorItem> = Vec::new();
+    let mut replaced = HashSet::new();
     let mut rest = Vec::new();
     for placed in items {
         match placed.item.name() {
-            Some(name)
-                if !placed.given && given.iter().any(|n| name == n) && !own.iter().any(|o| o.name() == Some(name)) =>
-            {
+            Some(name) if !placed.given && given.contains(name) && replaced.insert(name.clone()) => {
                 own.push(placed.item);
             }
             _ => rest.push(placed),

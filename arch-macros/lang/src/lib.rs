@@ -30,6 +30,7 @@ mod limits;
 pub mod lint;
 mod merge;
 pub mod model;
+mod names;
 pub mod ops;
 mod options;
 pub mod parse;

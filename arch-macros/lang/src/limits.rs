@@ -3,7 +3,7 @@
 
 use proc_macro2::{TokenStream, TokenTree};
 
-use crate::options::{Bindings, uses};
+use crate::options::{Bindings, counts};
 
 /// Maximum depth of functions, fragments, and parents that use each other.
 pub const MAX_NESTING: usize = 64;
@@ -16,6 +16,12 @@ pub const MAX_TOKENS: usize = 60_000;
 
 /// Maximum number of named groups of layers.
 pub const MAX_GROUPS: usize = 64;
+
+/// Maximum number of tensors with one GGUF name, of which a file contains one.
+pub const MAX_FORMS: usize = 64;
+
+/// Maximum number of sections for checkpoints, with those of the ancestors. A section may inherit the items of all others.
+pub const MAX_SECTIONS: usize = 64;
 
 /// Maximum number of tokens of an argument for an option.
 const MAX_ARGUMENT: usize = 400;
@@ -32,13 +38,17 @@ fn n_tokens(tokens: &TokenStream) -> usize {
 /// Returns the number of tokens of a body after the substitution of options, or `None` if an argument is too long.
 pub fn n_substituted(body: &TokenStream, given: &Bindings) -> Option<usize> {
     let mut n = n_tokens(body);
+    if given.is_empty() {
+        return Some(n);
+    }
+    let counts = counts(body);
     for (name, value) in given {
         let Some(value) = value else { continue };
         let length = n_tokens(value);
         if length > MAX_ARGUMENT {
             return None;
         }
-        n = n.saturating_add(length * uses(body, &|word| word == name).len());
+        n = n.saturating_add(length * counts.get(name).copied().unwrap_or(0));
     }
     Some(n)
 }

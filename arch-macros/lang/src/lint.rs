@@ -4,6 +4,8 @@ mod duplicate_name;
 mod unknown_key;
 mod unknown_tensor;
 
+use std::collections::HashSet;
+
 use crate::diag::Errors;
 use crate::library::Library;
 use crate::model::{Arch, Arg, Block, Named, Operand, ScalarOp, Stmt, Value, ValueKind, VarId};
@@ -134,16 +136,15 @@ impl<'a> Graph<'a> {
     }
 
     /// Returns true if `found` holds for `value` or for an operand reachable without passing a projection.
-    /// `seen` lists the visited variables.
-    fn any(&self, value: &'a Value, seen: &mut Vec<VarId>, found: &dyn Fn(&Value) -> bool) -> bool {
+    /// `seen` has the visited variables, from which no such operand is reachable.
+    fn any(&self, value: &'a Value, seen: &mut HashSet<usize>, found: &dyn Fn(&Value) -> bool) -> bool {
         if found(value) {
             return true;
         }
-        if let ValueKind::Var(var) = &value.kind {
-            if seen.contains(&var.it) {
-                return false;
-            }
-            seen.push(var.it);
+        if let ValueKind::Var(var) = &value.kind
+            && !seen.insert(var.it.0)
+        {
+            return false;
         }
         let inner = match (self.forms(value), &value.kind) {
             (Some(forms), _) => forms,
@@ -186,7 +187,7 @@ fn half_rotated(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             continue;
         };
         let [q, k] = [q, k].map(|v| {
-            let any = |f: &dyn Fn(&Value) -> bool| graph.any(v, &mut Vec::new(), f);
+            let any = |f: &dyn Fn(&Value) -> bool| graph.any(v, &mut HashSet::new(), f);
             // `rust!` code may have any effect.
             any(&rotates)
                 .then_some(true)
@@ -210,14 +211,15 @@ fn no_residual(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             ValueKind::Rust(_) => true,
             _ => false,
         };
-        let adds = |v: &&Value| match &v.kind {
-            ValueKind::Binary(ScalarOp::Add, a, b) => [a, b]
-                .into_iter()
-                .any(|side| graph.any(side, &mut Vec::new(), &is_carried)),
+        let mut seen = HashSet::new();
+        let mut adds = |v: &&'_ Value| match &v.kind {
+            ValueKind::Binary(ScalarOp::Add, a, b) => {
+                [a, b].into_iter().any(|side| graph.any(side, &mut seen, &is_carried))
+            }
             ValueKind::Rust(_) => true,
             _ => false,
         };
-        if !graph.values[values.clone()].iter().any(adds) {
+        if !graph.values[values.clone()].iter().any(|v| adds(v)) {
             let message = "these layers never add to their input; expected `x += …`".to_owned();
             found.push((group.at.into(), message));
         }

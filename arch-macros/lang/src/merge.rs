@@ -1,17 +1,21 @@
 //! Merges two declarations. Items of the child replace inherited items.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use proc_macro2::{Ident, Span};
 use syn::LitStr;
 
 use crate::ast::{Decl, Function, GroupDecl, HparamItem, ModelDecl, TensorItem, media, tensor_names};
-use crate::diag::{Errors, did_you_mean};
+use crate::diag::Errors;
+use crate::names;
 
 /// Returns the parent with the child's replacements.
 pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
-    let own = |name: &String| child.hparams.iter().any(|item| item.name().is_some_and(|n| n == name));
-    let mut given_hparams: Vec<String> = parent.given_hparams.into_iter().filter(|n| !own(n)).collect();
+    let own: HashSet<String> = (child.hparams.iter())
+        .filter_map(|item| Some(item.name()?.to_string()))
+        .collect();
+    let mut given_hparams = parent.given_hparams;
+    given_hparams.retain(|name| !own.contains(name));
     given_hparams.extend(child.given_hparams);
     // `mtp` belongs to the graph next to it: a child with its own graph does not inherit `mtp`.
     let mtp = if child.mtp.is_some() || child.graph.is_some() {
@@ -48,8 +52,8 @@ pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
 
 /// Returns the child's models and the inherited models that it does not replace.
 fn merge_models(inherited: Vec<ModelDecl>, mut own: Vec<ModelDecl>) -> Vec<ModelDecl> {
-    let replaced = |m: &ModelDecl| own.iter().any(|o| o.name.value() == m.name.value());
-    let kept = inherited.into_iter().filter(|m| !replaced(m));
+    let replaced: HashSet<String> = own.iter().map(|m| m.name.value()).collect();
+    let kept = inherited.into_iter().filter(|m| !replaced.contains(&m.name.value()));
     let kept: Vec<ModelDecl> = kept.map(|m| ModelDecl { inherited: true, ..m }).collect();
     own.extend(kept);
     own
@@ -57,7 +61,8 @@ fn merge_models(inherited: Vec<ModelDecl>, mut own: Vec<ModelDecl>) -> Vec<Model
 
 /// Returns the child's functions and the inherited functions that it does not replace.
 fn merge_functions(inherited: Vec<Function>, mut own: Vec<Function>) -> Vec<Function> {
-    let kept = inherited.into_iter().filter(|f| !own.iter().any(|o| o.name == f.name));
+    let replaced = names::set(own.iter().map(|f| &f.name));
+    let kept = inherited.into_iter().filter(|f| !replaced.contains(&f.name));
     let kept: Vec<Function> = kept.map(|f| Function { inherited: true, ..f }).collect();
     own.extend(kept);
     own
@@ -85,53 +90,63 @@ pub fn removed_checks(items: &[HparamItem]) -> Vec<&LitStr> {
 /// replacement in the child are inserted before it, because defaults and derived values refer only to
 /// preceding items.
 pub fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, errors: &mut Errors) -> Vec<HparamItem> {
+    let mut left = names::set(inherited.iter().filter_map(HparamItem::name));
     for name in removed_hparams(&own) {
-        let all: Vec<String> = inherited
-            .iter()
-            .filter_map(HparamItem::name)
-            .map(Ident::to_string)
-            .collect();
-        if all.iter().any(|n| name == n) {
-            inherited.retain(|item| item.name() != Some(name));
-        } else {
-            nothing_to_remove(name, "hyper-parameter", &all, errors);
+        if !left.remove(name) {
+            let all = || left.iter().map(Ident::to_string).collect();
+            nothing_to_remove(name, "hyper-parameter", all, errors);
         }
     }
+    inherited.retain(|item| item.name().is_none_or(|name| left.contains(name)));
+    let text_of = |item: &HparamItem| match item {
+        HparamItem::Check { text, .. } => Some(text.value()),
+        _ => None,
+    };
+    let mut left: HashSet<String> = inherited.iter().filter_map(text_of).collect();
     for text in removed_checks(&own) {
-        let is_it = |item: &HparamItem| matches!(item, HparamItem::Check { text: t, .. } if t.value() == text.value());
-        if inherited.iter().any(is_it) {
-            inherited.retain(|item| !is_it(item));
-        } else {
-            let all = inherited.iter().filter_map(|item| match item {
-                HparamItem::Check { text, .. } => Some(text.value()),
-                _ => None,
-            });
-            let all: Vec<String> = all.collect();
-            let hint = did_you_mean(&text.value(), all.iter().map(String::as_str));
+        if !left.remove(&text.value()) {
+            let hint = errors.hint(&text.value(), || left.iter().cloned().collect());
             errors.at(text, format!("no inherited check with this message{hint}"));
         }
     }
+    inherited.retain(|item| text_of(item).is_none_or(|text| left.contains(&text)));
+    replaced_in_place(inherited, own)
+}
+
+/// Replaces items by own items of the same name, each with the own items before it, and appends the others.
+fn replaced_in_place(inherited: Vec<HparamItem>, own: Vec<HparamItem>) -> Vec<HparamItem> {
+    let places = places(inherited.iter().map(HparamItem::name));
+    let mut inherited: Vec<Vec<HparamItem>> = inherited.into_iter().map(|item| vec![item]).collect();
     let mut new = Vec::new();
     // A name declared twice in the child replaces only once; the checker reports the second.
-    let mut seen: Vec<Ident> = Vec::new();
+    let mut seen: HashSet<Ident> = HashSet::new();
     for item in own {
         if matches!(item, HparamItem::Without(_) | HparamItem::WithoutCheck(_)) {
             continue;
         }
-        let name = item.name().filter(|name| !seen.contains(name)).cloned();
+        let name = item.name().cloned().filter(|name| seen.insert(name.clone()));
         new.push(item);
-        let place = |name: &Ident| inherited.iter().position(|i| i.name() == Some(name));
-        if let Some(at) = name.as_ref().and_then(place) {
-            inherited.splice(at..=at, new.drain(..));
+        if let Some(&at) = name.as_ref().and_then(|name| places.get(name)) {
+            inherited[at] = std::mem::take(&mut new);
         }
-        seen.extend(name);
     }
-    inherited.extend(new);
-    inherited
+    inherited.push(new);
+    inherited.into_iter().flatten().collect()
 }
 
-fn nothing_to_remove(name: &Ident, what: &str, all: &[String], errors: &mut Errors) {
-    let hint = did_you_mean(&name.to_string(), all.iter().map(String::as_str));
+/// Returns the position of the first item of each name.
+fn places<'a>(names: impl Iterator<Item = Option<&'a Ident>>) -> HashMap<Ident, usize> {
+    let mut places = HashMap::new();
+    for (i, name) in names.enumerate() {
+        if let Some(name) = name {
+            places.entry(name.clone()).or_insert(i);
+        }
+    }
+    places
+}
+
+fn nothing_to_remove(name: &Ident, what: &str, all: impl FnOnce() -> Vec<String>, errors: &mut Errors) {
+    let hint = errors.hint(&name.to_string(), all);
     errors.at(name, format!("no inherited {what} named `{name}`{hint}"));
 }
 
@@ -204,18 +219,21 @@ fn blocks(items: Vec<TensorItem>) -> Vec<TensorBlock> {
 
 /// Merges block by block, after removing the tensors that the child excludes, moves, or makes conditional.
 fn merge_tensors(inherited: Vec<TensorItem>, own: Vec<TensorItem>, errors: &mut Errors) -> Vec<TensorItem> {
-    let all: Vec<String> = tensor_names(&inherited).iter().map(ToString::to_string).collect();
+    let all = names::set(tensor_names(&inherited));
     for name in removed_tensors(&own) {
-        if !all.iter().any(|n| name == n) {
-            nothing_to_remove(name, "tensor", &all, errors);
+        if !all.contains(name) {
+            let all = || all.iter().map(Ident::to_string).collect();
+            nothing_to_remove(name, "tensor", all, errors);
         }
     }
     let (mut inherited, own) = (blocks(inherited), blocks(own));
     for block in &mut inherited {
-        let mut gone: Vec<Ident> = Vec::new();
+        let mut gone: HashSet<Ident> = HashSet::new();
+        let direct = |b: &TensorBlock| names::set(b.items.iter().filter_map(TensorItem::name));
+        let of_block = direct(block);
         for o in own.iter().filter(|o| o.shares_names(block)) {
-            let directly = |b: &TensorBlock, name| b.items.iter().any(|i| i.name() == Some(name));
-            let in_place = |name| o.name == block.name && directly(o, name) && directly(block, name);
+            let of_own = direct(o);
+            let in_place = |name: &Ident| o.name == block.name && of_own.contains(name) && of_block.contains(name);
             gone.extend(removed_tensors(&o.items).into_iter().cloned());
             gone.extend(
                 tensor_names(&o.items)
@@ -243,7 +261,7 @@ fn merge_tensors(inherited: Vec<TensorItem>, own: Vec<TensorItem>, errors: &mut 
     merged
 }
 
-fn drop_tensors(items: &mut Vec<TensorItem>, gone: &[Ident]) {
+fn drop_tensors(items: &mut Vec<TensorItem>, gone: &HashSet<Ident>) {
     items.retain_mut(|item| match item {
         TensorItem::Tensor(t) => !gone.contains(&t.name),
         TensorItem::If { then, otherwise, .. } => {
@@ -258,31 +276,30 @@ fn drop_tensors(items: &mut Vec<TensorItem>, gone: &[Ident]) {
 /// Replaces inherited tensors of the same name in their position and appends the others. Names that the
 /// parent ignores and the child declares are no longer ignored.
 fn merge_block(mut inherited: Vec<TensorItem>, own: Vec<TensorItem>) -> Vec<TensorItem> {
-    for item in &own {
-        if let TensorItem::Tensor(tensor) = item {
-            unignore(&mut inherited, &tensor.gguf.value());
-        }
-    }
-    let mut seen: Vec<Ident> = Vec::new();
+    let declared = own.iter().filter_map(|item| match item {
+        TensorItem::Tensor(tensor) => Some(tensor.gguf.value()),
+        _ => None,
+    });
+    unignore(&mut inherited, &declared.collect());
+    let places = places(inherited.iter().map(TensorItem::name));
+    let mut seen: HashSet<Ident> = HashSet::new();
     for item in own {
         if matches!(item, TensorItem::Without(_)) {
             continue;
         }
-        let name = item.name().filter(|name| !seen.contains(name)).cloned();
-        let place = |name: &Ident| inherited.iter().position(|i| i.name() == Some(name));
-        match name.as_ref().and_then(place) {
-            Some(at) => inherited[at] = item,
+        let name = item.name().cloned().filter(|name| seen.insert(name.clone()));
+        match name.as_ref().and_then(|name| places.get(name)) {
+            Some(&at) => inherited[at] = item,
             None => inherited.push(item),
         }
-        seen.extend(name);
     }
     inherited
 }
 
-fn unignore(items: &mut [TensorItem], gguf: &str) {
+fn unignore(items: &mut [TensorItem], declared: &HashSet<String>) {
     for item in items {
         if let TensorItem::Ignore(names) = item {
-            names.retain(|n| n.value() != gguf);
+            names.retain(|n| !declared.contains(&n.value()));
         }
     }
 }

@@ -1,10 +1,16 @@
 //! Binding and substitution of the options of fragments and functions.
 
+use std::collections::HashMap;
+
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use syn::Expr;
 
 use crate::ast::Opt;
-use crate::diag::{Errors, did_you_mean};
+use crate::diag::Errors;
+use crate::names;
+
+/// Maximum number of options that a message lists.
+const MAX_LISTED: usize = 64;
 
 /// Tokens of each option; `None` for an omitted option.
 pub type Bindings = Vec<(String, Option<TokenStream>)>;
@@ -12,25 +18,28 @@ pub type Bindings = Vec<(String, Option<TokenStream>)>;
 /// Binds named arguments to the options of `callee`.
 pub fn bind(callee: &str, options: &[Opt], args: &[(Ident, TokenStream)], errors: &mut Errors) -> Option<Bindings> {
     let before = errors.len();
-    for (i, (key, _)) in args.iter().enumerate() {
-        if args[..i].iter().any(|(k, _)| k == key) {
+    let known = names::set(options.iter().map(|o| &o.name));
+    let mut values: HashMap<&Ident, &TokenStream> = HashMap::new();
+    for (key, value) in args {
+        if values.contains_key(key) {
             errors.at(key, format!("`{key}` is given twice"));
-        } else if !options.iter().any(|o| o.name == *key) {
-            let names: Vec<String> = options.iter().map(|o| o.name.to_string()).collect();
-            let hint = did_you_mean(&key.to_string(), names.iter().map(String::as_str));
-            let list = if names.is_empty() {
-                "none".to_string()
-            } else {
-                names.join(", ")
+        } else if !known.contains(key) {
+            let names = || options.iter().map(|o| o.name.to_string()).collect::<Vec<String>>();
+            let hint = errors.hint(&key.to_string(), names);
+            let list = match options.len() {
+                0 => "none".to_owned(),
+                1..=MAX_LISTED => names().join(", "),
+                n => format!("{n} others"),
             };
             errors.at(
                 key,
                 format!("`{callee}` has no option `{key}` (available: {list}){hint}"),
             );
         }
+        values.entry(key).or_insert(value);
     }
     let value = |o: &Opt| {
-        let given = args.iter().find(|(key, _)| *key == o.name).map(|(_, v)| v.clone());
+        let given = values.get(&o.name).map(|&v| v.clone());
         (o.name.to_string(), given.or_else(|| o.default.clone()))
     };
     (errors.len() == before).then(|| options.iter().map(value).collect())
@@ -49,8 +58,25 @@ pub fn uses(body: &TokenStream, is_name: &dyn Fn(&Ident) -> bool) -> Vec<Ident> 
     tokens.iter().enumerate().flat_map(of_token).collect()
 }
 
+/// Returns how often a body uses each name, except before `=`.
+pub fn counts(body: &TokenStream) -> HashMap<String, usize> {
+    let mut counts = HashMap::new();
+    for word in uses(body, &|_| true) {
+        *counts.entry(word.to_string()).or_default() += 1;
+    }
+    counts
+}
+
 /// Substitutes options by their arguments.
 pub fn substitute(tokens: TokenStream, given: &Bindings) -> TokenStream {
+    let given: HashMap<&str, Option<&TokenStream>> = given.iter().map(|(n, v)| (n.as_str(), v.as_ref())).collect();
+    if given.is_empty() {
+        return tokens;
+    }
+    substituted(tokens, &given)
+}
+
+fn substituted(tokens: TokenStream, given: &HashMap<&str, Option<&TokenStream>>) -> TokenStream {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let is = |i: usize, c: char| matches!(tokens.get(i), Some(TokenTree::Punct(p)) if p.as_char() == c);
     // In `name: type = …`, `type` is not the name of an argument.
@@ -60,18 +86,18 @@ pub fn substitute(tokens: TokenStream, given: &Bindings) -> TokenStream {
     while i < tokens.len() {
         match &tokens[i] {
             TokenTree::Group(g) => {
-                let mut group = Group::new(g.delimiter(), substitute(g.stream(), given));
+                let mut group = Group::new(g.delimiter(), substituted(g.stream(), given));
                 group.set_span(g.span());
                 out.push(TokenTree::Group(group));
             }
-            TokenTree::Ident(name) if !is_key(i) => match given.iter().find(|(n, _)| name == n) {
-                Some((_, Some(value))) => out.extend(operand(value.clone(), name.span())),
+            TokenTree::Ident(name) if !is_key(i) => match given.get(name.to_string().as_str()) {
+                Some(Some(value)) => out.extend(operand((*value).clone(), name.span())),
                 // `or name` and `, key = name` are removed as a whole. Elsewhere the name remains, and the
                 // checker reports it as unknown.
-                Some((_, None)) if matches!(out.last(), Some(TokenTree::Ident(word)) if word == "or") => {
+                Some(None) if matches!(out.last(), Some(TokenTree::Ident(word)) if word == "or") => {
                     out.pop();
                 }
-                Some((_, None)) if matches!(&out[..], [.., TokenTree::Ident(_), TokenTree::Punct(p)] if p.as_char() == '=') =>
+                Some(None) if matches!(&out[..], [.., TokenTree::Ident(_), TokenTree::Punct(p)] if p.as_char() == '=') =>
                 {
                     out.truncate(out.len() - 2);
                     if matches!(out.last(), Some(TokenTree::Punct(p)) if p.as_char() == ',') {

@@ -58,7 +58,7 @@ struct File {
     /// File name that `proc-macro2` assigned to the text.
     id: String,
     name: String,
-    text: String,
+    lines: Vec<String>,
     origin: Origin,
     /// The name after `use`, or the string after `like:`, that introduced the text.
     brought_by: Option<Range>,
@@ -133,7 +133,7 @@ impl SourceMap {
         self.files.extend(first.map(|span| File {
             id: span.file(),
             name: name.to_owned(),
-            text: text.to_owned(),
+            lines: text.lines().map(str::to_owned).collect(),
             origin,
             brought_by,
         }));
@@ -174,7 +174,7 @@ impl SourceMap {
     pub fn place(&self, range: Range) -> Place {
         let file = self.file(range.start);
         let (line, column) = range.line_column();
-        let text = file.and_then(|f| f.text.lines().nth(line - 1)).unwrap_or_default();
+        let text = file.and_then(|f| f.lines.get(line - 1)).map_or("", String::as_str);
         let end = range.end.end();
         let last = if end.line == line {
             end.column

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 /// Modules, lowest layer first. A directory with a module's name belongs to the module.
-const LAYERS: [&str; 26] = [
-    "braces", "words", "spans", "source", "diag", "format", "ast", "parse", "library", "builtins", "sym", "ops",
-    "paths", "model", "options", "limits", "forward", "merge", "fragment", "inherit", "check", "lint", "flow",
+const LAYERS: [&str; 27] = [
+    "braces", "words", "names", "spans", "source", "diag", "format", "ast", "parse", "library", "builtins", "sym",
+    "ops", "paths", "model", "options", "limits", "forward", "merge", "fragment", "inherit", "check", "lint", "flow",
     "codegen", "report", "lib",
 ];
 

@@ -9,7 +9,7 @@ use super::{Bound, Checker, Place, facts};
 use crate::builtins::{self, Ty};
 use crate::diag::{did_you_mean, nearest};
 use crate::model::{
-    Arg, Kind, ListFn, Named, Operation, RopeKind, RowsBy, SCALAR_FNS, Scalar, ScalarKind, Value, ValueKind,
+    Arg, Kind, ListFn, Named, Operation, RopeKind, RowsBy, SCALAR_FNS, Scalar, ScalarKind, Tensor, Value, ValueKind,
 };
 use crate::ops::{self, Call, Given, OPS, OpOperand, OpSpec, Param, ParamKind, WINDOWS};
 use crate::parse::{bare, plain_name};
@@ -45,7 +45,7 @@ impl Checker<'_> {
             return self.number_function(&name, &args);
         }
         if !self.place.is_graph() {
-            let names = SCALAR_FNS.iter().map(|f| f.name.to_string()).collect();
+            let names = |_: &Self| SCALAR_FNS.iter().map(|f| f.name.to_string()).collect();
             return self.unknown(&name, "numeric function", names);
         }
         // A tensor that has an operation's name was reported earlier.
@@ -92,10 +92,6 @@ impl Checker<'_> {
         if let Some(f) = ListFn::named(&name.to_string()) {
             return self.unbound_list_call(f, name);
         }
-        let mut names: Vec<String> = ops::all().map(|o| o.name.to_string()).collect();
-        names.extend(SCALAR_FNS.iter().map(|f| f.name.to_string()));
-        names.extend(self.tensors.iter().map(|t| t.tensor.name.to_string()));
-        names.extend(self.functions.iter().map(|f| f.name.to_string()));
         if self.find_var(&name.to_string()).is_some() {
             return self.error(
                 name,
@@ -105,10 +101,26 @@ impl Checker<'_> {
             );
         }
         self.unknown_callee = true;
-        if let Some(near) = nearest(&name.to_string(), names.iter().map(String::as_str)) {
-            self.mention(Ident::new(near, name.span()).to_token_stream());
+        let near = self.errors.nearest(&name.to_string(), || self.callees());
+        if let Some(near) = near {
+            self.mention(Ident::new(&near, name.span()).to_token_stream());
         }
-        self.unknown(name, "operation or tensor", names)
+        self.unknown(name, "operation or tensor", Self::callees)
+    }
+
+    /// Returns all names that can be called.
+    fn callees(&self) -> Vec<String> {
+        let mut names: Vec<String> = ops::all().map(|o| o.name.to_string()).collect();
+        names.extend(SCALAR_FNS.iter().map(|f| f.name.to_string()));
+        names.extend(self.tensors.iter().map(|t| t.tensor.name.to_string()));
+        names.extend(self.functions.iter().map(|f| f.name.to_string()));
+        names
+    }
+
+    /// Returns the names of the tensors that match.
+    pub(super) fn tensors_named(&self, is: impl Fn(&Tensor) -> bool) -> Vec<String> {
+        let tensors = self.tensors.iter().map(|t| &t.tensor).filter(|t| is(t));
+        tensors.map(|t| t.name.to_string()).collect()
     }
 
     /// Checks the calls inside the arguments of an unknown callee.
@@ -140,7 +152,7 @@ impl Checker<'_> {
                         && let Some(f) = self.functions.iter().find(|f| f.name == name)
                     {
                         let body = f.body.clone();
-                        self.called.push(name);
+                        self.called.insert(name);
                         self.mention(body);
                     }
                 }
@@ -163,13 +175,7 @@ impl Checker<'_> {
             return self.error(arg, "`has` takes the name of an optional tensor");
         };
         let Some(index) = self.find_tensor(&name.to_string()) else {
-            let names = self
-                .tensors
-                .iter()
-                .filter(|t| t.tensor.may_be_absent())
-                .map(|t| t.tensor.name.to_string());
-            let names = names.collect();
-            return self.unknown(&name, "tensor", names);
+            return self.unknown(&name, "tensor", |c| c.tensors_named(Tensor::may_be_absent));
         };
         let tensor = &self.tensors[index].tensor;
         if !tensor.may_be_absent() {
@@ -289,10 +295,9 @@ impl Checker<'_> {
         }
         if op.rotates && op.name != "rope_grid" && self.rope == Some(RopeKind::None) {
             // Report each operation only once.
-            if self.unknown_names.iter().any(|n| n == op.name) {
+            if !self.unknown_names.insert(op.name.to_owned()) {
                 return None;
             }
-            self.unknown_names.push(op.name.to_owned());
             return self.error(
                 name,
                 format!(
@@ -560,13 +565,7 @@ impl Checker<'_> {
             if known || builtins::builtin(&name.to_string()).is_some() {
                 return self.error(&name, wanted);
             }
-            let names = self
-                .tensors
-                .iter()
-                .filter(|t| kinds.contains(&*t.tensor.kind))
-                .map(|t| t.tensor.name.to_string())
-                .collect();
-            return self.unknown(&name, "tensor", names);
+            return self.unknown(&name, "tensor", |c| c.tensors_named(|t| kinds.contains(&*t.kind)));
         };
         let present = self.use_tensor(index, &name, or_absent);
         if self.tensors[index].broken {
@@ -677,13 +676,7 @@ impl Checker<'_> {
             return self.error(&index.expr, "expected the name of an `embed` tensor");
         };
         let Some(i) = self.find_tensor(&name.to_string()) else {
-            let names = self
-                .tensors
-                .iter()
-                .filter(|t| *t.tensor.kind == Kind::Embed)
-                .map(|t| t.tensor.name.to_string())
-                .collect();
-            return self.unknown(&name, "tensor", names);
+            return self.unknown(&name, "tensor", |c| c.tensors_named(|t| *t.kind == Kind::Embed));
         };
         self.use_tensor(i, &name, false)?;
         let sym = &self.tensors[i];

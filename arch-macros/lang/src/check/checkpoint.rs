@@ -1,16 +1,20 @@
 //! Checks `checkpoint` sections: each tensor has a source or a reason, and each required key a setting.
 
+use std::collections::{HashMap, HashSet};
+use std::str::FromStr;
+
 use proc_macro2::{Ident, TokenStream};
 use quote::ToTokens;
-use std::str::FromStr;
 use syn::{BinOp, Expr, Lit, UnOp};
 
 use crate::ast::Decl;
 use crate::ast::checkpoint::{CheckpointDecl, CheckpointItem, OriginDecl, SettingName, SourceDecl};
 use crate::builtins::{self, Ty};
-use crate::diag::{Errors, did_you_mean, one_of};
+use crate::diag::{Errors, one_of};
+use crate::limits::MAX_SECTIONS;
 use crate::model::checkpoint::{Checkpoint, NamedSource, Setting, TensorSource, Term};
 use crate::model::{Arch, Hparam, Read, Tensor};
+use crate::names;
 use crate::parse;
 use crate::words::{FRACTION_STEPS, MTP, NUMBER_STEPS, PLAIN_STEPS};
 
@@ -65,24 +69,22 @@ pub fn checkpoints(decl: &Decl, arch: &Arch, errors: &mut Errors) -> Vec<Checkpo
     let Some(common) = common(errors) else {
         return Vec::new();
     };
-    let mut seen: Vec<String> = Vec::new();
+    if decl.checkpoints.len() + decl.inherited_checkpoints.len() > MAX_SECTIONS {
+        let message = format!("a declaration and its ancestors have at most {MAX_SECTIONS} sections `checkpoint`");
+        errors.at_span(decl.checkpoints[0].span, message);
+        return Vec::new();
+    }
+    let mut seen = HashSet::new();
     for class in decl.checkpoints.iter().flat_map(|section| &section.classes) {
-        if seen.contains(&class.value()) {
+        if !seen.insert(class.value()) {
             errors.at(class, format!("class {:?} has two sections", class.value()));
         }
-        seen.push(class.value());
     }
     let section = |section: &CheckpointDecl| {
         let bases = bases(section, decl, errors)?;
         let given = decl.given_mappings.iter().chain(&common);
         let inherited: Vec<&CheckpointItem> = bases.into_iter().flat_map(|b| &b.items).chain(given).collect();
-        let mut checker = Sections {
-            arch,
-            errors,
-            own: &section.items,
-            inherited,
-        };
-        Some(checker.section(section))
+        Some(Sections::new(arch, errors, &section.items, inherited).section(section))
     };
     decl.checkpoints.iter().filter_map(section).collect()
 }
@@ -93,7 +95,8 @@ pub fn inherited(decl: &Decl, arch: &Arch) -> Vec<Checkpoint> {
     let mut errors = Errors::new();
     let common = common(&mut errors);
     errors.discard();
-    let Some(common) = common else {
+    let n_sections = decl.checkpoints.len() + decl.inherited_checkpoints.len();
+    let Some(common) = common.filter(|_| n_sections <= MAX_SECTIONS) else {
         return Vec::new();
     };
     let mut found: Vec<Checkpoint> = Vec::new();
@@ -107,13 +110,8 @@ pub fn inherited(decl: &Decl, arch: &Arch) -> Vec<Checkpoint> {
         let mut errors = Errors::new();
         let checked = bases(section, decl, &mut errors).map(|bases| {
             let items = section.items.iter().chain(bases.into_iter().flat_map(|b| &b.items));
-            let mut checker = Sections {
-                arch,
-                errors: &mut errors,
-                own: &[],
-                inherited: items.chain(&decl.given_mappings).chain(&common).collect(),
-            };
-            checker.section(section)
+            let items = items.chain(&decl.given_mappings).chain(&common).collect();
+            Sections::new(arch, &mut errors, &[], items).section(section)
         });
         let fits = errors.discard();
         if let (Some(checked), true, false) = (checked, fits, classes.is_empty()) {
@@ -158,8 +156,8 @@ fn bases<'a>(section: &'a CheckpointDecl, decl: &'a Decl, errors: &mut Errors) -
             return None;
         }
         let Some(base) = base else {
-            let names: Vec<String> = all().flat_map(|s| &s.classes).map(syn::LitStr::value).collect();
-            let hint = did_you_mean(&name, names.iter().map(String::as_str));
+            let names = || all().flat_map(|s| &s.classes).map(syn::LitStr::value).collect();
+            let hint = errors.hint(&name, names);
             errors.at(like, format!("no checkpoint section for {name:?}{hint}"));
             return None;
         };
@@ -184,9 +182,54 @@ struct Sections<'a> {
     own: &'a [CheckpointItem],
     /// Items of the sections that this one is like, of fragments, and of all sections, nearest first.
     inherited: Vec<&'a CheckpointItem>,
+    /// Sources, and items `without`, of each tensor.
+    of_tensor: HashMap<&'a Ident, Vec<&'a CheckpointItem>>,
+    /// Prefix of the names of each group of layers that begin with a dot.
+    prefixes: HashMap<&'a str, String>,
+    /// Hyper-parameters with a key, by name.
+    keys: HashMap<&'a Ident, &'a Hparam>,
 }
 
 impl<'a> Sections<'a> {
+    fn new(
+        arch: &'a Arch,
+        errors: &'a mut Errors,
+        own: &'a [CheckpointItem],
+        inherited: Vec<&'a CheckpointItem>,
+    ) -> Sections<'a> {
+        let mut of_tensor: HashMap<&Ident, Vec<&CheckpointItem>> = HashMap::new();
+        let mut prefixes = HashMap::new();
+        for item in own.iter().chain(inherited.iter().copied()) {
+            match item {
+                CheckpointItem::Source(s) => of_tensor.entry(&s.target).or_default().push(item),
+                CheckpointItem::Without { names, .. } => {
+                    names
+                        .iter()
+                        .for_each(|name| of_tensor.entry(name).or_default().push(item));
+                }
+                CheckpointItem::Prefix { group, prefix } => {
+                    prefixes.entry(group.as_str()).or_insert_with(|| prefix.value());
+                }
+                _ => {}
+            }
+        }
+        let mut keys = HashMap::new();
+        for h in &arch.hparams {
+            if let Hparam::Key { name, .. } = h {
+                keys.entry(name).or_insert(h);
+            }
+        }
+        Sections {
+            arch,
+            errors,
+            own,
+            inherited,
+            of_tensor,
+            prefixes,
+            keys,
+        }
+    }
+
     fn items(&self) -> Vec<&'a CheckpointItem> {
         self.own.iter().chain(self.inherited.iter().copied()).collect()
     }
@@ -212,8 +255,8 @@ impl<'a> Sections<'a> {
 
     /// Reports own items that refer to nothing, and duplicates.
     fn targets(&mut self) {
-        let tensors: Vec<String> = self.arch.tensors.iter().map(|t| t.name.to_string()).collect();
-        let mut seen: Vec<String> = Vec::new();
+        let tensors = names::set(self.arch.tensors.iter().map(|t| &t.name));
+        let mut seen = HashSet::new();
         for item in self.own {
             let names: Vec<(&Ident, String)> = match item {
                 CheckpointItem::Source(s) => vec![(&s.target, source_name(s))],
@@ -222,22 +265,22 @@ impl<'a> Sections<'a> {
                     name: SettingName::Symbol(name),
                     ..
                 } => {
-                    if seen.contains(&format!("{name} =")) {
+                    if !seen.insert(format!("{name} =")) {
                         self.errors.at(name, format!("`{name}` has two settings"));
                     }
-                    seen.push(format!("{name} ="));
                     continue;
                 }
                 _ => continue,
             };
             for (name, full) in names {
-                if !tensors.iter().any(|t| name == t) {
-                    let hint = did_you_mean(&name.to_string(), tensors.iter().map(String::as_str));
+                if !tensors.contains(name) {
+                    let names = || tensors.iter().map(Ident::to_string).collect();
+                    let hint = self.errors.hint(&name.to_string(), names);
                     self.errors.at(name, format!("no tensor named `{name}`{hint}"));
                 } else if seen.contains(&full) {
                     self.errors.at(name, format!("`{full}` has two sources"));
                 }
-                seen.push(full);
+                seen.insert(full);
             }
         }
     }
@@ -245,6 +288,7 @@ impl<'a> Sections<'a> {
     /// Returns the value of each key: of the symbols that files have, and of the keys that sections add.
     fn settings(&mut self, section: &CheckpointDecl) -> Vec<Setting> {
         let mut settings: Vec<Setting> = Vec::new();
+        let mut set = HashSet::new();
         let n_own = self.own.len();
         for (i, item) in self.items().into_iter().enumerate() {
             let CheckpointItem::Setting { name, value } = item else {
@@ -260,7 +304,7 @@ impl<'a> Sections<'a> {
                 }
                 continue;
             };
-            if settings.iter().any(|s| s.key == key) {
+            if !set.insert(key.clone()) {
                 continue;
             }
             let value = value.iter().filter_map(|e| self.term(e)).collect();
@@ -279,7 +323,7 @@ impl<'a> Sections<'a> {
                 default: None,
                 at_least: None,
                 ..
-            } if !settings.iter().any(|s| s.key == *key) => Some(format!("`{name}`")),
+            } if !set.contains(key) => Some(format!("`{name}`")),
             _ => None,
         });
         let lacking: Vec<String> = lacking.collect();
@@ -296,26 +340,21 @@ impl<'a> Sections<'a> {
     /// Returns the name, key, type, and necessity of a symbol that the declaration reads from files.
     fn key_of(&self, name: &Ident) -> Option<(String, String, Option<Ty>, bool)> {
         let text = name.to_string();
-        for h in &self.arch.hparams {
-            match h {
-                Hparam::Key {
-                    name: n,
-                    key,
-                    read,
-                    default,
-                    at_least,
-                    ..
-                } if n == name => {
-                    let ty = match read {
-                        Read::One(ty) | Read::PerLayer(ty) => Some(*ty),
-                        Read::List => Some(Ty::Int),
-                        Read::Pattern | Read::DenseFirst => None,
-                    };
-                    let required = default.is_none() && at_least.is_none();
-                    return Some((text, key.clone(), ty, required));
-                }
-                _ => {}
-            }
+        if let Some(Hparam::Key {
+            key,
+            read,
+            default,
+            at_least,
+            ..
+        }) = self.keys.get(name)
+        {
+            let ty = match read {
+                Read::One(ty) | Read::PerLayer(ty) => Some(*ty),
+                Read::List => Some(Ty::Int),
+                Read::Pattern | Read::DenseFirst => None,
+            };
+            let required = default.is_none() && at_least.is_none();
+            return Some((text, key.clone(), ty, required));
         }
         if let Some((_, key)) = SETTABLE.iter().find(|(n, _)| *n == text) {
             return Some((text, (*key).to_owned(), Some(Ty::Float), false));
@@ -326,13 +365,10 @@ impl<'a> Sections<'a> {
     }
 
     fn unknown_symbol(&mut self, name: &Ident) {
-        let keys = self.arch.hparams.iter().filter_map(|h| match h {
-            Hparam::Key { name, .. } => Some(name.to_string()),
-            _ => None,
-        });
         let builtins = builtins::BUILTINS.iter().filter(|b| b.key.is_some());
-        let names: Vec<String> = keys.chain(builtins.map(|b| b.name.to_owned())).collect();
-        let hint = did_you_mean(&name.to_string(), names.iter().map(String::as_str));
+        let builtins = builtins.map(|b| b.name.to_owned());
+        let names = || self.keys.keys().map(|n| n.to_string()).chain(builtins).collect();
+        let hint = self.errors.hint(&name.to_string(), names);
         self.errors
             .at(name, format!("no hyper-parameter with a key is named `{name}`{hint}"));
     }
@@ -350,19 +386,19 @@ impl<'a> Sections<'a> {
     /// Returns the source of each tensor, and reports the tensors that have none.
     fn sources(&mut self, section: &CheckpointDecl) -> Vec<TensorSource> {
         let (mut sources, mut lacking) = (Vec::new(), Vec::new());
+        let mut lacks = HashSet::new();
         for tensor in &self.arch.tensors {
             let mut decided = false;
-            let mut parts: Vec<String> = Vec::new();
-            for item in self.items() {
+            let mut parts: HashSet<String> = HashSet::new();
+            for item in self.of_tensor.get(&tensor.name).cloned().unwrap_or_default() {
                 match item {
-                    CheckpointItem::Without { names, .. } if names.contains(&tensor.name) && parts.is_empty() => {
+                    CheckpointItem::Without { .. } if parts.is_empty() => {
                         decided = true;
                         break;
                     }
-                    CheckpointItem::Source(s) if s.target == tensor.name => {
+                    CheckpointItem::Source(s) => {
                         let part = s.suffix.as_ref().map_or_else(String::new, ToString::to_string);
-                        if !parts.contains(&part) {
-                            parts.push(part.clone());
+                        if parts.insert(part.clone()) {
                             sources.push(self.source(tensor, part, s));
                         }
                     }
@@ -370,9 +406,8 @@ impl<'a> Sections<'a> {
                 }
             }
             // Tensors of one name have a source together.
-            let name = format!("`{}`", tensor.name);
-            if !decided && !parts.iter().any(String::is_empty) && !lacking.contains(&name) {
-                lacking.push(name);
+            if !decided && !parts.contains("") && lacks.insert(&tensor.name) {
+                lacking.push(format!("`{}`", tensor.name));
             }
         }
         if let (Some(class), false) = (section.classes.first(), lacking.is_empty()) {
@@ -423,11 +458,7 @@ impl<'a> Sections<'a> {
 
     /// Returns the prefix of the names that begin with a dot.
     fn prefix(&self, group: &str) -> Option<String> {
-        let mut prefixes = self.items().into_iter().filter_map(|item| match item {
-            CheckpointItem::Prefix { group: g, prefix } if g == group => Some(prefix.value()),
-            _ => None,
-        });
-        prefixes.next()
+        self.prefixes.get(group).cloned()
     }
 
     /// Returns a source. `names` are those of its layers.

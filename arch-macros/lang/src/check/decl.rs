@@ -1,6 +1,6 @@
 //! Checks a declaration: name, rope, hyper-parameters, tensors, test sizes, and unused items.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use proc_macro2::{Ident, Span};
 use syn::{Expr, Lit};
@@ -10,7 +10,7 @@ use super::{Checker, HparamSym, ModelSym, Place, TensorSym, facts};
 use crate::ast::{Decl, GroupDecl, HparamItem, Instead, RankHead, TensorDecl, TensorItem, Test};
 use crate::builtins::{self, BUILTINS, Ty};
 use crate::diag::{did_you_mean, one_of};
-use crate::limits::MAX_GROUPS;
+use crate::limits::{MAX_FORMS, MAX_GROUPS};
 use crate::model::{Arch, Block, Group, Hparam, Kind, Named, Read, RopeKind, Scalar, Tensor, TestSize};
 use crate::ops;
 use crate::sym::{Dim, Shape};
@@ -39,7 +39,7 @@ impl Checker<'_> {
         let mut ignored = Vec::new();
         self.place = Place::Tensors;
         self.tensor_block(&decl.tensors, &[], &mut ignored);
-        self.gguf_names(&ignored);
+        self.ignored_twice(&ignored);
         if decl.tensors.is_empty() {
             self.errors
                 .at_span(Span::call_site(), "the declaration has no `tensors { … }`");
@@ -127,7 +127,8 @@ impl Checker<'_> {
         let mut all: Vec<Hparam> = implicit.chain(hparams).collect();
         for item in &mut all {
             if let Hparam::Key { name, kept, .. } | Hparam::Let { name, kept, .. } = item {
-                *kept = self.hparams.iter().any(|sym| sym.name == *name && sym.kept);
+                let named = self.hparam_names.all(&name.to_string());
+                *kept = named.first().is_some_and(|&i| self.hparams[i].kept);
             }
         }
         all
@@ -205,14 +206,13 @@ impl Checker<'_> {
 
     fn hparam_block(&mut self, items: &[HparamItem]) -> Vec<Hparam> {
         let mut out = Vec::new();
-        let mut keys: Vec<String> = Vec::new();
+        let mut keys = HashSet::new();
         for item in items {
             match item {
                 HparamItem::Key { key, .. } => {
-                    if keys.contains(&key.value()) {
+                    if !keys.insert(key.value()) {
                         self.errors.at(key, format!("key {:?} is read twice", key.value()));
                     }
-                    keys.push(key.value());
                     out.extend(self.hparam_key(item));
                 }
                 HparamItem::Let { name, value } => {
@@ -294,6 +294,7 @@ impl Checker<'_> {
         let is_epsilon = builtins::epsilon(&text).is_some_and(|e| sym.key.as_deref() == Some(e.key));
         // The clash is reported here. The first declaration shadows the second, so no further errors follow.
         let free = (is_epsilon && self.find_hparam(&text).is_none()) || self.can_name(&sym.name);
+        self.hparam_names.add(&text, self.hparams.len());
         self.hparams.push(HparamSym { used: !free, ..sym });
     }
 
@@ -453,6 +454,7 @@ impl Checker<'_> {
         };
         let known = known(conditions);
         self.gguf_twice(decl, &tensor, &known);
+        self.add_names(&tensor);
         self.tensors.push(TensorSym {
             tensor,
             facts: known,
@@ -494,13 +496,7 @@ impl Checker<'_> {
 
     fn tie(&mut self, decl: &TensorDecl, to: &Ident, kind: Option<Kind>, sizes: Option<&[Scalar]>) -> Option<usize> {
         let Some(index) = self.find_tensor(&to.to_string()) else {
-            let names = self
-                .tensors
-                .iter()
-                .filter(|t| *t.tensor.kind == Kind::Embed)
-                .map(|t| t.tensor.name.to_string())
-                .collect();
-            return self.unknown(to, "earlier tensor", names);
+            return self.unknown(to, "earlier tensor", |c| c.tensors_named(|t| *t.kind == Kind::Embed));
         };
         if decl.optional {
             return self.error(
@@ -538,10 +534,16 @@ impl Checker<'_> {
     /// Reports a GGUF name that is declared twice, unless the conditions exclude each other or both declare
     /// the same tensor.
     fn gguf_twice(&mut self, decl: &TensorDecl, new: &Tensor, known: &[facts::Fact]) {
-        let clash = self
-            .tensors
+        let named = self.gguf_names.all(&new.gguf);
+        if named.len() >= MAX_FORMS {
+            let message = format!("GGUF name {:?} is declared more than {MAX_FORMS} times", new.gguf);
+            self.errors.at(&decl.gguf, message);
+            return;
+        }
+        let clash = named
             .iter()
-            .filter(|t| t.tensor.gguf == new.gguf && t.tensor.group == new.group)
+            .map(|&i| &self.tensors[i])
+            .filter(|t| t.tensor.group == new.group)
             .find(|t| !facts::exclude(&t.facts, known) && !new.is_other_form_of(&t.tensor));
         if let Some(other) = clash {
             let message = format!(
@@ -552,13 +554,23 @@ impl Checker<'_> {
         }
     }
 
-    fn gguf_names(&mut self, ignored: &[Ignored]) {
+    /// Adds a tensor to the indices of names, before it is added to the list.
+    fn add_names(&mut self, tensor: &Tensor) {
+        let (index, name) = (self.tensors.len(), tensor.name.to_string());
+        let named = self.tensor_names.all(&name);
+        if !named.iter().any(|&i| self.tensors[i].tensor.group == tensor.group) {
+            self.tensor_names.add(&name, index);
+        }
+        if self.gguf_names.all(&tensor.gguf).len() < MAX_FORMS {
+            self.gguf_names.add(&tensor.gguf, index);
+        }
+    }
+
+    /// Reports GGUF names that are both ignored and declared.
+    fn ignored_twice(&mut self, ignored: &[Ignored]) {
         for Ignored { name, group, facts } in ignored {
-            let same = |t: &&TensorSym| t.tensor.gguf == name.value() && t.tensor.group == *group;
-            let declared = self
-                .tensors
-                .iter()
-                .find(|t| same(t) && !facts::exclude(&t.facts, facts));
+            let mut named = self.gguf_names.all(&name.value()).iter().map(|&i| &self.tensors[i]);
+            let declared = named.find(|t| t.tensor.group == *group && !facts::exclude(&t.facts, facts));
             if let Some(t) = declared {
                 let message = format!("{:?} is ignored but also declared as `{}`", name.value(), t.tensor.name);
                 self.errors.at(name, message);
@@ -574,9 +586,10 @@ impl Checker<'_> {
             return Vec::new();
         };
         let mut sizes: Vec<(String, TestSize)> = Vec::new();
+        let mut seen = HashSet::new();
         for (name, lit) in &test.sizes {
             let text = name.to_string();
-            if sizes.iter().any(|(n, _)| *n == text) {
+            if !seen.insert(text.clone()) {
                 self.errors.at(name, format!("`{text}` is given twice"));
             }
             if let Some(message) = derived(decl, &text) {
@@ -595,12 +608,10 @@ impl Checker<'_> {
         let text = name.to_string();
         let builtin = builtins::builtin(&text).map(|b| b.ty);
         let Some(ty) = builtin.or_else(|| self.find_hparam(&text).and_then(|i| self.hparams[i].ty)) else {
-            let names = BUILTINS
-                .iter()
-                .map(|b| b.name.to_string())
-                .chain(self.hparams.iter().map(|h| h.name.to_string()));
-            let names = names.collect();
-            return self.unknown(name, "hyper-parameter", names);
+            return self.unknown(name, "hyper-parameter", |c| {
+                let builtins = BUILTINS.iter().map(|b| b.name.to_string());
+                builtins.chain(c.hparams.iter().map(|h| h.name.to_string())).collect()
+            });
         };
         match (ty, lit) {
             (Ty::Int, Lit::Int(i)) => i.base10_parse().ok().map(TestSize::Int),
@@ -619,7 +630,8 @@ impl Checker<'_> {
 
     /// Reports required sizes that the `test` block neither sets nor implies.
     fn missing_sizes(&mut self, decl: &Decl, test: &Test) {
-        let given = |name: &str| test.sizes.iter().any(|(n, _)| n == name);
+        let given: HashSet<String> = test.sizes.iter().map(|(name, _)| name.to_string()).collect();
+        let given = |name: &str| given.contains(name);
         let mut missing: BTreeSet<(usize, String)> = BTreeSet::new();
         let is_needed = |name: &str| decl.media.is_none() || !super::media::OF_TEXT.contains(&name);
         for b in BUILTINS
@@ -667,13 +679,14 @@ impl Checker<'_> {
             }
         }
         for f in self.functions.iter().filter(|f| !f.inherited) {
-            if !self.called.iter().any(|name| f.name == name) {
+            if !self.called.contains(&f.name.to_string()) {
                 self.errors
                     .at(&f.name, format!("function `{}` is never called", f.name));
             }
         }
+        let given: HashSet<&String> = given_hparams.iter().collect();
         for h in &self.hparams {
-            if !h.used && !given_hparams.iter().any(|n| h.name == n) {
+            if !h.used && !given.contains(&h.name.to_string()) {
                 self.errors
                     .at(&h.name, format!("hyper-parameter `{}` is never used", h.name));
             }

@@ -61,8 +61,11 @@ impl Checker<'_> {
     /// Checks an expression. Names inside an invalid expression count as used, so that no further errors
     /// follow.
     pub fn expr(&mut self, expr: &Expr) -> Option<Lowered> {
+        let inside = std::mem::replace(&mut self.in_expr, true);
         let lowered = self.nested(expr, |c| c.expr_inner(expr));
-        if lowered.is_none() {
+        self.in_expr = inside;
+        // The enclosing expression is invalid, too, and mentions all names.
+        if lowered.is_none() && !inside {
             self.mention(expr.to_token_stream());
         }
         lowered
@@ -183,8 +186,7 @@ impl Checker<'_> {
         } else {
             "hyper-parameter"
         };
-        let names = self.value_names();
-        self.unknown(name, what, names)
+        self.unknown(name, what, Self::value_names)
     }
 
     fn builtin(&mut self, b: &'static Builtin, name: &Ident) -> Option<Scalar> {

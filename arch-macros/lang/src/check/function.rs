@@ -1,11 +1,14 @@
 //! Calls of functions of the declaration or a fragment. The body is checked at every call, with the shapes of
 //! the arguments.
 
+use std::collections::HashSet;
+
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::{Expr, ExprIf};
 
 use super::expr::{Lowered, plural};
+use super::scopes::Scopes;
 use super::{Bound, Checker, VarSym};
 use crate::ast::{self, Function, Opt, Parameter};
 use crate::diag::Errors;
@@ -90,7 +93,7 @@ impl Checker<'_> {
 
     fn inline(&mut self, f: Function, name: &Ident, args: &[&Expr]) -> Option<Value> {
         let text = name.to_string();
-        self.called.push(text.clone());
+        self.called.insert(text.clone());
         if self.inside.contains(&text) {
             return self.error(name, format!("recursive call of `{text}`"));
         }
@@ -118,15 +121,20 @@ impl Checker<'_> {
         let operands: Vec<Lowered> = operands.into_iter().collect::<Option<_>>()?;
         let body = statements(body, f.name.span(), self.errors);
         let visible = self.visible_to(&options);
+        let mut bound = HashSet::new();
+        if !visible.is_empty() {
+            bindings(f.body.clone(), &mut bound);
+        }
         for (hidden, _) in &visible {
-            if binds(f.body.clone(), hidden) {
+            if bound.contains(hidden) {
                 let message =
                     format!("`{text}` defines a value `{hidden}`, which would shadow yours; rename your value");
                 return self.error(name, message);
             }
         }
+        let hidden: HashSet<&str> = visible.iter().map(|(name, _)| name.as_str()).collect();
         for (Parameter { name: p, .. }, given) in f.params.iter().zip(&by_position) {
-            if visible.iter().any(|(n, _)| p == n) && plain_name(given).as_ref() != Some(p) {
+            if hidden.contains(p.to_string().as_str()) && plain_name(given).as_ref() != Some(p) {
                 let message =
                     format!("`{text}` has a parameter `{p}`, which would shadow your value; rename your value");
                 return self.error(name, message);
@@ -170,7 +178,8 @@ impl Checker<'_> {
 
     /// Checks the body of a function with its parameters bound to `operands`.
     fn body(&mut self, call: &Call<'_>, operands: Vec<Lowered>) -> Option<(Params, Vec<Stmt>, Value)> {
-        let outer = std::mem::replace(&mut self.scopes, vec![call.visible.to_vec(), Vec::new()]);
+        let outer = std::mem::replace(&mut self.scopes, Scopes::of(call.visible));
+        self.scopes.enter();
         let params: Params = call
             .f
             .params
@@ -233,10 +242,10 @@ impl Checker<'_> {
     /// once before the body; otherwise `attention` would store its keys and values twice.
     fn put_in(&self, body: TokenStream, mut given: options::Bindings) -> TokenStream {
         let mut first = TokenStream::new();
+        let counts = options::counts(&body);
         for (name, value) in &mut given {
-            let Some(tokens) =
-                value.take_if(|v| options::uses(&body, &|word| word == name).len() > 1 && self.computes(v.clone()))
-            else {
+            let is_repeated = counts.get(name).is_some_and(|&n| n > 1);
+            let Some(tokens) = value.take_if(|v| is_repeated && self.computes(v.clone())) else {
                 continue;
             };
             let at = Range::of(&tokens).start;
@@ -277,12 +286,17 @@ impl Checker<'_> {
 
     /// Returns the named parameters of an operation or function. `inside` lists the functions being visited.
     fn taken_by(&self, callee: &str, inside: &mut Vec<String>) -> Vec<String> {
+        if let Some(names) = self.taken.borrow().get(callee) {
+            return names.clone();
+        }
         if let Some(f) = self.functions.iter().find(|f| f.name == callee) {
             let mut names: Vec<String> = f.options.iter().map(|o| o.name.to_string()).collect();
             if f.forwards && !inside.iter().any(|n| n == callee) {
                 inside.push(callee.to_owned());
                 names.extend(self.passed_on(f, inside));
                 inside.pop();
+                // Calls of calls would visit a function many times.
+                self.taken.borrow_mut().insert(callee.to_owned(), names.clone());
             }
             return names;
         }
@@ -315,9 +329,7 @@ impl Checker<'_> {
             assigned: false,
             condition: None,
         });
-        if let Some(scope) = self.scopes.last_mut() {
-            scope.push((name.to_string(), var));
-        }
+        self.scopes.bind(&name.to_string(), var);
         (var, operand)
     }
 
@@ -343,6 +355,8 @@ impl Checker<'_> {
     fn visible_to(&self, options: &[(Ident, TokenStream)]) -> Vec<(String, VarId)> {
         let mut names = Vec::new();
         options.iter().for_each(|(_, value)| words(value.clone(), &mut names));
+        let mut seen = HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
         let found = names.into_iter().filter_map(|n| self.find_var(&n).map(|id| (n, id)));
         found.collect()
     }
@@ -378,18 +392,21 @@ fn assigned_in_if(branch: &ExprIf, names: &mut Vec<Ident>, errors: &mut Errors) 
     }
 }
 
-/// Returns true if a statement is `let name = …`.
-fn binds(tokens: TokenStream, name: &str) -> bool {
+/// Collects the names of all statements `let name = …`.
+fn bindings(tokens: TokenStream, names: &mut HashSet<String>) {
     let mut after_let = false;
-    tokens.into_iter().any(|token| match token {
-        TokenTree::Group(g) => binds(g.stream(), name),
-        TokenTree::Ident(word) => {
-            let bound = after_let && word == name;
-            after_let = word == "let";
-            bound
+    for token in tokens {
+        match token {
+            TokenTree::Group(g) => bindings(g.stream(), names),
+            TokenTree::Ident(word) => {
+                if after_let {
+                    names.insert(word.to_string());
+                }
+                after_let = word == "let";
+            }
+            _ => {}
         }
-        _ => false,
-    })
+    }
 }
 
 /// Collects all identifiers among the tokens.

@@ -9,7 +9,6 @@ use super::facts::{self, Fact};
 use super::{Bound, Checker, Condition, Place, VarSym};
 use crate::ast;
 use crate::builtins::Ty;
-use crate::diag::nearest;
 use crate::model::{Block, Head, Named, Scalar, ScalarKind, Stmt, Value, ValueKind, VarId};
 use crate::parse::{bare, block_of};
 use crate::sym::{Dim, Shape};
@@ -22,7 +21,7 @@ impl Checker<'_> {
             self.errors
                 .at_span(graph.span, "the graph has no layer loop; add `for layer { … }`");
         }
-        self.scopes.push(Vec::new());
+        self.scopes.enter();
         let stmts = self.stmts(&graph.body.stmts);
         let result = match &graph.body.result {
             None => {
@@ -76,7 +75,8 @@ impl Checker<'_> {
             assigned: false,
             condition: None,
         });
-        self.scopes.push(vec![("pooled".to_owned(), pooled)]);
+        self.scopes.enter();
+        self.scopes.bind("pooled", pooled);
         let block = self.with_facts(vec![facts::anything()], |c| c.with_result(head, name, expected));
         self.leave_scope();
         Some(Head { pooled, block: block? })
@@ -87,7 +87,7 @@ impl Checker<'_> {
     pub(super) fn mtp(&mut self, graph: &ast::Graph) -> Option<Block> {
         self.refuse_loops(graph, "mtp")?;
         (self.place, self.group, self.in_mtp) = (Place::Loop, Some(0), true);
-        self.scopes.push(Vec::new());
+        self.scopes.enter();
         let block = self.with_facts(vec![facts::mtp(true)], |c| {
             c.with_result(graph, "mtp", |shape| {
                 shape.same(&Shape::logits()).then_some(()).ok_or("[n_vocab, T]")
@@ -190,9 +190,8 @@ impl Checker<'_> {
             None => Bound::Broken,
         };
         let var = self.new_var(name, bound);
-        let scope = self.scopes.last_mut()?;
         // A second `let` with the same name shadows the first.
-        scope.push((name.to_string(), var));
+        self.scopes.bind(&name.to_string(), var);
         match value? {
             Lowered::Tensor(value) => Some(Stmt::Tensor {
                 var: Named::new(var, name.span()),
@@ -214,7 +213,7 @@ impl Checker<'_> {
             _ => Bound::Broken,
         };
         let var = self.new_var(name, bound);
-        self.scopes.last_mut()?.push((name.to_string(), var));
+        self.scopes.bind(&name.to_string(), var);
         let (value, condition) = checked?;
         self.vars[var.0].condition = condition;
         Some(Stmt::Tensor {
@@ -270,16 +269,18 @@ impl Checker<'_> {
             if self.find_tensor(&name.to_string()).is_some() {
                 return self.error(name, format!("cannot assign to `{name}`: it is a tensor of the file"));
             }
-            let names: Vec<String> = self.scopes.iter().flatten().map(|(n, _)| n.clone()).collect();
             let text = name.to_string();
-            if nearest(&text, names.iter().map(String::as_str)).is_none() && !self.unknown_names.contains(&text) {
-                self.unknown_names.push(text);
+            if self.unknown_names.contains(&text) {
+                return None;
+            }
+            if self.errors.nearest(&text, || self.scopes.names()).is_none() {
+                self.unknown_names.insert(text);
                 return self.error(
                     name,
                     format!("no value named `{name}` is in scope; declare it with `let {name} = …;`"),
                 );
             }
-            return self.unknown(name, "value", names);
+            return self.unknown(name, "value", |c| c.scopes.names());
         };
         self.exists(var, name)?;
         // A plain assignment does not use the old value; `+=` does.
@@ -363,7 +364,7 @@ impl Checker<'_> {
     fn stmt_branch(&mut self, block: &syn::Block, known: Vec<Fact>) -> Option<Block> {
         let block = block_of(block, self.errors);
         self.with_facts(known, |c| {
-            c.scopes.push(Vec::new());
+            c.scopes.enter();
             let stmts = c.stmts(&block.stmts);
             if let Some(result) = &block.result {
                 c.expr(result);
@@ -382,7 +383,8 @@ impl Checker<'_> {
 
     /// Checks a block that ends in a value.
     pub(super) fn value_block(&mut self, block: &ast::BlockSyntax) -> Option<(Vec<Stmt>, Lowered)> {
-        self.scopes.push(Vec::new());
+        self.scopes.enter();
+        let inside = std::mem::replace(&mut self.in_expr, false);
         let stmts = self.stmts(&block.stmts);
         let result = match &block.result {
             Some(expr) => self.expr(expr),
@@ -394,6 +396,7 @@ impl Checker<'_> {
                 None
             }
         };
+        self.in_expr = inside;
         self.leave_scope();
         Some((stmts?, result?))
     }
@@ -417,7 +420,7 @@ impl Checker<'_> {
             (Some(group), range) => self.layers(group, range, each),
             (None, Some(range)) => self.repeat(range, each),
             (None, None) => {
-                let names = self.groups.iter().map(|g| g.name.to_string()).collect();
+                let names = |c: &Self| c.groups.iter().map(|g| g.name.to_string()).collect();
                 match &each.name {
                     // The invalid range was reported earlier.
                     _ if each.range.is_some() => None,
@@ -514,8 +517,10 @@ impl Checker<'_> {
     fn loop_body(&mut self, body: &ast::BlockSyntax, var: Option<VarId>) -> (Option<Vec<Stmt>>, Vec<VarId>) {
         let outer = self.vars.len();
         let before = std::mem::take(&mut self.assigned_in_loop);
-        let named = var.map(|v| (self.vars[v.0].name.to_string(), v));
-        self.scopes.push(named.into_iter().collect());
+        self.scopes.enter();
+        if let Some(var) = var {
+            self.scopes.bind(&self.vars[var.0].name.to_string(), var);
+        }
         let stmts = self.stmts(&body.stmts);
         if let Some(result) = &body.result {
             self.expr(result);
@@ -552,7 +557,7 @@ impl Checker<'_> {
     }
 
     pub(super) fn leave_scope(&mut self) {
-        for (_, id) in self.scopes.pop().unwrap_or_default() {
+        for (_, id) in self.scopes.leave() {
             let var = &self.vars[id.0];
             if !var.used && !matches!(var.bound, Bound::Broken) {
                 let message = format!("`{}` is never used", var.name);

@@ -86,9 +86,10 @@ impl Checker<'_> {
         };
         let text = name.to_string();
         let Some(index) = self.find_hparam(&text) else {
-            let lists = self.hparams.iter().filter(|h| h.ty == Some(Ty::List));
-            let names = lists.map(|h| h.name.to_string()).collect();
-            return self.unknown(&name, "list", names);
+            return self.unknown(&name, "list", |c| {
+                let lists = c.hparams.iter().filter(|h| h.ty == Some(Ty::List));
+                lists.map(|h| h.name.to_string()).collect()
+            });
         };
         self.use_hparam(index);
         match self.hparams[index].ty? {

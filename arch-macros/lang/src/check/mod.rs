@@ -15,18 +15,24 @@ mod models;
 mod needs;
 mod parameters;
 mod rust;
+mod scopes;
 mod tiles;
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 
 use proc_macro2::{Ident, Span};
 use quote::ToTokens;
 
 use crate::ast::{Decl, Function};
 use crate::builtins::{self, Epsilon, Ty};
-use crate::diag::{Errors, did_you_mean};
+use crate::diag::Errors;
 use crate::model::{Arch, Group, Scalar, Tensor, Var, VarId};
+use crate::names::Names;
 use crate::sym::{Dim, Multiple, Shape};
 
 use facts::Fact;
+use scopes::{Known, Scopes};
 
 /// Checks a declaration. Returns `None` if it has errors.
 pub fn check(decl: &Decl, errors: &mut Errors) -> Option<Arch> {
@@ -140,35 +146,43 @@ struct Checker<'e> {
     rope: Option<crate::model::RopeKind>,
     models: Vec<ModelSym>,
     hparams: Vec<HparamSym>,
+    hparam_names: Names,
     groups: Vec<Group>,
     /// Group of layers of the current context.
     group: Option<usize>,
     tensors: Vec<TensorSym>,
+    /// Tensors by name, the first of each group of layers.
+    tensor_names: Names,
+    /// Tensors by GGUF name.
+    gguf_names: Names,
     vars: Vec<VarSym>,
-    /// Names in scope; the innermost scope is last.
-    scopes: Vec<Vec<(String, VarId)>>,
+    scopes: Scopes,
     /// True if the encoder's result is available.
     encoded: bool,
     /// True while the `mtp` graph is checked.
     in_mtp: bool,
     /// Facts that hold in the current context.
-    facts: Vec<Fact>,
+    facts: Known,
     /// Sizes that a `check` makes multiples of others.
     multiples: Vec<Multiple>,
     place: Place,
     /// Reported pairs of a tensor's conditions and the facts at its use.
-    wrong_ifs: Vec<(Vec<Fact>, Vec<Fact>)>,
+    wrong_ifs: HashSet<(Vec<Fact>, Vec<Fact>)>,
     /// Names already reported as unknown, and operations already reported as unavailable.
-    unknown_names: Vec<String>,
+    unknown_names: HashSet<String>,
     /// Variables that the innermost loop assigns to, in order.
     assigned_in_loop: Vec<VarId>,
     functions: Vec<Function>,
+    /// Named parameters of the functions that forward theirs.
+    taken: RefCell<HashMap<String, Vec<String>>>,
     /// Names of all called functions.
-    called: Vec<String>,
+    called: HashSet<String>,
     /// Functions being checked, outermost first.
     inside: Vec<String>,
     /// Number of nested expressions, conditions, and loops being checked.
     depth: usize,
+    /// An enclosing expression of the same scope is being checked.
+    in_expr: bool,
     /// Number of tokens of all inlined functions.
     n_inlined: usize,
     /// The preprocessing of audio.
@@ -187,6 +201,7 @@ impl<'e> Checker<'e> {
             rope: None,
             models: Vec::new(),
             hparams: Vec::new(),
+            hparam_names: Names::default(),
             groups: vec![Group {
                 name: Ident::new("layer", Span::call_site()),
                 prefix: "blk".to_string(),
@@ -194,20 +209,24 @@ impl<'e> Checker<'e> {
             }],
             group: None,
             tensors: Vec::new(),
+            tensor_names: Names::default(),
+            gguf_names: Names::default(),
             vars: Vec::new(),
-            scopes: Vec::new(),
+            scopes: Scopes::default(),
             encoded: false,
             in_mtp: false,
-            facts: Vec::new(),
+            facts: Known::default(),
             multiples: Vec::new(),
             place: Place::Hparams,
-            wrong_ifs: Vec::new(),
-            unknown_names: Vec::new(),
+            wrong_ifs: HashSet::new(),
+            unknown_names: HashSet::new(),
             assigned_in_loop: Vec::new(),
             functions: Vec::new(),
-            called: Vec::new(),
+            taken: RefCell::default(),
+            called: HashSet::new(),
             inside: Vec::new(),
             depth: 0,
+            in_expr: false,
             n_inlined: 0,
             audio: audio::AudioScope::default(),
             media: media::MediaScope::default(),
@@ -222,15 +241,15 @@ impl<'e> Checker<'e> {
     }
 
     fn find_hparam(&self, name: &str) -> Option<usize> {
-        self.hparams.iter().position(|h| h.name == name)
+        self.hparam_names.first(name)
     }
 
     /// Finds the tensor named `name`. If several groups of layers share the name, returns the tensor usable
     /// in the current context.
     fn find_tensor(&self, name: &str) -> Option<usize> {
-        let named = || (0..self.tensors.len()).filter(|&i| self.tensors[i].tensor.name == name);
-        let usable = |&i: &usize| self.tensors[i].tensor.group.is_none_or(|g| self.group == Some(g));
-        named().find(usable).or_else(|| named().next())
+        let named = self.tensor_names.all(name);
+        let usable = |i: &usize| self.tensors[*i].tensor.group.is_none_or(|g| self.group == Some(g));
+        named.iter().copied().find(usable).or_else(|| named.first().copied())
     }
 
     fn find_group(&self, name: &Ident) -> Option<usize> {
@@ -238,18 +257,14 @@ impl<'e> Checker<'e> {
     }
 
     fn find_var(&self, name: &str) -> Option<VarId> {
-        self.scopes
-            .iter()
-            .rev()
-            .flat_map(|s| s.iter().rev())
-            .find(|(n, _)| n == name)
-            .map(|&(_, id)| id)
+        self.scopes.find(name)
     }
 
     /// Returns the hyper-parameter that reads the key of an epsilon. Without one, declares it.
     fn epsilon(&mut self, epsilon: &Epsilon) -> usize {
         let reads = |h: &HparamSym| h.key.as_deref() == Some(epsilon.key);
         self.hparams.iter().position(reads).unwrap_or_else(|| {
+            self.hparam_names.add(epsilon.name, self.hparams.len());
             self.hparams.push(HparamSym {
                 key: Some(epsilon.key.to_owned()),
                 implicit: true,
@@ -285,11 +300,10 @@ impl<'e> Checker<'e> {
                 sym.tensor.condition_words()
             );
             // One wrong condition affects many tensors; report only the first.
-            let situation = (sym.facts.clone(), self.facts.clone());
-            if self.wrong_ifs.contains(&situation) {
+            let situation = (sym.facts.clone(), self.facts.all().to_vec());
+            if !self.wrong_ifs.insert(situation) {
                 return None;
             }
-            self.wrong_ifs.push(situation);
             return self.error(at, message);
         }
         if sym.tensor.optional {
@@ -356,12 +370,16 @@ impl<'e> Checker<'e> {
     }
 
     /// Reports an unknown name and suggests the nearest known name.
-    fn unknown<T>(&mut self, name: &Ident, what: &str, candidates: Vec<String>) -> Option<T> {
+    fn unknown<T>(&mut self, name: &Ident, what: &str, candidates: impl FnOnce(&Self) -> Vec<String>) -> Option<T> {
         let text = name.to_string();
-        let hint = did_you_mean(&text, candidates.iter().map(String::as_str));
-        if let Some(near) = crate::diag::nearest(&text, candidates.iter().map(String::as_str)) {
+        if self.unknown_names.contains(&text) {
+            return None;
+        }
+        let mut hint = String::new();
+        if let Some(near) = self.errors.nearest(&text, || candidates(self)) {
+            hint = format!("; did you mean `{near}`?");
             // Mark the suggested item as used, so that it is not also reported as unused.
-            let (tensor, hparam, var) = (self.find_tensor(near), self.find_hparam(near), self.find_var(near));
+            let (tensor, hparam, var) = (self.find_tensor(&near), self.find_hparam(&near), self.find_var(&near));
             if let Some(i) = var {
                 self.vars[i.0].used = true;
             } else if let Some(i) = tensor {
@@ -370,11 +388,8 @@ impl<'e> Checker<'e> {
                 self.use_hparam(i);
             }
         }
-        if self.unknown_names.contains(&text) {
-            return None;
-        }
         let message = format!("no {what} named `{text}`{hint}");
-        self.unknown_names.push(text);
+        self.unknown_names.insert(text);
         self.error(name, message)
     }
 
@@ -384,7 +399,7 @@ impl<'e> Checker<'e> {
         names.extend(builtins::EPSILONS.iter().map(|e| e.name.to_string()));
         names.extend(self.hparams.iter().map(|h| h.name.to_string()));
         if self.place.is_graph() {
-            names.extend(self.scopes.iter().flatten().map(|(n, _)| n.clone()));
+            names.extend(self.scopes.names());
             names.extend(self.tensors.iter().map(|t| t.tensor.name.to_string()));
         }
         names

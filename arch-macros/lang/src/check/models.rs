@@ -1,5 +1,7 @@
 //! Checks `models { … }` and `model_is("…")`: published models that their sizes identify.
 
+use std::collections::HashSet;
+
 use proc_macro2::Ident;
 use syn::{Expr, Lit, LitStr};
 
@@ -7,7 +9,6 @@ use super::expr::derived;
 use super::{Checker, ModelSym, Place};
 use crate::ast::ModelDecl;
 use crate::builtins::Ty;
-use crate::diag::did_you_mean;
 use crate::model::{Scalar, ScalarKind};
 use crate::parse::{bare, plain_name};
 use crate::sym::Dim;
@@ -15,9 +16,10 @@ use crate::sym::Dim;
 impl Checker<'_> {
     /// Declares the models. Runs before any other section, so that their conditions use built-in symbols only.
     pub(super) fn model_block(&mut self, models: &[ModelDecl]) {
+        let mut names = HashSet::new();
         for m in models {
             let name = m.name.value();
-            if self.models.iter().any(|other| other.name.value() == name) {
+            if !names.insert(name.clone()) {
                 self.errors.at(&m.name, format!("model {name:?} is declared twice"));
                 continue;
             }
@@ -113,8 +115,9 @@ impl Checker<'_> {
             );
         };
         let text = name.value();
-        let names: Vec<String> = self.models.iter().map(|m| m.name.value()).collect();
-        let hint = did_you_mean(&text, names.iter().map(String::as_str));
+        let hint = self
+            .errors
+            .hint(&text, || self.models.iter().map(|m| m.name.value()).collect());
         self.error(name, format!("no model named {text:?} in `models`{hint}"))
     }
 

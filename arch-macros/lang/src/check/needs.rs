@@ -78,7 +78,7 @@ impl Checker<'_> {
 
     /// Reports a missing requirement and suppresses errors about its uses.
     fn missing(&mut self, need: &Need, what: String) {
-        self.unknown_names.push(need.name.to_string());
+        self.unknown_names.insert(need.name.to_string());
         self.errors.at(&need.by, format!("`{}` needs {what}", need.by));
     }
 }

@@ -4,6 +4,7 @@ use syn::Expr;
 
 use super::Checker;
 use super::expr::Lowered;
+use super::scopes::Scopes;
 use crate::ast::{Function, Parameter};
 use crate::builtins::Ty;
 use crate::model::VarId;
@@ -80,7 +81,7 @@ impl Checker<'_> {
                 return None;
             }
         };
-        let outer = std::mem::replace(&mut self.scopes, vec![visible.to_vec()]);
+        let outer = std::mem::replace(&mut self.scopes, Scopes::of(visible));
         // A size that only a shape uses is not a value of the graph.
         let kept: Vec<bool> = self.hparams.iter().map(|h| h.kept).collect();
         let sizes: Option<Vec<Option<Dim>>> = sizes.iter().map(|e| self.size(e)).collect();

@@ -74,8 +74,17 @@ fn in_quotes(line: &str) -> impl Iterator<Item = &str> {
 /// `attn_k`) count as different names.
 pub(super) fn is_slip(name: &str, known: &str) -> bool {
     let is_break = |c: char| c == '_' || c == '.';
-    if name.replace(is_break, "") == known.replace(is_break, "") {
+    let unbroken = |name: &str| {
+        name.chars()
+            .filter(|c| !is_break(*c))
+            .eq(known.chars().filter(|c| !is_break(*c)))
+    };
+    if unbroken(name) {
         return name != known;
+    }
+    let n_differing = name.split(is_break).zip(known.split(is_break)).filter(|(a, b)| a != b);
+    if name.len().abs_diff(known.len()) > 4 || n_differing.take(2).count() != 1 {
+        return false;
     }
     let (a, b): (Vec<&str>, Vec<&str>) = (name.split(is_break).collect(), known.split(is_break).collect());
     let mut differing = a.iter().zip(&b).filter(|(a, b)| a != b);
@@ -84,7 +93,7 @@ pub(super) fn is_slip(name: &str, known: &str) -> bool {
     };
     let letters = |part: &str| part.replace(|c: char| c.is_ascii_digit(), "");
     let is_word = a_part.len().min(b_part.len()) > 2;
-    a.len() == b.len() && is_word && letters(a_part) != letters(b_part) && distance(a_part, b_part) == 1
+    a.len() == b.len() && is_word && letters(a_part) != letters(b_part) && distance(a_part, b_part, 1).is_some()
 }
 
 #[cfg(test)]
