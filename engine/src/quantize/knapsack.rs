@@ -16,6 +16,37 @@ pub struct Choice {
 /// Returns the index of a choice for each group, with a total size within the budget. If the smallest choices exceed
 /// the budget, returns their total size as an error. Each group needs at least one choice, sorted by size.
 pub fn choose(groups: &[Vec<Choice>], budget: usize) -> Result<Vec<usize>, usize> {
+    let mut best = greedy(groups, budget)?;
+    let mut order: Vec<usize> = (0..groups.len()).collect();
+    order.sort_by_key(|&group| std::cmp::Reverse(groups[group].last().map_or(0, |item| item.bytes)));
+    let mut fixed = groups.to_vec();
+    for group in order.into_iter().take(LARGEST) {
+        for (i, item) in groups[group].iter().enumerate() {
+            if item.cost >= groups[group][best[group]].cost {
+                continue;
+            }
+            fixed[group] = vec![*item];
+            if let Ok(mut found) = greedy(&fixed, budget) {
+                found[group] = i;
+                if total_cost(groups, &found) < total_cost(groups, &best) {
+                    best = found;
+                }
+            }
+        }
+        fixed[group].clone_from(&groups[group]);
+    }
+    Ok(best)
+}
+
+/// Number of matrices whose choices are tried in turn.
+const LARGEST: usize = 4;
+
+fn total_cost(groups: &[Vec<Choice>], chosen: &[usize]) -> f64 {
+    groups.iter().zip(chosen).map(|(items, &i)| items[i].cost).sum()
+}
+
+/// Returns the choices of the greedy search.
+fn greedy(groups: &[Vec<Choice>], budget: usize) -> Result<Vec<usize>, usize> {
     let hulls: Vec<Vec<usize>> = groups.iter().map(|items| hull(items)).collect();
     let mut chosen: Vec<usize> = hulls.iter().map(|hull| hull[0]).collect();
     let smallest: usize = groups.iter().zip(&chosen).map(|(items, &i)| items[i].bytes).sum();
@@ -143,5 +174,18 @@ mod tests {
         let groups = vec![vec![item(3, 1.0), item(4, 2.0), item(5, 0.5), item(5, 0.25)]];
         assert_eq!(choose(&groups, 4), Ok(vec![0]));
         assert_eq!(choose(&groups, 99), Ok(vec![3]));
+    }
+
+    #[test]
+    fn choose_shrinks_small_matrices_for_a_large_one() {
+        let choice = |bytes, cost| Choice { bytes, cost };
+        let large = vec![choice(100, 10.0), choice(150, 0.0)];
+        let small = vec![choice(10, 0.5), choice(30, 0.0)];
+        let groups = [large, small.clone(), small];
+        assert_eq!(choose(&groups, 170).unwrap(), [1, 0, 0]);
+        // The first step of each small matrix has the larger decrease per byte.
+        let small = vec![choice(10, 6.0), choice(30, 0.0)];
+        let groups = [groups[0].clone(), small.clone(), small];
+        assert_eq!(choose(&groups, 190).unwrap(), [1, 1, 0]);
     }
 }
