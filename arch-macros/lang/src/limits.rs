@@ -17,6 +17,12 @@ pub const MAX_TOKENS: usize = 60_000;
 /// Maximum number of named groups of layers.
 pub const MAX_GROUPS: usize = 64;
 
+/// Maximum number of nested branches and loops, each of which is parsed again, and of nested conditions of tensors.
+pub const MAX_BLOCKS: usize = 16;
+
+/// Maximum number of checks that make a size a multiple of another.
+pub const MAX_MULTIPLES: usize = 256;
+
 /// Maximum number of tensors with one GGUF name, of which a file contains one.
 pub const MAX_FORMS: usize = 64;
 

@@ -6,8 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::builtins;
 
-/// Maximum number of terms of a product. Larger products are opaque: they equal only themselves.
-const MAX_TERMS: usize = 256;
+/// Maximum number of terms of a product or sum. Larger ones are opaque: they equal only themselves.
+const MAX_TERMS: usize = 64;
 
 /// Maximum number of factors of a term.
 const MAX_DEGREE: usize = 64;
@@ -118,7 +118,7 @@ impl Dim {
     pub fn add(&self, other: &Dim) -> Dim {
         let mut sum = self.clone();
         other.terms.iter().for_each(|(atoms, &c)| sum.insert(atoms.clone(), c));
-        sum.normalized()
+        sum.bounded().normalized()
     }
 
     pub fn sub(&self, other: &Dim) -> Dim {
@@ -127,7 +127,17 @@ impl Dim {
             .terms
             .iter()
             .for_each(|(atoms, &c)| difference.insert(atoms.clone(), c.saturating_neg()));
-        difference.normalized()
+        difference.bounded().normalized()
+    }
+
+    /// Returns an opaque size in place of a sum with too many terms.
+    fn bounded(self) -> Dim {
+        if self.terms.len() <= MAX_TERMS {
+            return self;
+        }
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        Dim::opaque(&format!("a sum with too many terms, {:x}", hasher.finish()))
     }
 
     pub fn mul(&self, other: &Dim) -> Dim {
@@ -163,6 +173,9 @@ impl Dim {
         let quotients: BTreeMap<&Atom, &(String, Dim)> = (self.terms.keys().flatten())
             .filter_map(|atom| Some((atom, atom.quotient.as_deref()?)))
             .collect();
+        if quotients.is_empty() {
+            return self;
+        }
         let mut dim = self.clone();
         for (atom, (symbol, divisor)) in quotients {
             let quotient = Dim::term(vec![atom.clone()], 1);

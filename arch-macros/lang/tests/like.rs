@@ -307,6 +307,10 @@ fn errors_in_parent_are_reported_at_like() {
             ],
         ),
         (
+            "like: \"base\"; graph { let x = token_embd[tokens]; for layer { x += rms_norm(x, nrm, eps) * twice; } x }",
+            vec!["nrm: no tensor named `nrm`; did you mean `norm`?"],
+        ),
+        (
             "like: \"base\"; tensors { output: linear \"a\" [n_embd -> n_vocab]; output: linear \"b\" [n_embd -> n_vocab]; }",
             vec!["output: `output` is already the name of a tensor"],
         ),

@@ -10,9 +10,10 @@ use super::{Checker, HparamSym, ModelSym, Place, TensorSym, facts};
 use crate::ast::{Decl, GroupDecl, HparamItem, Instead, RankHead, TensorDecl, TensorItem, Test};
 use crate::builtins::{self, BUILTINS, Ty};
 use crate::diag::{did_you_mean, one_of};
-use crate::limits::{MAX_FORMS, MAX_GROUPS};
+use crate::limits::{MAX_BLOCKS, MAX_FORMS, MAX_GROUPS, MAX_MULTIPLES};
 use crate::model::{Arch, Block, Group, Hparam, Kind, Named, Read, RopeKind, Scalar, Tensor, TestSize};
 use crate::ops;
+use crate::source::{Origin, SourceMap};
 use crate::sym::{Dim, Shape};
 use crate::words;
 
@@ -58,7 +59,7 @@ impl Checker<'_> {
         let rank = rank.map(|r| (self.rank_head(&r.graph), self.rank_pooling(r)));
         let (rank, rank_pooling) = rank.unzip();
         let test = self.test_block(decl);
-        self.unused(&decl.given_hparams);
+        self.unused(decl);
         let ignored = ignored.iter().map(|i| (i.name.value(), i.group.is_some())).collect();
         let (vars, functions) = (self.finished_vars(), self.function_names());
         let tensors = self.tensors.drain(..).map(|t| t.tensor).collect();
@@ -234,7 +235,7 @@ impl Checker<'_> {
                 HparamItem::Without(_) | HparamItem::WithoutCheck(_) => {}
                 HparamItem::Check { cond, text, only_warns } => {
                     let cond = self.scalar_of(cond, Ty::Bool);
-                    if !only_warns {
+                    if !only_warns && self.multiples.len() < MAX_MULTIPLES {
                         cond.iter().for_each(|c| facts::multiples(c, &mut self.multiples));
                     }
                     out.extend(cond.map(|cond| Hparam::Check {
@@ -388,6 +389,9 @@ impl Checker<'_> {
                         otherwise
                     };
                     self.tensor_block(taken, conditions, ignored);
+                }
+                TensorItem::If { cond, .. } if conditions.len() >= MAX_BLOCKS => {
+                    self.errors.at(cond, "these conditions are nested too deeply");
                 }
                 TensorItem::If { cond, then, otherwise } => {
                     let cond = self.scalar_of(cond, Ty::Bool);
@@ -663,14 +667,20 @@ impl Checker<'_> {
         }
     }
 
-    fn unused(&mut self, given_hparams: &[String]) {
+    fn unused(&mut self, decl: &Decl) {
         self.unused_models();
         if self.unknown_callee {
             return;
         }
+        // The errors of a graph in place of an inherited one come first: with them fixed, it may use the tensors.
+        let is_own = |sources: &SourceMap, span| sources.origin(span) == Origin::Own;
+        let graph = decl.graph.as_ref().map(|graph| graph.span);
+        let replaces = decl.like.is_some() && graph.is_some_and(|span| is_own(&self.errors.sources, span));
+        let only_own = replaces && !self.errors.is_empty();
         let newline = self.newline();
         for t in &self.tensors {
-            if !t.used && newline.as_ref() != Some(&t.tensor.gguf) {
+            let is_used = t.used || newline.as_ref() == Some(&t.tensor.gguf);
+            if !is_used && (!only_own || is_own(&self.errors.sources, t.tensor.name.span())) {
                 let message = format!(
                     "`{}` is never used; if the graph does not need the tensor, write `ignore {:?};`",
                     t.tensor.name, t.tensor.gguf
@@ -684,7 +694,7 @@ impl Checker<'_> {
                     .at(&f.name, format!("function `{}` is never called", f.name));
             }
         }
-        let given: HashSet<&String> = given_hparams.iter().collect();
+        let given: HashSet<&String> = decl.given_hparams.iter().collect();
         for h in &self.hparams {
             if !h.used && !given.contains(&h.name.to_string()) {
                 self.errors

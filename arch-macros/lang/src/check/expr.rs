@@ -10,7 +10,7 @@ use crate::builtins::{self, Builtin, Epsilon, Ty};
 use crate::limits::MAX_DEPTH;
 use crate::model::{Arg, Block, Kind, Named, Operation, SCALAR_FNS, Scalar, ScalarKind, ScalarOp, Value, ValueKind};
 use crate::ops;
-use crate::parse::{bare, block_of, plain_name};
+use crate::parse::{bare, plain_name};
 use crate::sym::{Dim, Multiple, Shape};
 
 /// Result of checking an expression.
@@ -393,12 +393,7 @@ impl Checker<'_> {
         let ty = if op.is_arithmetic() { a.ty } else { Ty::Bool };
         let level = precedence(op);
         let text = format!("{} {} {}", wrapped(&a, level), op.symbol(), wrapped(&b, level + 1));
-        let mut s = derived(
-            ScalarKind::Binary(op, Box::new(a.clone()), Box::new(b.clone())),
-            ty,
-            text,
-            &[&a, &b],
-        );
+        let mut s = derived(ScalarKind::Bool(false), ty, text, &[&a, &b]);
         match op {
             ScalarOp::Add => s.dim = a.dim.add(&b.dim),
             ScalarOp::Sub => s.dim = a.dim.sub(&b.dim),
@@ -409,7 +404,8 @@ impl Checker<'_> {
             }
             _ => {}
         }
-        Some(s)
+        let kind = ScalarKind::Binary(op, Box::new(a), Box::new(b));
+        Some(Scalar { kind, ..s })
     }
 
     fn tensor_binary(&mut self, op: ScalarOp, a: Value, b: Value, at: &Expr) -> Option<Value> {
@@ -602,8 +598,7 @@ impl Checker<'_> {
     }
 
     fn branch(&mut self, block: &syn::Block, known: Vec<facts::Fact>) -> Option<(Vec<crate::model::Stmt>, Lowered)> {
-        let block = block_of(block, self.errors);
-        self.with_facts(known, |c| c.value_block(&block))
+        self.in_block(block, known, Self::value_block)
     }
 
     fn scalar_if(&mut self, cond: Scalar, a: Scalar, b: Scalar, at: &ExprIf) -> Option<Scalar> {

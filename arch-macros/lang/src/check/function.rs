@@ -84,7 +84,7 @@ impl Checker<'_> {
     pub(super) fn function_call(&mut self, f: Function, name: &Ident, args: &[&Expr]) -> Option<Value> {
         let body = f.body.clone();
         let value = self.inline(f, name, args);
-        if value.is_none() {
+        if value.is_none() && self.mentioned.insert(name.to_string()) {
             // Do not also report the names in the body as unused.
             self.mention(body);
         }
@@ -188,7 +188,9 @@ impl Checker<'_> {
             .map(|(p, o)| self.bind_param(&p.name, o))
             .collect();
         self.enter(call.name);
+        let n_blocks = std::mem::take(&mut self.n_blocks);
         let done = self.value_block(call.body);
+        self.n_blocks = n_blocks;
         self.leave();
         if call.f.inherited {
             self.allow_unused(&params);

@@ -9,6 +9,7 @@ use super::facts::{self, Fact};
 use super::{Bound, Checker, Condition, Place, VarSym};
 use crate::ast;
 use crate::builtins::Ty;
+use crate::limits::MAX_BLOCKS;
 use crate::model::{Block, Head, Named, Scalar, ScalarKind, Stmt, Value, ValueKind, VarId};
 use crate::parse::{bare, block_of};
 use crate::sym::{Dim, Shape};
@@ -232,8 +233,7 @@ impl Checker<'_> {
             return Some((absent(Shape(Vec::new())), None));
         }
         let (known, _) = facts::both(cond.as_ref());
-        let block = block_of(&branch.then_branch, self.errors);
-        let then = self.with_facts(known.clone(), |c| c.value_block(&block));
+        let then = self.in_block(&branch.then_branch, known.clone(), Self::value_block);
         let (cond, (stmts, result)) = (cond?, then?);
         let Lowered::Tensor(result) = result else {
             return self.error(branch.if_token, "a number with a condition needs an `else` branch");
@@ -362,8 +362,7 @@ impl Checker<'_> {
     }
 
     fn stmt_branch(&mut self, block: &syn::Block, known: Vec<Fact>) -> Option<Block> {
-        let block = block_of(block, self.errors);
-        self.with_facts(known, |c| {
+        self.in_block(block, known, |c, block| {
             c.scopes.enter();
             let stmts = c.stmts(&block.stmts);
             if let Some(result) = &block.result {
@@ -399,6 +398,23 @@ impl Checker<'_> {
         self.in_expr = inside;
         self.leave_scope();
         Some((stmts?, result?))
+    }
+
+    /// Checks a branch under additional facts, or records an error if the branch is nested too deeply.
+    pub(super) fn in_block<T>(
+        &mut self,
+        block: &syn::Block,
+        known: Vec<Fact>,
+        check: impl FnOnce(&mut Self, &ast::BlockSyntax) -> Option<T>,
+    ) -> Option<T> {
+        if self.n_blocks >= MAX_BLOCKS {
+            return self.error_at(block.brace_token.span.open(), "this code is nested too deeply");
+        }
+        self.n_blocks += 1;
+        let block = block_of(block, self.errors);
+        let done = self.with_facts(known, |c| check(c, &block));
+        self.n_blocks -= 1;
+        done
     }
 
     /// Runs `work` under additional facts.

@@ -145,6 +145,7 @@ struct Checker<'e> {
     errors: &'e mut Errors,
     rope: Option<crate::model::RopeKind>,
     models: Vec<ModelSym>,
+    model_names: Names,
     hparams: Vec<HparamSym>,
     hparam_names: Names,
     groups: Vec<Group>,
@@ -175,12 +176,16 @@ struct Checker<'e> {
     functions: Vec<Function>,
     /// Named parameters of the functions that forward theirs.
     taken: RefCell<HashMap<String, Vec<String>>>,
+    /// Functions whose bodies were mentioned after an invalid call.
+    mentioned: HashSet<String>,
     /// Names of all called functions.
     called: HashSet<String>,
     /// Functions being checked, outermost first.
     inside: Vec<String>,
     /// Number of nested expressions, conditions, and loops being checked.
     depth: usize,
+    /// Number of branches of the current body that enclose the code being checked.
+    n_blocks: usize,
     /// An enclosing expression of the same scope is being checked.
     in_expr: bool,
     /// Number of tokens of all inlined functions.
@@ -200,6 +205,7 @@ impl<'e> Checker<'e> {
             errors,
             rope: None,
             models: Vec::new(),
+            model_names: Names::default(),
             hparams: Vec::new(),
             hparam_names: Names::default(),
             groups: vec![Group {
@@ -223,9 +229,11 @@ impl<'e> Checker<'e> {
             assigned_in_loop: Vec::new(),
             functions: Vec::new(),
             taken: RefCell::default(),
+            mentioned: HashSet::new(),
             called: HashSet::new(),
             inside: Vec::new(),
             depth: 0,
+            n_blocks: 0,
             in_expr: false,
             n_inlined: 0,
             audio: audio::AudioScope::default(),

@@ -1,7 +1,5 @@
 //! Checks `models { … }` and `model_is("…")`: published models that their sizes identify.
 
-use std::collections::HashSet;
-
 use proc_macro2::Ident;
 use syn::{Expr, Lit, LitStr};
 
@@ -16,10 +14,9 @@ use crate::sym::Dim;
 impl Checker<'_> {
     /// Declares the models. Runs before any other section, so that their conditions use built-in symbols only.
     pub(super) fn model_block(&mut self, models: &[ModelDecl]) {
-        let mut names = HashSet::new();
         for m in models {
             let name = m.name.value();
-            if !names.insert(name.clone()) {
+            if self.model_names.first(&name).is_some() {
                 self.errors.at(&m.name, format!("model {name:?} is declared twice"));
                 continue;
             }
@@ -31,6 +28,7 @@ impl Checker<'_> {
                 ),
                 cond => cond,
             };
+            self.model_names.add(&name, self.models.len());
             self.models.push(ModelSym {
                 name: m.name.clone(),
                 cond,
@@ -45,7 +43,8 @@ impl Checker<'_> {
             [arg] => text_of(arg),
             _ => None,
         };
-        let found = name.and_then(|name| self.models.iter_mut().find(|m| m.name.value() == name.value()));
+        let found = name.and_then(|name| self.model_names.first(&name.value()));
+        let found = found.map(|i| &mut self.models[i]);
         let (Some(name), Some(model)) = (name, found) else {
             return self.unknown_model(at, name);
         };
