@@ -286,3 +286,50 @@ fn declarations_with_many_groups_of_layers_are_refused_in_time() {
     let error = compiled(&text, &BuiltIn).expect("an error");
     assert!(error.contains("at most 64 groups of layers"), "{error:.2000}");
 }
+
+/// Returns a declaration with items of layers and of hyper-parameters, and statements for each layer.
+fn repeated(items: &str, hparams: &str, statements: &str) -> String {
+    let text = with_graph("", statements).replace("like: \"llama\";", "like: \"decoder\";\nrope: neox;");
+    let sections =
+        format!("hparams {{\n{hparams}\n}}\ntensors {{\nlayer {{\nuse qk_norm_attention;\n{items}\n}}\n}}\ngraph {{");
+    text.replacen("graph {", &sections, 1)
+}
+
+#[test]
+fn repeated_items_compile_in_time() {
+    let lines = |n: usize, line: &dyn Fn(usize) -> String| (0..n).map(line).collect::<String>();
+    let tensors = lines(1500, &|i| format!("t{i}: vector [n_embd];\n"));
+    let uses = lines(1500, &|i| format!("x = x + t{i};\n"));
+    assert_eq!(compiled(&repeated(&tensors, "", &uses), &BuiltIn), None);
+    let sums = lines(1500, &|i| {
+        format!("k{i}: usize = \"k{i}\" or 1;\nlet s{0} = s{i} + k{i};\n", i + 1)
+    });
+    for (items, hparams, statements, part) in [
+        (&*tensors, "", "", "`t0` is never used"),
+        (
+            &*lines(1500, &|i| format!("t{i}: vector [size{i}];\n")),
+            "",
+            "",
+            "size0",
+        ),
+        ("", &*format!("let s0 = n_ff;\n{sums}"), "", "`s1500` is never used"),
+        ("", "", &*lines(1500, &|i| format!("unknown{i} = x;\n")), "unknown0"),
+    ] {
+        let error = compiled(&repeated(items, hparams, statements), &BuiltIn).expect("an error");
+        assert!(error.contains(part), "{part}: {error:.500}");
+    }
+}
+
+#[test]
+fn nested_branches_and_conditions_are_bounded() {
+    let nested = |open: &str, inner: &str| format!("{}{inner}{}", open.repeat(150), "}".repeat(150));
+    let branches = nested("if n_ff > 1 {\n", &"x = x;\n".repeat(2000));
+    let conditions = nested("if n_expert > 1 {\n", "t: vector [n_embd];\n");
+    for (items, statements, part) in [
+        ("", &*branches, "this code is nested too deeply"),
+        (&*conditions, "", "these conditions are nested too deeply"),
+    ] {
+        let error = compiled(&repeated(items, "", statements), &BuiltIn).expect("an error");
+        assert!(error.contains(part), "{part}: {error:.500}");
+    }
+}
