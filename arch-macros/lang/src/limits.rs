@@ -17,13 +17,13 @@ pub const MAX_TOKENS: usize = 60_000;
 /// Maximum number of named groups of layers.
 pub const MAX_GROUPS: usize = 64;
 
-/// Maximum number of nested branches and loops, each of which is parsed again, and of nested conditions of tensors.
+/// Maximum depth of nested branches, whose code is parsed again at each level, and of nested conditions of tensors.
 pub const MAX_BLOCKS: usize = 16;
 
 /// Maximum number of checks that make a size a multiple of another.
 pub const MAX_MULTIPLES: usize = 256;
 
-/// Maximum number of tensors with one GGUF name, of which a file contains one.
+/// Maximum number of tensors with one GGUF name. A file contains one of these tensors.
 pub const MAX_FORMS: usize = 64;
 
 /// Maximum number of sections for checkpoints, with those of the ancestors. A section may inherit the items of all others.

@@ -212,14 +212,14 @@ fn no_residual(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             _ => false,
         };
         let mut seen = HashSet::new();
-        let mut adds = |v: &&'_ Value| match &v.kind {
+        let adds = |v: &&'_ Value| match &v.kind {
             ValueKind::Binary(ScalarOp::Add, a, b) => {
                 [a, b].into_iter().any(|side| graph.any(side, &mut seen, &is_carried))
             }
             ValueKind::Rust(_) => true,
             _ => false,
         };
-        if !graph.values[values.clone()].iter().any(|v| adds(v)) {
+        if !graph.values[values.clone()].iter().any(adds) {
             let message = "these layers never add to their input; expected `x += …`".to_owned();
             found.push((group.at.into(), message));
         }

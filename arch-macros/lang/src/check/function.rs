@@ -121,25 +121,7 @@ impl Checker<'_> {
         let operands: Vec<Lowered> = operands.into_iter().collect::<Option<_>>()?;
         let body = statements(body, f.name.span(), self.errors);
         let visible = self.visible_to(&options);
-        let mut bound = HashSet::new();
-        if !visible.is_empty() {
-            bindings(f.body.clone(), &mut bound);
-        }
-        for (hidden, _) in &visible {
-            if bound.contains(hidden) {
-                let message =
-                    format!("`{text}` defines a value `{hidden}`, which would shadow yours; rename your value");
-                return self.error(name, message);
-            }
-        }
-        let hidden: HashSet<&str> = visible.iter().map(|(name, _)| name.as_str()).collect();
-        for (Parameter { name: p, .. }, given) in f.params.iter().zip(&by_position) {
-            if hidden.contains(p.to_string().as_str()) && plain_name(given).as_ref() != Some(p) {
-                let message =
-                    format!("`{text}` has a parameter `{p}`, which would shadow your value; rename your value");
-                return self.error(name, message);
-            }
-        }
+        self.shadows_nothing(&f, &visible, &by_position, name)?;
         self.shapes_fit(&f, &given, &visible, &operands, &by_position)?;
         let call = Call {
             f: &f,
@@ -161,6 +143,36 @@ impl Checker<'_> {
         };
         let kind = ValueKind::Call(Some(callee), params, Box::new(block));
         Some(Value { kind, shape })
+    }
+
+    /// Reports values and parameters of a function that would shadow values in its options.
+    fn shadows_nothing(
+        &mut self,
+        f: &Function,
+        visible: &[(String, VarId)],
+        by_position: &[&Expr],
+        name: &Ident,
+    ) -> Option<()> {
+        let mut bound = HashSet::new();
+        if !visible.is_empty() {
+            bindings(f.body.clone(), &mut bound);
+        }
+        for (hidden, _) in visible {
+            if bound.contains(hidden) {
+                let message =
+                    format!("`{name}` defines a value `{hidden}`, which would shadow yours; rename your value");
+                return self.error(name, message);
+            }
+        }
+        let hidden: HashSet<&str> = visible.iter().map(|(name, _)| name.as_str()).collect();
+        for (Parameter { name: p, .. }, given) in f.params.iter().zip(by_position) {
+            if hidden.contains(p.to_string().as_str()) && plain_name(given).as_ref() != Some(p) {
+                let message =
+                    format!("`{name}` has a parameter `{p}`, which would shadow your value; rename your value");
+                return self.error(name, message);
+            }
+        }
+        Some(())
     }
 
     /// Counts the tokens of an inlined body, so that calls of calls cannot grow without a bound.
