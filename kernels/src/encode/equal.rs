@@ -36,7 +36,7 @@ pub(super) struct Ends {
 /// Candidates of the search for scales and minimums.
 #[derive(Clone, Copy)]
 pub(super) struct Narrowings {
-    /// Steps by which the range is narrowed at either end.
+    /// Steps that narrow the range at either end.
     pub steps: &'static [(f32, f32)],
     /// Largest index.
     pub q: i16,
