@@ -279,7 +279,7 @@ template <class T> DEVICE void multiply_packed_keys(const Queries &queries, int 
 }
 
 // Multiplies a part of the warp's queries with a part of 16 keys. The lane gets the products of its head with keys
-// `l % 4 * 2`, the next, and the same plus 8.
+// `k`, `k + 1`, `k + 8`, and `k + 9`, where `k = lane % 4 * 2`.
 DEVICE void multiply_keys(const Queries &queries, int part, const u8 *keys, float *products) {
     int lane = threadIdx.x % 32;
     // Two sums each shorten the chains of dependent multiplications.

@@ -44,7 +44,7 @@ template <class T> struct PackedRow {
     }
     // Returns the f16 scale of a block.
     DEVICE u32 scale(int block) const { return half_word(blocks + block * T::BYTES); }
-    // Returns values, given 1024 plus their bytes, and their scales.
+    // Converts two bytes, each stored as the f16 number 1024 + byte, to values with the given scales.
     static DEVICE u32 scaled(u32 bytes, u32 scales) { return halves::product(halves::sum(bytes, Integers<T>::MINUS), scales); }
 };
 

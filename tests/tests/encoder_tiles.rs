@@ -79,7 +79,7 @@ fn family(name: &str) -> &'static Family {
     FAMILIES.iter().find(|family| family.name == name).unwrap()
 }
 
-/// Returns the encoder of LLaVA with the grids of LLaVA 1.6, and optionally without the row behind each line.
+/// Returns the encoder of LLaVA with the grids of LLaVA 1.6, and optionally without the row after each line.
 fn llava(params: &CheckParams, grids: &[u32], has_newline: bool) -> Result<MediaEncoder, String> {
     let header = Gguf::open_header(family("mlp").path(".header.gguf")).unwrap();
     let mut draft = Draft::of(&header);
@@ -197,7 +197,7 @@ fn row_counts_of_llava_match_transformers() {
     assert_eq!((n, encoder.sizes().max_rows()), (1000, 36 + 12 * 13));
 }
 
-/// Images are not split if the file lists no grids, or lacks the row behind each line of patches.
+/// Images are not split if the file lists no grids, or lacks the row after each line of patches.
 #[test]
 fn llava_without_grids_or_newline_encodes_whole_images() {
     for (grids, has_newline) in [(&[][..], true), (&GRIDS, false)] {

@@ -162,7 +162,7 @@ def write_model(header, path, moved=False):
 
 
 def for_peer(header, moved):
-    """Tensors as libmtmd requires them: matrices of queries, keys, and values joined, and a row behind each row of patches."""
+    """Tensors as libmtmd requires them: matrices of queries, keys, and values joined, and a row after each row of patches."""
     tensors = dict(header.tensors)
     kind = header.keys.get("clip.projector_type")
     if moved:

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_wrong_sizes_are_refused() {
+    fn lists_of_partial_tiles_are_rejected() {
         let list = GridList::of_sizes(&[48, 96, 96, 48], 48).unwrap();
         assert!(list.iter().eq([[2, 1], [1, 2]]));
         assert_eq!(GridList::of_sizes(&[], 0), Some(GridList::EMPTY));

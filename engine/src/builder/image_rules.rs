@@ -139,7 +139,7 @@ pub enum BatchMedia {
 
 impl ImageRules {
     /// Returns the rules with the grids of tiles in a list of heights and widths. Images are not split if the list is
-    /// missing or empty, or the file lacks the row behind each line of patches.
+    /// missing or empty, or the file lacks the row after each line of patches.
     ///
     /// # Errors
     /// A description of the list, if its sides are not whole tiles.

@@ -55,13 +55,13 @@ pub enum TileGrid {
         longest: usize,
     },
     /// A grid of the file's list. The image is scaled to fit into it, and black borders on both sides complete the tiles.
-    /// The rows of the patches in the image follow the rows of the overview, each line with a row of the file behind it.
+    /// The rows of the patches in the image follow the rows of the overview, each line with a row of the file after it.
     Listed {
         /// Side of a tile in pixels.
         side: usize,
         /// Key with heights and widths of the grids in pixels.
         key: &'static str,
-        /// Tensor with the row behind each line.
+        /// Tensor with the row after each line.
         newline: &'static str,
         /// Grids of the file.
         grids: GridList,
@@ -145,7 +145,7 @@ impl TileRules {
         list.iter()
     }
 
-    /// Returns the key with the list of grids, the tensor with the row behind each line of patches, and the side of a
+    /// Returns the key with the list of grids, the tensor with the row after each line of patches, and the side of a
     /// tile, if the file lists grids.
     pub fn list(&self) -> Option<(&'static str, &'static str, usize)> {
         match self.grid {

@@ -210,7 +210,7 @@ impl MediaEncoder {
     }
 }
 
-/// Reads the row behind each line of patches, if the file lists grids of tiles.
+/// Reads the row after each line of patches, if the file lists grids of tiles.
 fn newline(model: &Model, rules: ImageRules) -> Result<Vec<f32>, MediaError> {
     let name = rules
         .tiles

@@ -38,7 +38,7 @@ impl Mosaic {
         }
     }
 
-    /// Returns the number of rows behind those of the whole image.
+    /// Returns the number of rows after those of the whole image.
     pub fn n_rows(&self) -> usize {
         let [columns, lines] = self.kept.each_ref().map(ExactSizeIterator::len);
         lines * (columns + 1)

@@ -38,13 +38,13 @@ pub(super) trait Words: Copy {
     /// The CPU supports the instruction set.
     unsafe fn per_group(x: Lanes) -> Self;
 
-    /// Returns `a + b`.
+    /// Returns `self + other`.
     fn plus(self, other: Self) -> Self;
 
-    /// Returns `a - b`, or 0 if that is negative. Both are integers without sign.
+    /// Returns `self - other` of unsigned integers, or 0 if the difference is negative.
     fn less(self, other: Self) -> Self;
 
-    /// Returns `a * b / 32768`, rounded half up.
+    /// Returns `self * other / 32768`, rounded half up.
     fn times(self, other: Self) -> Self;
 
     /// Returns the larger integers.
@@ -168,7 +168,7 @@ impl Words for PortableWords {
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2 {
-    //! Integers in registers of AVX2.
+    //! Integers in AVX2 registers.
 
     use std::arch::x86_64::*;
 

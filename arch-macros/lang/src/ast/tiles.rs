@@ -48,7 +48,7 @@ pub enum GridSyntax {
         side: Expr,
         /// Key of the file with the sizes of grids.
         key: LitStr,
-        /// Tensor with the row behind each row of patches.
+        /// Tensor with the row after each row of patches.
         newline: LitStr,
     },
     /// `canvas(side, tiles = max)`

@@ -57,7 +57,7 @@ pub(super) struct MediaScope {
     patch: Option<Expr>,
     /// A learned column precedes the patches.
     has_class: bool,
-    /// Tensor with the row behind each row of patches of tiles.
+    /// Tensor with the row after each row of patches of tiles.
     pub(super) newline: Option<LitStr>,
     /// Treatment of media rows by the graph.
     pub used: MediaUse,

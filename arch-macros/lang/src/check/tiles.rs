@@ -77,7 +77,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Returns the tensor behind each row of patches. Reports a name that belongs to no tensor of a row's shape.
+    /// Returns the tensor after each row of patches. Reports a name that belongs to no tensor of a row's shape.
     pub(super) fn newline(&mut self) -> Option<String> {
         let name = self.media.newline.clone()?;
         let is_row = |tensor: &Tensor| tensor.gguf == name.value() && tensor.dims == [Dim::symbol(N_OUT)];

@@ -37,7 +37,7 @@ pub enum TileGrid {
         side: Scalar,
         longest: Scalar,
     },
-    /// A grid of the file's list, with a row of the file behind each row of patches.
+    /// A grid of the file's list, with a row of the file after each row of patches.
     Listed {
         /// Side of a tile in pixels.
         side: Scalar,

@@ -23,7 +23,7 @@
 //!           | "grid" ":" "longest" "(" EXPR "," EXPR ")" ";"           (* side of a tile; longest side *)
 //!           | "grid" ":" "canvas" "(" EXPR "," "tiles" "=" EXPR ")" ";"  (* side of a tile; number of tiles *)
 //!           | "grid" ":" "listed" "(" EXPR "," STRING "," "newline" "=" STRING ")" ";"
-//!                                              (* side of a tile; key of a list; tensor behind each row of patches *)
+//!                                              (* side of a tile; key of a list; tensor after each row of patches *)
 //!           | "above" ":" EXPR ";"                                     (* of the largest image *)
 //!           | "tile" ":" STRING ";"                                    (* text before a tile *)
 //!           | "between" ":" STRING ";"                                 (* text between the tiles of a row *)

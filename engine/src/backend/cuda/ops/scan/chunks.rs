@@ -8,8 +8,9 @@ use kernels::Precision;
 use super::super::super::gpu::Gpu;
 use super::super::super::kernel::{Kernel, SCAN_CHUNKS};
 
-/// Maximum number of tokens of a chunk, and size of a matrix fragment.
+/// Maximum number of tokens in a chunk.
 const CHUNK: usize = 32;
+/// Number of rows and columns of a matrix fragment.
 const STEP: usize = 16;
 
 /// Minimum number of tokens, in total and per cell. A sequence has at least two cells, so that the sequences of a batch have
