@@ -127,21 +127,22 @@ fn mutated_declarations_end_in_time_and_memory() {
     );
 }
 
-/// `FUZZ_SECONDS` is the duration, and `FUZZ_SEED` selects other mutations.
+/// `FUZZ_SECONDS` is the duration, and `FUZZ_SEED` selects other mutations. With `FUZZ_CASE`, only the case saved at this
+/// path (without an extension) is processed.
 #[test]
 #[ignore = "runs for FUZZ_SECONDS, a minute by default"]
 fn mutated_declarations_end_in_time_and_memory_for_long() {
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |n| n.parse().expect("a number"));
+    if let Ok(path) = std::env::var("FUZZ_CASE") {
+        return check_saved(&path);
+    }
     let end = Duration::from_secs(number("FUZZ_SECONDS", 60));
     let summary = run(number("FUZZ_SEED", 2), |_, elapsed| elapsed < end);
     assert!(summary.findings.is_empty(), "{:#?}", summary.findings);
 }
 
-/// `FUZZ_CASE` is the path of a saved case, without the extensions.
-#[test]
-#[ignore = "processes the saved case FUZZ_CASE"]
-fn saved_case_ends_in_time_and_memory() {
-    let path = std::env::var("FUZZ_CASE").expect("FUZZ_CASE is a path");
+/// Processes a saved case. Panics if the case exceeds a limit.
+fn check_saved(path: &str) {
     let file = |extension: &str| std::fs::read(format!("{path}.{extension}")).expect("the file is readable");
     let text = String::from_utf8(file("rs")).expect("the text is UTF-8");
     let case = Case {
