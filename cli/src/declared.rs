@@ -109,15 +109,32 @@ fn files() -> Vec<Found> {
 /// Finds an architecture or an encoder in the directories of declarations. Callers search the built-in ones first.
 ///
 /// # Errors
-/// The errors of the declaration with this name.
+/// The errors of the declaration with this name, or a message if several files of a directory have this name.
 pub fn find(name: &str, is_encoder: bool) -> Result<Option<Registered>, String> {
-    match files()
-        .into_iter()
-        .find(|f| f.name == name && f.is_encoder == is_encoder)
-    {
-        Some(found) => load(&found.path).map(|r| Some(*r)).map_err(message),
+    let files = files();
+    match files.iter().find(|f| f.name == name && f.is_encoder == is_encoder) {
+        Some(found) => load_unique(found, &files).map(|r| Some(*r)).map_err(message),
         None => Ok(None),
     }
+}
+
+/// Loads a declaration, unless another file of its directory declares the same name.
+fn load_unique(found: &Found, files: &[Found]) -> Outcome<&'static Registered> {
+    let is_same =
+        |f: &&Found| f.name == found.name && f.is_encoder == found.is_encoder && f.path.parent() == found.path.parent();
+    let same: Vec<String> = files
+        .iter()
+        .filter(is_same)
+        .map(|f| f.path.display().to_string())
+        .collect();
+    if same.len() > 1 {
+        return Err(Failure::new(format_args!(
+            "the name {:?} is declared in {}; rename all but one of them, or pass one with --arch",
+            found.name,
+            same.join(" and ")
+        )));
+    }
+    load(&found.path)
 }
 
 /// Returns true if an architecture has a `checkpoint` section for one of these classes.
@@ -131,14 +148,15 @@ pub fn maps(registered: &Registered, classes: &[String]) -> bool {
 /// Finds an architecture in the directories of declarations that maps checkpoints of one of these classes.
 ///
 /// # Errors
-/// The errors of a declaration that names the class.
+/// The errors of a declaration that names the class, or a message if its name is not unique in its directory.
 pub fn find_by_class(classes: &[String]) -> Outcome<Option<Registered>> {
-    for found in files().into_iter().filter(|found| !found.is_encoder) {
+    let files = files();
+    for found in files.iter().filter(|found| !found.is_encoder) {
         let text = limits::read(&found.path).unwrap_or_default();
         if !classes.iter().any(|class| text.contains(&format!("\"{class}\""))) {
             continue;
         }
-        let registered = load(&found.path)?;
+        let registered = load_unique(found, &files)?;
         if maps(registered, classes) {
             return Ok(Some(*registered));
         }
@@ -197,7 +215,8 @@ pub fn list() -> Vec<(String, PathBuf)> {
         }
     }
     list.sort();
-    list.dedup_by(|a, b| a.0 == b.0);
+    // Within a directory, all files of a name are listed, because none takes precedence.
+    list.dedup_by(|a, b| a.0 == b.0 && a.1.parent() != b.1.parent());
     list
 }
 

@@ -277,6 +277,86 @@ fn directory_of_declarations_is_searched() {
 }
 
 #[test]
+fn named_file_takes_precedence_over_files_of_its_name() {
+    let home = Home::new();
+    let mine = write(&home, "mine.rs", OWN);
+    let variant = write(&home, "mine2.rs", &OWN.replace("or 0.5", "or 0.25"));
+    let note = |file: &str, other: &str| {
+        format!("\n{file}: note: ignored {other}, which also declares the name \"my-model\"\n")
+    };
+    for (file, other) in [(&mine, "mine2.rs"), (&variant, "mine.rs")] {
+        let checked = ended(home.llama(&["arch", "check", file]));
+        let report = checked.succeeds();
+        assert!(report.contains(&note(file, other)), "{report}");
+    }
+    let model = seed(&home, &mine, "my-model");
+    let outputs = [&mine, &variant].map(|file| logits(&home, &model, &["--arch", file]));
+    let factor = "my-model.residual_scale=float:0.25";
+    assert_ne!(outputs[0], outputs[1]);
+    assert_eq!(
+        outputs[1],
+        logits(&home, &model, &["--arch", &mine, "--override-kv", factor])
+    );
+    let bench = [
+        "bench", "-m", &model, "-p", "4", "-n", "1", "-r", "1", "--arch", &variant,
+    ];
+    ended(home.llama(&bench)).succeeds();
+    // A lookup by name finds neither.
+    let child = "arch_macros::arch! {\n    name: \"child\";\n    like: \"my-model\";\n}\n";
+    let child = write(&home, "child.rs", child);
+    let ambiguous = "3:11: the name `my-model` is declared in `mine.rs` and `mine2.rs`; rename all but one of them";
+    let checked = ended(home.llama(&["arch", "check", &child]));
+    assert!(checked.out.contains(ambiguous), "{}", checked.out);
+    fails(
+        &ended(home.llama(&["run", &model, "t1", "--arch", &child])),
+        &[ambiguous],
+    );
+    // Built-in names take precedence over files of other names, so nothing is ignored.
+    let llama = write(
+        &home,
+        "llama_like.rs",
+        &LLAMA.replace("my-llama", "gemma").replace("\"llama", "\"qwen3"),
+    );
+    write(&home, "other.rs", &OWN.replace("my-model", "gemma"));
+    let checked = ended(home.llama(&["arch", "check", "--file", &llama]));
+    assert!(
+        checked.out.contains("no errors") && !checked.out.contains("note"),
+        "{}",
+        checked.out
+    );
+}
+
+#[test]
+fn name_of_two_files_in_directory_is_refused() {
+    let home = Home::new();
+    let [mine, variant] = ["archs/mine.rs", "archs/mine2.rs"].map(|name| write(&home, name, OWN));
+    let model = seed(&home, &mine, "my-model");
+    let run = |args: &[&str]| {
+        let mut command = home.llama(args);
+        command.env("LLAMA_ARCHS", home.path("archs"));
+        ended(command)
+    };
+    let out = text(home.path("out.logits"));
+    let args = ["logits", "-m", &model, "-o", &out, "--tokens", "1"];
+    let message = format!(
+        "the name \"my-model\" is declared in {mine} and {variant}; rename all but one of them, or pass one with --arch"
+    );
+    fails(&run(&args), &[&message]);
+    run(&[&args[..], &["--arch", &variant]].concat()).succeeds();
+    let listed = run(&["arch", "list"]);
+    assert!(
+        listed.succeeds().contains(&mine) && listed.out.contains(&variant),
+        "{}",
+        listed.out
+    );
+    // Other names are found.
+    let other = home.model("llama-dense", None);
+    run(&["logits", "-m", &other, "-o", &out, "--tokens", "1"]).succeeds();
+    write(&home, "archs/own.rs", &OWN.replace("my-model", "own"));
+    run(&["arch", "own"]).succeeds();
+}
+
+#[test]
 fn fragments_next_to_declaration_take_precedence() {
     let home = Home::new();
     let fragment = std::fs::read_to_string(root().join("archs/fragments/logit_scale.rs")).unwrap();
@@ -348,8 +428,6 @@ fn errors_equal_those_of_arch_check() {
         }
         let printed = run.err.replace(&path, name);
         assert!(printed.contains(part), "{part:?} in {printed}");
-        // Names in a directory must be unique.
-        std::fs::remove_file(&path).unwrap();
     }
     fails(
         &ended(home.llama(&["run", &model, "abc", "--arch", &text(home.path("missing.rs"))])),

@@ -52,6 +52,16 @@ fn resolve_from(
         errors.at(&like, format!("no architecture named `{name}`{hint}"));
         return None;
     };
+    let same = library.ambiguous(&name);
+    if !same.is_empty() {
+        let files: Vec<String> = same.iter().map(|file| format!("`{file}`")).collect();
+        let message = format!(
+            "the name `{name}` is declared in {}; rename all but one of them",
+            files.join(" and ")
+        );
+        errors.at(&like, message);
+        return None;
+    }
     names.push(name.clone());
     let (parent, mut ancestors) = parent(&like, &source, library, names, errors)?;
     let file = source.file;

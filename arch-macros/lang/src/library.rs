@@ -20,6 +20,11 @@ pub trait Library {
     /// Returns the file that declares the architecture or abstract parent `name`.
     fn find(&self, name: &str) -> Option<Source>;
 
+    /// Returns the files that declare `name` if there are several, and none of them takes precedence.
+    fn ambiguous(&self, _name: &str) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Returns all names, for suggestions. Called only after a failed lookup.
     fn names(&self) -> Vec<String>;
 

@@ -112,7 +112,7 @@ pub fn load(path: &Path) -> Result<Registered, DeclarationError> {
 /// # Errors
 /// [`DeclarationError`] if the text has errors or exceeds a limit.
 pub fn embedded(file: &str, text: &str) -> Result<Registered, DeclarationError> {
-    declare(file, text, library::built_in(text))
+    declare(file, text, &*library::built_in(text))
 }
 
 /// Compiles the text of a declaration. Locations in messages refer to `file`.

@@ -1,5 +1,6 @@
 //! Files that a declaration can use: those next to it, and the built-in ones.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use arch_lang::{Directory, Library, Source, declared_name, is_encoder};
@@ -114,31 +115,57 @@ impl Library for BuiltInEncoders {
 }
 
 /// Returns the built-in files that a declaration with this text can use.
-pub fn built_in(text: &str) -> &'static (dyn Library + Sync) {
-    if is_encoder(text) { &BuiltInEncoders } else { &BuiltIn }
+pub fn built_in(text: &str) -> Box<dyn Library + Sync> {
+    if is_encoder(text) {
+        Box::new(BuiltInEncoders)
+    } else {
+        Box::new(BuiltIn)
+    }
 }
 
-/// Library of the files next to a declaration, and of the built-in ones. A file next to the declaration takes
-/// precedence, and the declaration itself takes precedence over a built-in one of the same name.
+/// Library of the files next to a declaration, and of others, such as the built-in ones. A file next to the declaration
+/// takes precedence, and the declaration itself takes precedence over all files that declare its name.
 pub struct Near {
     directory: Directory,
+    /// Name of the declaration's file, which is no part of the library.
+    file: Option<OsString>,
     /// Name that the declaration declares.
     name: String,
     /// The declaration is an `encoder!`.
     is_encoder: bool,
-    built_in: &'static (dyn Library + Sync),
+    others: Box<dyn Library + Sync>,
 }
 
 impl Near {
-    /// Creates the library of a declaration.
+    /// Creates the library of a declaration, with the built-in files.
     pub fn of(path: &Path, text: &str) -> Near {
-        let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+        let directory = path.parent().unwrap_or(Path::new(""));
+        Near::in_directory(directory, path, text, built_in(text))
+    }
+
+    /// Creates the library of a file in a directory or its subdirectories, with other files.
+    pub fn in_directory(directory: &Path, path: &Path, text: &str, others: Box<dyn Library + Sync>) -> Near {
+        let is_current = directory.as_os_str().is_empty();
         Near {
-            directory: Directory(parent.unwrap_or(Path::new(".")).to_owned()),
+            directory: Directory(if is_current { Path::new(".") } else { directory }.to_owned()),
+            file: if path.parent() == Some(directory) {
+                path.file_name().map(OsStr::to_owned)
+            } else {
+                None
+            },
             name: declared_name(text).unwrap_or_default().to_owned(),
             is_encoder: is_encoder(text),
-            built_in: built_in(text),
+            others,
         }
+    }
+
+    /// Returns the files next to the declaration that have its name and are ignored, although another declaration finds
+    /// them by this name.
+    pub fn ignored(&self) -> Vec<String> {
+        if self.name.is_empty() || self.takes_other(&self.name) {
+            return Vec::new();
+        }
+        self.declaring(&self.name).map(|s| s.file).collect()
     }
 
     fn read(&self, file: &str) -> Option<Source> {
@@ -149,7 +176,46 @@ impl Near {
     /// Reads all declarations next to this one.
     fn declarations(&self) -> impl Iterator<Item = Source> {
         let files = limits::declaration_files(&self.directory.0).into_iter();
-        files.filter_map(move |path| self.read(path.file_name()?.to_str()?))
+        files.filter_map(move |path| {
+            let file = path.file_name()?;
+            if self.file.as_deref() == Some(file) {
+                None
+            } else {
+                self.read(file.to_str()?)
+            }
+        })
+    }
+
+    /// Reads the declarations next to this one that declare an architecture or encoder.
+    fn declaring(&self, name: &str) -> impl Iterator<Item = Source> {
+        self.declarations().filter(move |s| self.declares(s, name))
+    }
+
+    fn declares(&self, source: &Source, name: &str) -> bool {
+        declared_name(&source.text) == Some(name) && is_encoder(&source.text) == self.is_encoder
+    }
+
+    /// Reads the file with the usual name of a declaration.
+    fn usual(&self, name: &str) -> Option<Source> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let file = format!("{}.rs", name.chars().map(plain).collect::<String>());
+        if self.file.as_deref() == Some(OsStr::new(&file)) {
+            return None;
+        }
+        self.read(&file).filter(|s| self.declares(s, name))
+    }
+
+    fn parent(&self, name: &str) -> Option<Source> {
+        if is_plain(name) && !self.is_encoder {
+            self.read(&format!("parents/{name}.rs"))
+        } else {
+            None
+        }
+    }
+
+    /// Returns true if a parent or one of the other files takes precedence over declarations of this name.
+    fn takes_other(&self, name: &str) -> bool {
+        self.usual(name).is_none() && (self.parent(name).is_some() || self.others.find(name).is_some())
     }
 
     /// Returns the names of the files in a subdirectory, without the extension.
@@ -157,6 +223,12 @@ impl Near {
         let stem = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
         let files = limits::declaration_files(&self.directory.0.join(subdirectory));
         files.into_iter().filter_map(stem).collect()
+    }
+
+    /// Reads the files in a subdirectory.
+    fn inner(&self, subdirectory: &'static str) -> impl Iterator<Item = Source> {
+        let files = self.file_names(subdirectory).into_iter();
+        files.filter_map(move |name| self.read(&format!("{subdirectory}/{name}.rs")))
     }
 }
 
@@ -167,21 +239,19 @@ fn is_plain(name: &str) -> bool {
 
 impl Library for Near {
     fn find(&self, name: &str) -> Option<Source> {
-        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-        let usual: String = name.chars().map(plain).collect();
-        let declares = |s: &Source| declared_name(&s.text) == Some(name) && is_encoder(&s.text) == self.is_encoder;
-        let near = self.read(&format!("{usual}.rs")).filter(declares);
-        let parent = || {
-            if is_plain(name) && !self.is_encoder {
-                self.read(&format!("parents/{name}.rs"))
-            } else {
-                None
-            }
-        };
         // Other file names come last, because all files must be read.
-        near.or_else(parent)
-            .or_else(|| self.built_in.find(name))
-            .or_else(|| self.declarations().find(declares))
+        self.usual(name)
+            .or_else(|| self.parent(name))
+            .or_else(|| self.others.find(name))
+            .or_else(|| self.declaring(name).next())
+    }
+
+    fn ambiguous(&self, name: &str) -> Vec<String> {
+        if self.takes_other(name) {
+            return self.others.ambiguous(name);
+        }
+        let files: Vec<String> = self.declaring(name).map(|s| s.file).collect();
+        if files.len() > 1 { files } else { Vec::new() }
     }
 
     fn names(&self) -> Vec<String> {
@@ -195,7 +265,7 @@ impl Library for Near {
         if !self.is_encoder {
             names.extend(self.file_names("parents"));
         }
-        names.extend(self.built_in.names());
+        names.extend(self.others.names());
         names
     }
 
@@ -207,19 +277,21 @@ impl Library for Near {
                 None
             }
         };
-        near().or_else(|| self.built_in.fragment(name))
+        near().or_else(|| self.others.fragment(name))
     }
 
     fn fragments(&self) -> Vec<String> {
-        [self.file_names("fragments"), self.built_in.fragments()].concat()
+        [self.file_names("fragments"), self.others.fragments()].concat()
     }
 
+    /// Iterates over all files except those that declare the declaration's name.
     fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
-        Box::new(
-            self.built_in
-                .files()
-                .filter(|s| declared_name(&s.text) != Some(&self.name)),
-        )
+        let near = self
+            .inner("fragments")
+            .chain(self.inner("parents"))
+            .chain(self.declarations());
+        let all = self.others.files().chain(near);
+        Box::new(all.filter(|s| declared_name(&s.text) != Some(&self.name)))
     }
 
     fn inherits_checkpoints(&self) -> bool {

@@ -256,6 +256,10 @@ impl Library for Limited<'_> {
         self.library.find(name).and_then(|s| self.admit(s))
     }
 
+    fn ambiguous(&self, name: &str) -> Vec<String> {
+        self.library.ambiguous(name)
+    }
+
     fn names(&self) -> Vec<String> {
         self.library.names()
     }

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use arch_lang::{Directory, EncoderDirectory, Library, Source, is_encoder};
-use arch_runtime::check;
-use arch_runtime::library::Near;
+use arch_lang::{Directory, EncoderDirectory, Library, declared_name, is_encoder};
+use arch_runtime::library::{Near, built_in};
 use arch_runtime::limits::read;
+use arch_runtime::{Fault, check};
 use clap::ValueEnum;
 
 use super::ARCHS;
@@ -33,10 +33,7 @@ pub fn run(files: &[PathBuf], messages: MessageFormat) -> Outcome {
         let name = file.display().to_string();
         let text = read(file).map_err(|e| Failure::new(format_args!("{name}: {e}")))?;
         let start = Instant::now();
-        let errors = match encoders_of(file) {
-            Some(archs) => check(&name, &text, &EncoderDirectory(archs))?,
-            None => check(&name, &text, &Directories(directory_of(file), others(file, &text)))?,
-        };
+        let (errors, ignored) = check_file(file, &name, &text)?;
         let ms = start.elapsed().as_secs_f64() * 1e3;
         n_failed += usize::from(!errors.is_empty());
         if messages == MessageFormat::Json {
@@ -53,6 +50,9 @@ pub fn run(files: &[PathBuf], messages: MessageFormat) -> Outcome {
             n => format::plural(n, "error"),
         };
         writeln!(out, "{name}: {found} ({ms:.1} ms)")?;
+        if let Some(ignored) = ignored {
+            writeln!(out, "{name}: {ignored}")?;
+        }
     }
     out.flush()?;
     if n_failed > 0 { Err(Failure::Reported) } else { Ok(()) }
@@ -72,56 +72,58 @@ fn encoders_of(file: &Path) -> Option<PathBuf> {
     }
 }
 
+/// Checks a file. Returns its errors and a note on ignored files of the same name.
+fn check_file(file: &Path, name: &str, text: &str) -> Outcome<(Vec<Fault>, Option<String>)> {
+    if let Some(archs) = encoders_of(file) {
+        return Ok((check(name, text, &EncoderDirectory(archs))?, None));
+    }
+    let directory = directory_of(file);
+    let archs = Path::new(ARCHS);
+    let in_project = archs.is_dir() && !is_encoder(text);
+    if in_project && is_same(directory, archs) {
+        // The build registers all files of the project, so their names must be unique.
+        return Ok((check(name, text, &Directory(archs.to_owned()))?, None));
+    }
+    let others: Box<dyn Library + Sync> = if in_project {
+        Box::new(Directory(archs.to_owned()))
+    } else {
+        built_in(text)
+    };
+    let near = Near::in_directory(directory, file, text, others);
+    let errors = check(name, text, &near)?;
+    let ignored = near.ignored();
+    let note = if ignored.is_empty() {
+        None
+    } else {
+        let declared = declared_name(text).unwrap_or_default();
+        Some(format!(
+            "note: ignored {}, which also declares the name {declared:?}",
+            ignored.join(" and ")
+        ))
+    };
+    Ok((errors, note))
+}
+
 /// Returns the directory of declarations for a file: its parent, or the parent of a `fragments` or `parents`
 /// directory.
-fn directory_of(file: &Path) -> Directory {
+fn directory_of(file: &Path) -> &Path {
     let directory = file.parent().unwrap_or(Path::new(""));
     let is_subdirectory = directory
         .file_name()
         .is_some_and(|name| name == "fragments" || name == "parents");
-    let directory = if is_subdirectory {
+    if is_subdirectory {
         directory.parent().unwrap_or(directory)
     } else {
         directory
-    };
-    Directory(if directory.as_os_str().is_empty() {
-        ".".into()
-    } else {
-        directory.to_owned()
-    })
-}
-
-/// Returns the declarations that a file can use in addition to those next to it: those of the project, or outside of
-/// it the built-in ones.
-fn others(file: &Path, text: &str) -> Box<dyn Library + Sync> {
-    if Path::new(ARCHS).is_dir() && !is_encoder(text) {
-        Box::new(Directory(ARCHS.into()))
-    } else {
-        Box::new(Near::of(file, text))
     }
 }
 
-/// Declarations of a directory, with others as fallback.
-struct Directories(Directory, Box<dyn Library + Sync>);
-
-impl Library for Directories {
-    fn find(&self, name: &str) -> Option<Source> {
-        self.0.find(name).or_else(|| self.1.find(name))
-    }
-
-    fn names(&self) -> Vec<String> {
-        [self.0.names(), self.1.names()].concat()
-    }
-
-    fn fragment(&self, name: &str) -> Option<Source> {
-        self.0.fragment(name).or_else(|| self.1.fragment(name))
-    }
-
-    fn fragments(&self) -> Vec<String> {
-        [self.0.fragments(), self.1.fragments()].concat()
-    }
-
-    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
-        Box::new(self.0.files().chain(self.1.files()))
+/// Returns true if two paths lead to the same directory.
+fn is_same(directory: &Path, other: &Path) -> bool {
+    let current = directory.as_os_str().is_empty();
+    let directory = if current { Path::new(".") } else { directory };
+    match (directory.canonicalize(), other.canonicalize()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => false,
     }
 }
