@@ -5,7 +5,7 @@ use crate::dispatch::{Kernels, kernels};
 use crate::generic::integers::i16_row_bytes;
 use crate::generic::tiles::{bf16_row_bytes, rounds_floats};
 use crate::generic::u8_chunks::u8_row_bytes;
-pub use crate::limits::FAST_COLUMNS;
+pub use crate::limits::{FAST_COLUMNS, FASTEST_COLUMNS};
 use crate::simd::tiles::STEP;
 
 /// Accuracy of matmuls.
@@ -26,6 +26,25 @@ pub enum Precision {
     /// 8-bit integers are 1.4 (AVX2) to 2.3 times as fast as [`Precision::High`].
     #[default]
     Fast,
+    /// Like [`Precision::Fast`], with 8-bit integers for [`FASTEST_COLUMNS`] or more rows of activations, except
+    /// with AMX. The results of a sequence then depend on the number of sequences or drafts computed with it.
+    Fastest,
+}
+
+impl Precision {
+    /// Returns true if many rows of activations may have a cheaper form.
+    pub fn is_fast(self) -> bool {
+        matches!(self, Precision::Fast | Precision::Fastest)
+    }
+
+    /// Minimum rows of activations for 8-bit integers.
+    fn byte_columns(self) -> usize {
+        match self {
+            Precision::Exact | Precision::High => usize::MAX,
+            Precision::Fast => FAST_COLUMNS,
+            Precision::Fastest => FASTEST_COLUMNS,
+        }
+    }
 }
 
 /// Format of a row of activations.
@@ -65,21 +84,23 @@ pub enum Activations<'a> {
 }
 
 /// Returns the form of activations for a matmul of weights of type `ty` with `n` rows of activations. The
-/// form is the same for all `n` below [`FAST_COLUMNS`], so decoding a few tokens together gives the same
-/// results as decoding each separately.
+/// form is the same for all `n` below [`FAST_COLUMNS`], except with [`Precision::Fastest`], so decoding a few
+/// tokens together gives the same results as decoding each separately.
 pub fn activation_form(ty: GgmlType, n: usize, precision: Precision) -> ActivationForm {
     form_with(kernels(), ty, n, precision)
 }
 
 /// Selects the form like [`activation_form`] for the given kernels.
 pub(crate) fn form_with(kernels: &'static Kernels, ty: GgmlType, n: usize, precision: Precision) -> ActivationForm {
-    let is_fast = precision == Precision::Fast && n >= FAST_COLUMNS;
+    let is_fast = precision.is_fast() && n >= FAST_COLUMNS;
     match (precision, kernels.int.find(ty)) {
         (_, Some(_)) if is_fast && kernels.tile_unit.is_some() => ActivationForm::Bf16Row,
         (_, None) if is_fast && rounds_to_bf16(kernels, ty) => ActivationForm::Bf16Row,
         (Precision::Exact, _) | (_, None) => ActivationForm::F32,
-        (Precision::Fast, Some(type_kernels))
-            if n >= FAST_COLUMNS && (kernels.int.prefers_u8 || type_kernels.integers.i16_sums_per_run() > 0) =>
+        (_, Some(type_kernels))
+            if n >= precision.byte_columns()
+                && kernels.tile_unit.is_none()
+                && (kernels.int.prefers_u8 || type_kernels.integers.i16_sums_per_run() > 0) =>
         {
             ActivationForm::U8Chunk
         }

@@ -48,8 +48,8 @@ mod simd;
 pub mod types;
 
 pub use activations::{
-    ActivationForm, Activations, BF16_STEP, FAST_COLUMNS, Precision, activation_bytes, activation_form,
-    quantize_activations, round_to_bf16,
+    ActivationForm, Activations, BF16_STEP, FAST_COLUMNS, FASTEST_COLUMNS, Precision, activation_bytes,
+    activation_form, quantize_activations, round_to_bf16,
 };
 pub use convert::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 pub use dispatch::{Isa, isa};

@@ -9,6 +9,10 @@ pub const KEYS: usize = 64;
 /// [`Precision::High`](crate::Precision::High).
 pub const FAST_COLUMNS: usize = 32;
 
+/// Minimum rows of activations for these forms with [`Precision::Fastest`](crate::Precision::Fastest). With
+/// fewer rows, unpacking panels of weights takes longer than 8-bit products save.
+pub const FASTEST_COLUMNS: usize = 9;
+
 /// Minimum columns for 16-bit panels with weights in file layout, and with interleaved weights on CPUs whose
 /// only VNNI is AVX-VNNI. From this number on, unpacking the weights once pays for itself.
 pub(crate) const PANEL_COLUMNS: usize = 9;

@@ -37,6 +37,9 @@ pub enum Precision {
     /// Like [`Precision::High`], with cheaper activations in large batches of low-bit weights.
     #[default]
     Fast,
+    /// Like [`Precision::Fast`], with 8-bit activations in batches of 9 or more tokens. Answers can then depend on
+    /// other sequences in the batch.
+    Fastest,
 }
 
 /// Data type of cached keys or values.
@@ -77,6 +80,7 @@ impl Precision {
             Precision::Exact => kernels::Precision::Exact,
             Precision::High => kernels::Precision::High,
             Precision::Fast => kernels::Precision::Fast,
+            Precision::Fastest => kernels::Precision::Fastest,
         }
     }
 }

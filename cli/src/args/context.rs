@@ -166,6 +166,8 @@ pub enum PrecisionArg {
     High,
     /// Like high, with 8-bit integers (bf16 with AMX) in large batches of low-bit weights
     Fast,
+    /// Like fast, with 8-bit integers in batches of 9 or more tokens, as of many sequences or drafts
+    Fastest,
 }
 
 impl PrecisionArg {
@@ -175,6 +177,7 @@ impl PrecisionArg {
             PrecisionArg::Exact => "exact",
             PrecisionArg::High => "high",
             PrecisionArg::Fast => "fast",
+            PrecisionArg::Fastest => "fastest",
         }
     }
 }
@@ -185,6 +188,7 @@ impl From<PrecisionArg> for Precision {
             PrecisionArg::Exact => Precision::Exact,
             PrecisionArg::High => Precision::High,
             PrecisionArg::Fast => Precision::Fast,
+            PrecisionArg::Fastest => Precision::Fastest,
         }
     }
 }

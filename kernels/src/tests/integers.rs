@@ -22,6 +22,31 @@ fn activation_form_u8_needs_many_columns() {
     );
 }
 
+/// With the fastest precision, batches of 9 to 31 rows have bytes, and smaller ones the default form.
+#[test]
+fn activation_form_of_fastest_is_u8_from_9_rows_on() {
+    for kernels in all_kernels() {
+        let form = |ty, n, precision| form_with(kernels, ty, n, precision);
+        for ty in [GgmlType::Q4_0, GgmlType::Q6_K, GgmlType::Q8_0, GgmlType::F32] {
+            for n in [1, 8, 32] {
+                assert_eq!(
+                    form(ty, n, Precision::Fastest),
+                    form(ty, n, Precision::Fast),
+                    "{:?} {ty} {n}",
+                    kernels.isa
+                );
+            }
+        }
+        let few = [9, 31].map(|n| form(GgmlType::Q4_0, n, Precision::Fastest));
+        let expected = match kernels.tile_unit {
+            Some(_) => ActivationForm::I16Row,
+            None => ActivationForm::U8Chunk,
+        };
+        assert_eq!(few, [expected; 2], "{:?}", kernels.isa);
+        assert_eq!(form(GgmlType::F32, 31, Precision::Fastest), ActivationForm::F32);
+    }
+}
+
 /// With VNNI, weights of all types are multiplied as bytes.
 #[test]
 fn activation_form_vnni_prefers_u8() {

@@ -198,7 +198,7 @@ impl Planner {
         Ok(PlannedNode {
             solo: ops::is_small(graph, id),
             activations: Quantization::for_matmul(graph, graph.tensor(id), self.precision),
-            allow_reassociation: self.precision == Precision::Fast,
+            allow_reassociation: self.precision.is_fast(),
             ..PlannedNode::new(memory)
         })
     }

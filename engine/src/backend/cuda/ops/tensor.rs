@@ -154,7 +154,7 @@ pub(super) struct Groups {
 /// Returns true if matmuls with these weights may run on tensor cores.
 pub(super) fn suits(precision: Precision, weights: &Tensor) -> bool {
     // f32 weights are rare and require exact results.
-    precision == Precision::Fast && weights.ty != GgmlType::F32
+    precision.is_fast() && weights.ty != GgmlType::F32
 }
 
 /// Returns the distance between columns in bytes.

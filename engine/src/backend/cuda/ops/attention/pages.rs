@@ -107,11 +107,7 @@ fn decoder(t: &Tensor, arg: &TensorArg, n: usize, precision: Precision) -> Optio
     match t.ty {
         GgmlType::F16 if arg.has_vectors(2, 16) => Some(Value::Word("f16x8")),
         GgmlType::BF16 if arg.has_vectors(2, 16) => Some(Value::Word("bf16x8")),
-        ty if precision == Precision::Fast
-            && ty.is_quantized()
-            && n.is_multiple_of(ty.block_size())
-            && t.has_dense_rows() =>
-        {
+        ty if precision.is_fast() && ty.is_quantized() && n.is_multiple_of(ty.block_size()) && t.has_dense_rows() => {
             Some(Value::Type(ty))
         }
         _ => None,

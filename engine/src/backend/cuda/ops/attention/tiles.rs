@@ -1,6 +1,6 @@
-//! Attention of many tokens on tensor cores. Only used with `Precision::Fast`.
+//! Attention of many tokens on tensor cores. Only used with `Precision::Fast` and `Fastest`.
 
-use kernels::{GgmlType, Precision};
+use kernels::GgmlType;
 
 use super::super::super::kernel::{ATTENTION_TILES, Kernel, Value};
 use super::super::arguments::TensorArg;
@@ -83,7 +83,7 @@ impl Tiles {
         let at = p.operands();
         let [_, n_head, n_tokens, _] = task.operand(at.q).ne;
         let many = n_tokens >= MIN_TOKENS.max(MIN_TOKENS_OF_TABLE * visible.n_tables());
-        if task.target.precision() != Precision::Fast || !many || p.selects {
+        if !task.target.precision().is_fast() || !many || p.selects {
             return None;
         }
         let (keys, values) = (task.operand(at.k), task.operand(at.v));
