@@ -36,7 +36,7 @@ struct Family {
     bounded: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 6] = [
+const FAMILIES: [Family; 7] = [
     // An odd number of positions: the last one is seen, but belongs to no pair.
     Family {
         encoder: "qwen2a",
@@ -92,6 +92,16 @@ const FAMILIES: [Family; 6] = [
         text: "qwen3vl",
         n_frames: 930,
         without_bias: &["a.conv_out"],
+        text_bias: &[],
+        sizes: SIZES,
+        bounded: &[],
+    },
+    // Two chunks. The second one ends with silence, which is encoded.
+    Family {
+        encoder: "glma",
+        text: "llama",
+        n_frames: 141,
+        without_bias: &["attn_k"],
         text_bias: &[],
         sizes: SIZES,
         bounded: &[],
@@ -319,6 +329,14 @@ fn published_rows(encoder: &str, n_samples: usize) -> usize {
         "qwen3a" => {
             let n_frames = n_samples.max(2 * HOP) / HOP;
             n_frames / 100 * 13 + (n_frames % 100).div_ceil(8)
+        }
+        "glma" => {
+            let of = |n: usize| match n.div_ceil(2) / 4 {
+                0 => 0,
+                n => n + 2,
+            };
+            let n_frames = n_frames.max(1);
+            n_frames / chunk * of(chunk) + of(n_frames % chunk)
         }
         "voxtral" => n_frames.max(1).div_ceil(chunk) * (chunk / 2 / 4),
         _ => {

@@ -280,7 +280,7 @@ fn built(arch: &Architecture, base: &Base, graph: &dyn BuildGraph, rows: &[Table
             Part::Mtp => GraphPart::Mtp,
         },
         hidden: HiddenRows::None,
-        n_encoded: 3,
+        n_encoded: if graph.audio().is_some() { n_tokens } else { 3 },
         n_embd: base.n_embd(),
         rope_sections: base.rope_sections,
         n_ctx: 1024,

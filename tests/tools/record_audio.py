@@ -298,7 +298,67 @@ def gemma4a(audio, text):
     return rows, tokens, logits
 
 
-FAMILIES = {"qwen2a": qwen2a, "qwen3a": qwen3a, "voxtral": voxtral, "ultravox": ultravox, "musicflamingo": musicflamingo, "gemma4a": gemma4a}
+GLMA = {
+    "conv1": "a.conv1d.1",
+    "conv2": "a.conv1d.2",
+    "norm": "mm.a.norm_pre",
+    "layers.{}.input_layernorm": "a.blk.{}.ln1",
+    "layers.{}.post_attention_layernorm": "a.blk.{}.ln2",
+    "layers.{}.self_attn.q_proj": "a.blk.{}.attn_q",
+    "layers.{}.self_attn.k_proj": "a.blk.{}.attn_k",
+    "layers.{}.self_attn.v_proj": "a.blk.{}.attn_v",
+    "layers.{}.self_attn.o_proj": "a.blk.{}.attn_out",
+    "layers.{}.mlp.fc1": "a.blk.{}.ffn_up",
+    "layers.{}.mlp.fc2": "a.blk.{}.ffn_down",
+}
+
+
+def glma(audio, text):
+    tensors, n_head, n_embd = audio.tensors, audio.key("attention.head_count"), audio.key("embedding_length")
+    # Files have the pairs (2 i, 2 i + 1) of the published model in the first half of a head, and transformers has (i, i + d / 4).
+    for name in [name for name in tensors if ".attn_q." in name or ".attn_k." in name]:
+        heads = tensors[name].reshape(n_head, n_embd // n_head, -1)
+        rotated = n_embd // n_head // 2
+        tensors[name] = np.concatenate([heads[:, 0:rotated:2], heads[:, 1:rotated:2], heads[:, rotated:]], axis=1).reshape(tensors[name].shape)
+    # The class of transformers has no rows around the audio: the published model replaces the embeddings of two tokens.
+    around = [torch.from_numpy(tensors.pop(name)).double()[None] for name in ("v.boi", "v.eoi")]
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    settings = text_config(text) | {"model_type": "llama", "rope_parameters": rope}
+    ears = {
+        "hidden_size": n_embd,
+        "intermediate_size": audio.key("feed_forward_length"),
+        "num_hidden_layers": audio.key("block_count"),
+        "num_attention_heads": n_head,
+        "num_mel_bins": audio.key("num_mel_bins"),
+        "max_position_embeddings": audio.key("context_length"),
+        "rope_parameters": rope | {"partial_rotary_factor": 0.5},
+    }
+    config = transformers.GlmAsrConfig(text_config=settings, audio_config=ears, audio_token_id=PLACEHOLDER)
+    model = transformers.GlmAsrForConditionalGeneration._from_config(config, attn_implementation="eager").double().eval()
+    names = within("model.audio_tower", GLMA) | within("model.language_model", TEXT | LLAMA)
+    names |= {f"model.multi_modal_projector.linear_{i}": f"mm.a.mlp.{i}" for i in (1, 2)}
+    load(model, names, tensors | text.tensors, settings["head_dim"])
+    model.lm_head.weight = model.get_input_embeddings().weight
+    # The second chunk ends with silence, which is encoded.
+    whole, lengths = 2 * audio.key("context_length"), [80, 61]
+    features = spectrogram(audio.key("num_mel_bins"), 2 * whole).reshape(-1, 2, whole).transpose(0, 1)
+    mask = torch.stack([(torch.arange(whole) < length).long() for length in lengths])
+    found = model.model.get_audio_features(features, mask).pooler_output
+    n_first = (lengths[0] + 1) // 2 // audio.key("projector.stack_factor")
+    rows = torch.cat([around[0], found[:n_first], around[1], around[0], found[n_first:], around[1]])
+    tokens, logits = logits_around(model, rows, model.get_input_embeddings())
+    return rows, tokens, logits
+
+
+FAMILIES = {
+    "qwen2a": qwen2a,
+    "qwen3a": qwen3a,
+    "voxtral": voxtral,
+    "ultravox": ultravox,
+    "musicflamingo": musicflamingo,
+    "gemma4a": gemma4a,
+    "glma": glma,
+}
 
 
 def record(directory, name):

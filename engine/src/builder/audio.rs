@@ -1,8 +1,9 @@
-//! Rows of audio: order of the operands of convolutions, pooling, and stacking.
+//! Rows of audio: order of the operands of convolutions, pooling, stacking, rotation along time, and rows around them.
 
-use crate::graph::TensorId;
+use crate::graph::{ROPE_AXES, Rope, RopeKind, TensorId};
 
 use super::Builder;
+use super::handles::Vector;
 
 impl Builder<'_> {
     /// Reorders `n` consecutive parts of `x [n * d, T]` to `n` values of each place.
@@ -43,5 +44,48 @@ impl Builder<'_> {
         }
         let y = self.g.reshape(x, [d * n, n_groups, 1, 1]);
         self.ok(y, x)
+    }
+
+    /// Rotates the pairs (2 i, 2 i + 1) of the first `dims` values of `x [d, n, T]` by the place of the column.
+    pub fn rope_time(&mut self, x: TensorId, base: f32, dims: usize) -> TensorId {
+        let rope = Rope {
+            kind: RopeKind::Norm,
+            sections: [0; ROPE_AXES],
+            n_dims: dims,
+            freq_base: base,
+            freq_scale: 1.0,
+            ext_factor: 0.0,
+            attn_factor: 1.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            n_ctx_orig: 0,
+            every: 1,
+            inverse: false,
+        };
+        let positions = self.positions();
+        let y = self.g.rope(x, positions, None, rope);
+        self.ok(y, x)
+    }
+
+    /// Returns the leading columns of `x [d, T / n]` whose `n` positions have sound. The encoder reads the silence after
+    /// them, too. The build fails if there are none.
+    pub fn sounding(&mut self, x: TensorId, n: usize) -> TensorId {
+        let x = self.dense(x);
+        let ([d, n_rows, ..], nb) = (self.g.tensor(x).ne, self.g.tensor(x).nb);
+        let kept = self.params.n_encoded.checked_div(n).unwrap_or(0).min(n_rows);
+        let offset = if kept == 0 { nb[1] * n_rows } else { 0 };
+        let y = self.g.view(x, [d, kept.max(1), 1, 1], nb, offset);
+        self.ok(y, x)
+    }
+
+    /// Puts the columns of `x [d, T]` between two weights `[d]`: `[d, T + 2]`.
+    pub fn enclosed(&mut self, x: TensorId, first: Vector, last: Vector) -> TensorId {
+        let d = self.g.tensor(x).ne[0];
+        let [first, last] = [first, last].map(|w| {
+            let w = self.leaf(w.0);
+            self.reshaped(w, [d, 1, 1, 1])
+        });
+        let x = self.concat(first, x, 1);
+        self.concat(x, last, 1)
     }
 }

@@ -53,6 +53,8 @@ pub enum Silence {
     Bare,
     /// The spectrogram ends with the last whole hop between frames.
     Cut,
+    /// Silence fills the last chunk, and is encoded. The result has no rows of its own for it.
+    Trimmed,
 }
 
 impl AudioRules {
@@ -101,7 +103,7 @@ impl AudioRules {
     /// Returns the number of samples that the spectrogram is computed from, at least those of a frame's neighbors.
     pub fn padded_samples(&self, n_samples: usize) -> usize {
         match self.silence {
-            Silence::Filled | Silence::Masked => {
+            Silence::Filled | Silence::Masked | Silence::Trimmed => {
                 n_samples.max(1).next_multiple_of(self.chunk_samples().max(1)) + self.extra()
             }
             Silence::Cut => n_samples.max(2 * HOP),
@@ -119,7 +121,7 @@ impl AudioRules {
     pub fn samples_of(&self, n: usize) -> usize {
         let before = self.first_frame(n.saturating_sub(1)) * HOP;
         match self.silence {
-            Silence::Filled | Silence::Masked => before + 1,
+            Silence::Filled | Silence::Masked | Silence::Trimmed => before + 1,
             Silence::Bare => before + 1 + self.extra() * HOP,
             Silence::Cut => before + HOP + self.extra(),
         }
@@ -129,7 +131,7 @@ impl AudioRules {
     fn n_frames(&self, n_samples: usize) -> usize {
         match self.silence {
             Silence::Filled | Silence::Bare | Silence::Cut => self.spectrogram_frames(n_samples),
-            Silence::Masked => n_samples.max(1).div_ceil(HOP),
+            Silence::Masked | Silence::Trimmed => n_samples.max(1).div_ceil(HOP),
         }
     }
 
@@ -139,6 +141,22 @@ impl AudioRules {
         (0..n_frames)
             .step_by(chunk)
             .map(move |from| from..n_frames.min(from + chunk))
+    }
+
+    /// Returns the frames that the encoder reads for the frames of a chunk that have positions.
+    pub fn read_frames(&self, frames: &Range<usize>) -> Range<usize> {
+        match self.silence {
+            Silence::Trimmed => frames.start..frames.start + self.chunk_frames(),
+            _ => frames.clone(),
+        }
+    }
+
+    /// Returns the number of positions that the encoder reads for `n` positions with sound.
+    pub fn read_positions(&self, n: usize) -> usize {
+        match self.silence {
+            Silence::Trimmed => self.chunk.max(n),
+            _ => n,
+        }
     }
 
     /// Returns the number of positions of `n_frames` frames.
@@ -186,7 +204,7 @@ impl AudioRules {
     fn chunk_end(&self, n_frames: usize, start: usize, end: usize) -> usize {
         let whole = start + self.chunk_frames();
         match self.silence {
-            Silence::Filled | Silence::Masked => whole.min(n_frames),
+            Silence::Filled | Silence::Masked | Silence::Trimmed => whole.min(n_frames),
             Silence::Bare if start > 0 => whole,
             Silence::Bare | Silence::Cut => end,
         }
@@ -249,6 +267,21 @@ mod tests {
         assert_eq!(chunks(Silence::Masked, 1280 + 321), [4, 2]);
         assert_eq!(chunks(Silence::Bare, 1), [1]);
         assert_eq!(chunks(Silence::Bare, 481), [2]);
+    }
+
+    #[test]
+    fn trimmed_silence_is_read_without_positions_of_its_own() {
+        let rules = AudioRules {
+            silence: Silence::Trimmed,
+            ..RULES
+        };
+        assert_eq!(rules.spectrogram_frames(1281), 16);
+        let chunks: Vec<_> = rules.chunks(1281).collect();
+        assert_eq!(chunks, [0..8, 8..9]);
+        assert_eq!(rules.read_frames(&chunks[1]), 8..16);
+        assert_eq!(rules.read_positions(rules.n_positions(1)), 4);
+        assert_eq!(RULES.read_frames(&chunks[1]), 8..9);
+        assert_eq!(RULES.read_positions(1), 1);
     }
 
     #[test]

@@ -136,8 +136,9 @@ impl AudioEncoder {
         for frames in self.rules.chunks(n_samples) {
             let n_rows = self.rows_of(&frames);
             if n_rows > 0 {
-                let columns = self.rules.columns(spectrogram, frames.clone());
-                self.compute(self.rules.n_positions(frames.len()), n_rows, &columns, &mut rows)?;
+                let n_heard = self.rules.n_positions(frames.len());
+                let columns = self.rules.columns(spectrogram, self.rules.read_frames(&frames));
+                self.compute(n_heard, n_rows, &columns, &mut rows)?;
             }
         }
         if rows.is_empty() {
@@ -148,8 +149,15 @@ impl AudioEncoder {
         Ok(Arc::new(MediaRows::new(id, self.width, rows).of(Medium::Audio)))
     }
 
-    /// Appends the rows of a chunk of `n` positions.
-    fn compute(&mut self, n: usize, n_rows: usize, columns: &[f32], rows: &mut Vec<f32>) -> Result<(), DecodeError> {
+    /// Appends the rows of a chunk with sound in `n_heard` positions.
+    fn compute(
+        &mut self,
+        n_heard: usize,
+        n_rows: usize,
+        columns: &[f32],
+        rows: &mut Vec<f32>,
+    ) -> Result<(), DecodeError> {
+        let n = self.rules.read_positions(n_heard);
         let token = |pos: usize| BatchToken {
             token: 0,
             pos: self.rules.place(pos) as i32,
@@ -163,7 +171,7 @@ impl AudioEncoder {
         let start = rows.len();
         rows.resize(start + n_rows * self.width, 0.0);
         let image = ImageInput::default();
-        self.graph.compute(&tokens, image, columns, &mut rows[start..])
+        self.graph.compute(&tokens, n_heard, image, columns, &mut rows[start..])
     }
 }
 

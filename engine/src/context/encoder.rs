@@ -205,7 +205,7 @@ impl MediaEncoder {
             grid,
         };
         let mut rows = vec![0.0; self.width * self.sizes.rows_of(patches.len())];
-        self.graph.compute(&tokens, image, &[], &mut rows)?;
+        self.graph.compute(&tokens, tokens.len(), image, &[], &mut rows)?;
         Ok(rows)
     }
 }

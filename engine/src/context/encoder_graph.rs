@@ -88,10 +88,12 @@ impl EncoderGraph {
         u128::from_le_bytes(half[0])
     }
 
-    /// Computes the leading rows of the result from an image or from columns of audio frames.
+    /// Computes the leading rows of the result from an image or from columns of audio frames. Sound is in the first
+    /// `n_heard` columns.
     pub fn compute(
         &mut self,
         tokens: &[BatchToken],
+        n_heard: usize,
         image: ImageInput<'_>,
         frames: &[f32],
         rows: &mut [f32],
@@ -107,6 +109,7 @@ impl EncoderGraph {
         let params = BuildParams {
             n_tokens: tokens.len(),
             n_outputs: tokens.len(),
+            n_encoded: n_heard,
             grid: image.grid,
             ..self.settings.build_params(&self.model)
         };

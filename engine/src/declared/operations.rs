@@ -197,6 +197,9 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(depthwise(x, w, before) depthwise),
     operation!(local_attention(q, k, v, relative, before) local_attention LocalAttentionArgs { scale, softcap }),
     operation!(sinusoids(d, before, after) sinusoids),
+    operation!(rope_time(x, base, dims) rope_time),
+    operation!(sounding(x, n) sounding),
+    operation!(enclosed(x, first, last) enclosed),
 ];
 
 /// Returns the operation with this name.

@@ -151,7 +151,7 @@ impl Architecture {
             part: GraphPart::Graph,
             hidden: HiddenRows::None,
             // The number of encoded rows does not affect the cache specifications.
-            n_encoded: 1,
+            n_encoded: if self.media.is_some() { n_tokens } else { 1 },
             n_embd: base.n_embd(),
             n_ctx: 0,
             rope_kind: self.rope_kind(base),

@@ -292,9 +292,11 @@ impl Model {
     }
     /// Returns the number of rows that an encoder of media returns for `n` positions; `None` if `n` is too small.
     pub fn rows_of(&self, n: usize) -> Option<usize> {
+        let n_tokens = self.audio_rules().map_or(n, |rules| rules.read_positions(n));
         let params = BuildParams {
-            n_tokens: n,
-            n_outputs: n,
+            n_tokens,
+            n_outputs: n_tokens,
+            n_encoded: n,
             ..self.build_params()
         };
         let needs = needs(self.arch, self.graph.as_ref(), &self.leafs, params).ok()?;

@@ -13,11 +13,12 @@ use crate::sym::{Dim, Shape};
 const MELS: [(&str, &str); 2] = [("whisper", "Whisper"), ("gemma4", "Gemma4")];
 
 /// Treatments of silence, each with the engine's variant.
-const SILENCES: [(&str, &str); 4] = [
+const SILENCES: [(&str, &str); 5] = [
     ("filled", "Filled"),
     ("masked", "Masked"),
     ("bare", "Bare"),
     ("cut", "Cut"),
+    ("trimmed", "Trimmed"),
 ];
 
 /// State of the checks about audio.

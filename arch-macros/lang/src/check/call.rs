@@ -293,7 +293,8 @@ impl Checker<'_> {
                 ),
             );
         }
-        if op.rotates && op.name != "rope_grid" && self.rope == Some(RopeKind::None) {
+        let needs_pairing = op.rotates && !["rope_grid", "rope_time"].contains(&op.name);
+        if needs_pairing && self.rope == Some(RopeKind::None) {
             // Report each operation only once.
             if !self.unknown_names.insert(op.name.to_owned()) {
                 return None;

@@ -25,7 +25,7 @@ const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
 const CLASSES: [(&str, &str); 2] = [("first", "First"), ("last", "Last")];
 
 /// Operations that only encoders have.
-const OF_ENCODERS: [&str; 12] = [
+const OF_ENCODERS: [&str; 15] = [
     "rope_grid",
     "resized",
     "beside",
@@ -38,6 +38,9 @@ const OF_ENCODERS: [&str; 12] = [
     "depthwise",
     "local_attention",
     "sinusoids",
+    "rope_time",
+    "sounding",
+    "enclosed",
 ];
 
 /// Values of `of:`.

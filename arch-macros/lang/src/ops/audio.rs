@@ -87,6 +87,38 @@ pub static OPS: &[OpSpec] = &[
         Emit::Method("sinusoids"),
         "sines and cosines of the distances from `before` down to -`after` -> [d, before + 1 + after]",
     ),
+    OpSpec {
+        rotates: true,
+        ..op(
+            "rope_time",
+            &[
+                tensor("x"),
+                positional("base", ParamKind::Float),
+                positional("dims", ParamKind::Int),
+            ],
+            rope_time,
+            Emit::Method("rope_time"),
+            "rotates the pairs (2 i, 2 i + 1) of the first `dims` values of [d, n, T] by the place of the column",
+        )
+    },
+    op(
+        "sounding",
+        &[tensor("x"), positional("n", ParamKind::Int)],
+        sounding,
+        Emit::Method("sounding"),
+        "the leading columns, of n positions each, that have sound: [d, T / n] -> [d, T_sound / n]",
+    ),
+    op(
+        "enclosed",
+        &[
+            tensor("x"),
+            positional("first", ParamKind::Vector),
+            positional("last", ParamKind::Vector),
+        ],
+        enclosed,
+        Emit::Method("enclosed"),
+        "the columns of x [d, T] between the vectors `first` and `last` [d] -> [d, T + 2]",
+    ),
 ];
 
 fn conv_2d(c: &mut Call<'_>) -> Option<Shape> {
@@ -156,6 +188,27 @@ fn local_attention(c: &mut Call<'_>) -> Option<Shape> {
 fn sinusoids(c: &mut Call<'_>) -> Option<Shape> {
     let (d, before, after) = (c.dim("d")?, c.dim("before")?, c.dim("after")?);
     Some(Shape(vec![d, before.add(&after).add(&Dim::constant(1))]))
+}
+
+fn rope_time(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    c.rank("x", 3, "[d, n, T]", "; see `heads`").then_some(x)
+}
+
+fn sounding(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, n) = (c.shape("x")?, c.dim("n")?);
+    let rows = Dim::symbol("T_sound").div(&n);
+    c.rank("x", 2, "[d, T / n]", "").then(|| Shape(vec![x.dim(0), rows]))
+}
+
+fn enclosed(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    for side in ["first", "last"] {
+        c.want(side, 0, &x.dim(0), "dimension 0 of `x`");
+        c.rank(side, 1, "[d]", "");
+    }
+    let columns = x.dim(1).add(&Dim::constant(2));
+    c.rank("x", 2, "[d, T]", "").then(|| Shape(vec![x.dim(0), columns]))
 }
 
 fn interleave(c: &mut Call<'_>) -> Option<Shape> {

@@ -7,7 +7,7 @@
 //!                                              (* frames of a position; frames between positions; frames of a piece *)
 //!           | "chunk" ":" silence "(" EXPR ")" ";" ;                  (* positions of a chunk *)
 //! spectrum  = "whisper" | "gemma4" ;
-//! silence   = "filled" | "masked" | "bare" | "cut" ;
+//! silence   = "filled" | "masked" | "bare" | "cut" | "trimmed" ;
 //! ```
 
 use proc_macro2::Span;

@@ -213,6 +213,7 @@ fn silence(variant: &str) -> Option<Silence> {
         "Masked" => Silence::Masked,
         "Bare" => Silence::Bare,
         "Cut" => Silence::Cut,
+        "Trimmed" => Silence::Trimmed,
         _ => return None,
     })
 }
