@@ -7,6 +7,8 @@
 //     y = D(i, -1) S q + P u,                 P[i][j] = D(i, j) q[i] k[j]          for j <= i
 //     S' = D(31, -1) S + sum of D(31, j) k[j] u[j]
 //
+// Decays of rows are diagonal matrices, which are multiplied into keys and queries.
+//
 // Without the delta rule, `u` is `beta v`. A warp keeps the state of 16 columns in registers, as sums of matrix products. The
 // 16 x 16 blocks of `I + L` on the diagonal are inverted. Factors are the sums of two bf16 numbers, so that products have
 // nearly the precision of f32.
@@ -19,21 +21,27 @@
 #include "cells.cuh"
 #include "halves.cuh"
 
-enum Decay { CONSTANT, BY_COLUMN };
-enum Vector { KEY, QUERY };
+enum Decay { CONSTANT, BY_COLUMN, BY_ROW };
+enum Vector { KEY, QUERY, LOG };
 enum OwnValue { VALUE, STEP_SIZE };
 
 const int THREADS = 32 * WARPS, CHUNK = 32, STEP = 16, N_BLOCKS = CHUNK / STEP;
 // Runs of 4 floats of a vector, one per lane.
 const int RUNS = ROWS / 4;
 static_assert(CHUNK % WARPS == 0 && RUNS <= 32);
+const int N_VECTORS = DECAY == BY_ROW ? 3 : 2;
 const int N_VALUES = 1 + (DECAY == BY_COLUMN) + BETA;
 // Strides of rows in shared memory, which avoid bank conflicts.
-const int STRIDE = ROWS + 8, BLOCK_STRIDE = STEP + 8, CHUNK_STRIDE = CHUNK + 8;
+const int STRIDE = ROWS + 8, BLOCK_STRIDE = STEP + 8, CHUNK_STRIDE = CHUNK + 8, NEXT_STRIDE = DECAY == BY_ROW ? STRIDE : ROWS;
 // Floats of a block on the diagonal, padded for the same reason.
 const int LOWER = STEP * STEP + 4;
 // Decays are at least e^-60, so that the difference of two sums of logarithms is precise.
 const float LEAST_LOG = -60.0f;
+// Tokens whose decays of rows are relative to one of them, its number, and the least logarithm (base 2) of a decay.
+// Factors of keys and queries are between 2^-96 and 2^96, so that neither their products nor their rounding errors leave
+// the range of f32.
+const int TURN = 8, MIDDLE = 3, N_TURNS = CHUNK / TURN;
+const float LEAST_ROW_LOG = -24.0f;
 
 // Parameters of `scan.cu`.
 struct Params {
@@ -60,15 +68,16 @@ template <int N> struct Pair {
 
 struct Shared {
     Pair<CHUNK * STRIDE> vectors[2];
-    // Vectors of the next chunk.
-    float next[2][CHUNK * ROWS];
+    // Vectors of the next chunk. Decays of rows need those of this chunk in f32, until its keys are converted for the update.
+    float next[N_VECTORS][CHUNK * NEXT_STRIDE];
     // Blocks of L on the diagonal, inverses of these blocks of I + L, and the block below the diagonal.
     float lower[N_BLOCKS][LOWER];
     Pair<STEP * BLOCK_STRIDE> inverse[N_BLOCKS], below;
     // P of the system.
     Pair<CHUNK * CHUNK_STRIDE> weights;
     // Logarithms of the decays from the start of the chunk to each token, and factors of values.
-    float logs[CHUNK], betas[CHUNK];
+    // With decays of rows, logarithms (base 2) of the decays of the chunk.
+    float logs[DECAY == BY_ROW ? ROWS : CHUNK], betas[CHUNK];
 };
 
 extern __shared__ __align__(16) char memory[];
@@ -134,7 +143,7 @@ struct Ahead {
     DEVICE Ahead(const Params &p, int head, int column, int first, int n) : cells(p.states, min(first + (int)threadIdx.x % 32, n - 1), n) {
         int lane = threadIdx.x % 32, token = min(first + lane, n - 1), width = p.y.ne[0];
         auto value_at = [&](int v) { return *(const float *)(p.values[v].data + head * p.values[v].nb[1] + token * p.values[v].nb[2]); };
-        log = DECAY == BY_COLUMN ? value_at(STEP_SIZE) : -p.slope * exp2f(-8.0f * (float)(head + 1) / (float)p.y.ne[1]);
+        log = DECAY == BY_ROW ? 0.0f : DECAY == BY_COLUMN ? value_at(STEP_SIZE) : -p.slope * exp2f(-8.0f * (float)(head + 1) / (float)p.y.ne[1]);
         beta = BETA ? value_at(N_VALUES - 1) : 1.0f;
         const Tensor &v = p.values[VALUE];
         int t = first + lane % 4 * 2, c = column + lane / 4;
@@ -156,16 +165,24 @@ DEVICE void load_vectors(const Params &p, Shared &s, int group, int first, int n
     int warp = threadIdx.x / 32, run = threadIdx.x % 32;
     if (run >= RUNS) return;
 #pragma unroll
-    for (int v = 0; v < 2; v++) {
+    for (int v = 0; v < N_VECTORS; v++) {
         const Tensor &vector = p.vectors[v];
-        const char *from = vector.data + 16 * run + group * vector.nb[1] + (first + warp) * vector.nb[2];
-        u16 *to = (u16 *)(s.next[v] + warp * ROWS + 4 * run);
+        const char *from = vector.data + 16 * run + (v == LOG ? blockIdx.y : group) * vector.nb[1] + (first + warp) * vector.nb[2];
+        u16 *to = (u16 *)(s.next[v] + warp * NEXT_STRIDE + 4 * run);
 #pragma unroll
         for (int t = 0; t < CHUNK; t += WARPS, from += WARPS * vector.nb[2]) {
             bool is_there = first + warp + t < n;
-            copy_ahead(to + 2 * t * ROWS, is_there ? from : vector.data, is_there);
+            copy_ahead(to + 2 * t * NEXT_STRIDE, is_there ? from : vector.data, is_there);
         }
     }
+}
+
+// Stores 4 floats of a vector as pairs.
+DEVICE void store_run(Shared &s, int vector, int token, float4 x) {
+    int run = threadIdx.x % 32, to = token * STRIDE + 4 * run;
+    u32 first = Halves<true>::pair(x.x, x.y), second = Halves<true>::pair(x.z, x.w);
+    *(uint2 *)(s.vectors[vector].high + to) = make_uint2(first, second);
+    *(uint2 *)(s.vectors[vector].low + to) = make_uint2(Halves<true>::rest(first, x.x, x.y), Halves<true>::rest(second, x.z, x.w));
 }
 
 // Converts the vectors of `n` tokens. Others become zeros.
@@ -178,24 +195,77 @@ DEVICE void convert_vectors(Shared &s, int n) {
         for (int t = 0; t < CHUNK; t += WARPS) {
             float4 x = *(const float4 *)(s.next[v] + (warp + t) * ROWS + 4 * run);
             if (warp + t >= n) x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            u32 first = Halves<true>::pair(x.x, x.y), second = Halves<true>::pair(x.z, x.w);
-            int to = (warp + t) * STRIDE + 4 * run;
-            *(uint2 *)(s.vectors[v].high + to) = make_uint2(first, second);
-            *(uint2 *)(s.vectors[v].low + to) = make_uint2(Halves<true>::rest(first, x.x, x.y), Halves<true>::rest(second, x.z, x.w));
+            store_run(s, v, warp + t, x);
         }
+    }
+}
+
+// Replaces the logarithms of the decays of rows by their sums (base 2) from the start of each turn, and stores those of the
+// chunk of `n` tokens.
+DEVICE void sum_row_logs(Shared &s, int n) {
+    for (int row = threadIdx.x; row < ROWS; row += THREADS) {
+        float total = 0.0f;
+        for (int turn = 0; turn < N_TURNS; turn++) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int t = 0; t < TURN; t++) {
+                float &log = s.next[LOG][(TURN * turn + t) * NEXT_STRIDE + row];
+                sum += TURN * turn + t < n ? fmaxf(LOG2_E * log, LEAST_ROW_LOG) : 0.0f;
+                log = sum;
+            }
+            total += sum;
+        }
+        s.logs[row] = total;
+    }
+}
+
+// Returns floats of a vector in shared memory.
+template <class T> DEVICE T next_at(const Shared &s, int vector, int token, int row) {
+    return *(const T *)(s.next[vector] + token * NEXT_STRIDE + row);
+}
+
+DEVICE float4 sum(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+
+DEVICE float4 scaled(float4 x, float4 log) {
+    return make_float4(x.x * power_of_2(log.x), x.y * power_of_2(log.y), x.z * power_of_2(log.z), x.w * power_of_2(log.w));
+}
+
+// Converts vectors of `n` tokens, times the decays of rows: keys and queries with the decays from the start of the chunk,
+// or, for the update of the state, keys with the decays to its end. Others become zeros.
+template <bool IS_UPDATE> DEVICE void convert_faded_vectors(Shared &s, int n) {
+    const float4 ZERO = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    int warp = threadIdx.x / 32, row = threadIdx.x % 32 * 4;
+    if (row >= ROWS) return;
+    // Decays of the turns between this one and the start or end of the chunk.
+    float4 others = ZERO;
+    for (int i = 0; i < N_TURNS; i++) {
+        int turn = IS_UPDATE ? N_TURNS - 1 - i : i;
+        float4 whole = next_at<float4>(s, LOG, TURN * turn + TURN - 1, row);
+#pragma unroll
+        for (int t = 0; t < TURN; t += WARPS) {
+            int token = TURN * turn + warp + t;
+            bool is_there = token < n;
+            float4 log = next_at<float4>(s, LOG, token, row);
+            if (IS_UPDATE) log = make_float4(whole.x - log.x, whole.y - log.y, whole.z - log.z, whole.w - log.w);
+            log = sum(log, others);
+            store_run(s, KEY, token, is_there ? scaled(next_at<float4>(s, KEY, token, row), log) : ZERO);
+            if (!IS_UPDATE) store_run(s, QUERY, token, is_there ? scaled(next_at<float4>(s, QUERY, token, row), log) : ZERO);
+        }
+        others = sum(others, whole);
     }
 }
 
 // Stores the logarithms and betas of `n` tokens.
 DEVICE void store_gates(Shared &s, const Ahead &ahead, int n) {
     int lane = threadIdx.x % 32;
+    s.betas[lane] = lane < n ? ahead.beta : 0.0f;
+    if (DECAY == BY_ROW) return;
     float log = lane < n ? fmaxf(ahead.log, LEAST_LOG) : 0.0f;
     for (int step = 1; step < 32; step *= 2) {
         float before = __shfl_up_sync(ALL_LANES, log, step);
         if (lane >= step) log += before;
     }
     s.logs[lane] = log;
-    s.betas[lane] = lane < n ? ahead.beta : 0.0f;
 }
 
 // Multiplies 16 keys or queries with the keys up to them, and stores a block of rows of L or P.
@@ -238,6 +308,65 @@ template <int V, int BLOCK> DEVICE void multiply_tokens(Shared &s) {
             } else {
                 *(float2 *)(s.lower[BLOCK] + row * STEP + other % STEP) = make_float2(x[0], x[1]);
             }
+        }
+    }
+}
+
+// Multiplies the keys and queries of a turn of `n` tokens with the keys up to them, and stores its rows of L and P. The decay
+// between two tokens is a product of two factors, relative to the middle of the turn.
+template <int TURN_INDEX> DEVICE void multiply_faded_tokens(Shared &s, int n) {
+    const int FIRST = TURN * TURN_INDEX, N = TURN_INDEX + 1;
+    int lane = threadIdx.x % 32, own = FIRST + lane / 4;
+    float sums[N][4] = {}, rests[N][4] = {};
+#pragma unroll 1
+    for (int k = lane % 4 * 2; k < ROWS; k += STEP) {
+        // Rows 0 to 7 of the matrix are keys, and rows 8 to 15 are queries.
+        Fragment a;
+        float2 base[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = k + 8 * half;
+            base[half] = next_at<float2>(s, LOG, FIRST + MIDDLE, row);
+            float2 log = next_at<float2>(s, LOG, own, row), key = next_at<float2>(s, KEY, own, row), query = next_at<float2>(s, QUERY, own, row);
+            float x = power_of_2(log.x - base[half].x), y = power_of_2(log.y - base[half].y);
+            a.set(2 * half, key.x * x, key.y * y);
+            a.set(2 * half + 1, query.x * x, query.y * y);
+        }
+#pragma unroll
+        for (int j = N - 1; j >= 0; j--) {
+            int other = TURN * j + lane / 4;
+            Fragment b;
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int row = k + 8 * half;
+                if (j < TURN_INDEX) {
+                    float2 whole = next_at<float2>(s, LOG, TURN * j + TURN - 1, row);
+                    base[half].x += whole.x, base[half].y += whole.y;
+                }
+                float2 log = next_at<float2>(s, LOG, other, row), key = next_at<float2>(s, KEY, other, row);
+                b.set(half, key.x * power_of_2(base[half].x - log.x), key.y * power_of_2(base[half].y - log.y));
+            }
+            multiply(rests[j], a.low, b.high[0], b.high[1]);
+            multiply(sums[j], a.high, b.high[0], b.high[1]);
+            multiply(rests[j], a.high, b.low[0], b.low[1]);
+        }
+    }
+    const int BLOCK = FIRST / STEP;
+    float beta = s.betas[own];
+#pragma unroll
+    for (int j = 0; j < 2 * (BLOCK + 1); j++) {
+        int other = TURN * j + lane % 4 * 2;
+        float x[4];
+        for (int e = 0; e < 4; e++) {
+            bool is_seen = own < n && (e < 2 ? other + e < own : other + e % 2 <= own);
+            x[e] = is_seen && j < N ? (e < 2 ? beta : 1.0f) * (sums[j < N ? j : 0][e] + rests[j < N ? j : 0][e]) : 0.0f;
+        }
+        s.weights.store(own * CHUNK_STRIDE + other, x[2], x[3]);
+        if (!DELTA) continue;
+        if (j / 2 < BLOCK) {
+            s.below.store(own % STEP * BLOCK_STRIDE + other, x[0], x[1]);
+        } else {
+            *(float2 *)(s.lower[BLOCK] + own % STEP * STEP + other % STEP) = make_float2(x[0], x[1]);
         }
     }
 }
@@ -314,19 +443,27 @@ struct StateColumns {
 
     // Adds keys times `updates`, after the decay of the chunk.
     DEVICE void update(const Shared &s, const float (&updates)[CHUNK / 8][4]) {
-        float last = s.logs[CHUNK - 1], keep = expf(last);
+        float last = DECAY == BY_ROW ? 0.0f : s.logs[CHUNK - 1], keep = expf(last);
 #pragma unroll
         for (int i = 0; i < ROWS / 8; i++) {
+            float keeps[2] = {keep, keep};
+            if (DECAY == BY_ROW) {
+                float2 logs = *(const float2 *)(s.logs + 8 * i + threadIdx.x % 4 * 2);
+                keeps[0] = power_of_2(logs.x), keeps[1] = power_of_2(logs.y);
+            }
 #pragma unroll
-            for (int e = 0; e < 4; e++) rows[i][e] *= keep;
+            for (int e = 0; e < 4; e++) rows[i][e] *= keeps[e % 2];
         }
 #pragma unroll
         for (int block = 0; block < N_BLOCKS; block++) {
             float faded[2][4];
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                float2 logs = *(const float2 *)(s.logs + STEP * block + 8 * i + threadIdx.x % 4 * 2);
-                float factors[2] = {expf(last - logs.x), expf(last - logs.y)};
+                float factors[2] = {1.0f, 1.0f};
+                if (DECAY != BY_ROW) {
+                    float2 logs = *(const float2 *)(s.logs + STEP * block + 8 * i + threadIdx.x % 4 * 2);
+                    factors[0] = expf(last - logs.x), factors[1] = expf(last - logs.y);
+                }
                 for (int e = 0; e < 4; e++) faded[i][e] = updates[2 * block + i][e] * factors[e % 2];
             }
             Fragment a;
@@ -381,8 +518,12 @@ DEVICE void apply_gates(const Shared &s, const float (&known)[CHUNK / 8][4], flo
 #pragma unroll
     for (int i = 0; i < CHUNK / 8; i++) {
         int token = 8 * i + threadIdx.x % 4 * 2;
-        float2 logs = *(const float2 *)(s.logs + token), betas = *(const float2 *)(s.betas + token);
-        float keep[2] = {expf(logs.x), expf(logs.y)}, beta[2] = {betas.x, betas.y};
+        float2 betas = *(const float2 *)(s.betas + token);
+        float keep[2] = {1.0f, 1.0f}, beta[2] = {betas.x, betas.y};
+        if (DECAY != BY_ROW) {
+            float2 logs = *(const float2 *)(s.logs + token);
+            keep[0] = expf(logs.x), keep[1] = expf(logs.y);
+        }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             results[i][e] *= keep[e % 2];
@@ -407,6 +548,25 @@ DEVICE void store_results(const Params &p, const StateColumns &state, int head, 
     }
 }
 
+// Stores the matrices of the system of `n` tokens, and converts vectors with decays of rows.
+DEVICE void multiply_all_tokens(Shared &s, int n) {
+    for (int part = threadIdx.x / 32; part < 4; part += WARPS) {
+        if (DECAY == BY_ROW) {
+            static_assert(N_TURNS == 4);
+            if (part == 0) multiply_faded_tokens<0>(s, n);
+            if (part == 1) multiply_faded_tokens<1>(s, n);
+            if (part == 2) multiply_faded_tokens<2>(s, n);
+            if (part == 3) multiply_faded_tokens<3>(s, n);
+        } else {
+            if (part == 0 && DELTA) multiply_tokens<KEY, 0>(s);
+            if (part == 1 && DELTA) multiply_tokens<KEY, 1>(s);
+            if (part == 2) multiply_tokens<QUERY, 0>(s);
+            if (part == 3) multiply_tokens<QUERY, 1>(s);
+        }
+    }
+    if (DECAY == BY_ROW) convert_faded_vectors<false>(s, n);
+}
+
 // Grid: blocks of 16 WARPS columns; heads.
 extern "C" __global__ void __launch_bounds__(THREADS) scan_chunks(const __grid_constant__ Params p) {
     Shared &s = *(Shared *)memory;
@@ -424,7 +584,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_chunks(const __grid_c
         if (to == INVALID) return;
         wait_for_copies();
         __syncthreads();
-        convert_vectors(s, n_tokens);
+        if (DECAY == BY_ROW) {
+            sum_row_logs(s, n_tokens);
+        } else {
+            convert_vectors(s, n_tokens);
+        }
         if (warp == 0) store_gates(s, ahead, n_tokens);
         __syncthreads();
         if (from != KEPT) state.load(from == ZEROS ? nullptr : cell_at(p.states, from));
@@ -432,24 +596,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_chunks(const __grid_c
         for (int i = 0; i < CHUNK / 8; i++) {
             for (int e = 0; e < 4; e++) values[i][e] = ahead.values[i][e];
         }
-        load_vectors(p, s, group, first + n_tokens, n);
+        if (DECAY != BY_ROW) load_vectors(p, s, group, first + n_tokens, n);
         ahead = Ahead(p, head, column, first + n_tokens, n);
-        for (int part = warp; part < 4; part += WARPS) {
-            if (part == 0 && DELTA) multiply_tokens<KEY, 0>(s);
-            if (part == 1 && DELTA) multiply_tokens<KEY, 1>(s);
-            if (part == 2) multiply_tokens<QUERY, 0>(s);
-            if (part == 3) multiply_tokens<QUERY, 1>(s);
-        }
+        multiply_all_tokens(s, n_tokens);
         __syncthreads();
         // Warp 0 has had the fewest products.
         if (warp == 0 && DELTA) invert(s);
         float known[CHUNK / 8][4] = {}, results[CHUNK / 8][4] = {};
         state.multiply_vectors(s, known, results);
         apply_gates(s, known, values, results, n_tokens);
-        if (DELTA) {
+        if (DELTA || DECAY == BY_ROW) __syncthreads();
+        if (DECAY == BY_ROW) {
+            convert_faded_vectors<true>(s, n_tokens);
             __syncthreads();
-            solve(s, values);
+            load_vectors(p, s, group, first + n_tokens, n);
         }
+        if (DELTA) solve(s, values);
         add_updates(s, values, results);
         store_results(p, state, head, column, first, n_tokens, results);
         state.update(s, values);

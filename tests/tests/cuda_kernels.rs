@@ -398,13 +398,15 @@ fn decode_attention_compiles_without_spills_or_stack() {
 fn linear_attention_compiles_without_spills_or_stack() {
     let name = "cuda_kernels::linear_attention_compiles_without_spills_or_stack";
     with_device(name, || {
-        let kernels = |[dk, dv, n_tokens]: [usize; 3], delta: bool| {
+        let kernels = |[dk, dv, n_tokens]: [usize; 3], n_decays: usize| {
             let mut graph = Graph::new();
             let cells = graph.input(GgmlType::F32, [dk * dv * 2, 1, 1, 1], "cells");
             let mut list = || graph.input(GgmlType::I32, [n_tokens, 1, 1, 1], "list");
             let mut sources = vec![cells, list(), list()];
             let mut floats = |ne| sources.push(graph.input(GgmlType::F32, ne, "operand"));
-            let gates: &[[usize; 2]] = if delta { &[[1, 2], [1, 2]] } else { &[] };
+            let delta = n_decays > 0;
+            let gates = [[n_decays, 2], [1, 2]];
+            let gates = if delta { &gates[..] } else { &[] };
             for &[size, heads] in [[dk, 1], [dk, 1], [dv, 2]].iter().chain(gates) {
                 floats([size, heads, n_tokens, 1]);
             }
@@ -419,12 +421,12 @@ fn linear_attention_compiles_without_spills_or_stack() {
             [Precision::Exact, Precision::Fast].map(|precision| specializations(&graph, node, precision, Gpu::H100))
         };
         let sizes = [[128, 128, 512], [64, 64, 512], [128, 128, 8]];
-        let all = sizes.map(|sizes| [true, false].map(|delta| kernels(sizes, delta)));
+        let all = sizes.map(|sizes| [0, 1, sizes[0]].map(|n_decays| kernels(sizes, n_decays)));
         let all: BTreeMap<_, _> = (all.into_iter().flatten().flatten().flatten())
             .map(|kernel| (kernel.describe(), kernel))
             .collect();
         let count = |name: &str| all.keys().filter(|title| title.starts_with(name)).count();
-        assert_eq!((count("scan ("), count("scan_chunks (")), (6, 4), "{:?}", all.keys());
+        assert_eq!((count("scan ("), count("scan_chunks (")), (9, 6), "{:?}", all.keys());
         let kernels: Vec<_> = all.into_values().collect();
         check(&kernels, &CAPABILITIES);
     });

@@ -103,6 +103,9 @@ pub fn linear_attention_in_chunks() -> Vec<Case> {
         ([128, 1, 40, 2], (1, true), GATED),
         ([64, 2, 64, 4], (1, true), LinearAttention { tiled: true, ..GATED }),
         ([48, 1, 16, 2], (1, false), GATED),
+        ([128, 1, 40, 2], (128, true), GATED),
+        ([64, 2, 24, 4], (64, true), LinearAttention { tiled: true, ..GATED }),
+        ([48, 1, 16, 2], (48, false), LinearAttention { delta: false, ..GATED }),
         ([16, 2, 80, 4], (1, true), LinearAttention { delta: false, ..GATED }),
         (
             [32, 1, 24, 2],
@@ -116,9 +119,11 @@ pub fn linear_attention_in_chunks() -> Vec<Case> {
     ] {
         all.push(attend(p, sizes, gates, 5, (&from, &to)));
     }
-    let mut strong = attend(GATED, [64, 1, 32, 2], (1, true), 5, (&from, &to));
-    strong.operands[6] = floats_in(-200.0, 0.0, strong.operands[6].ne);
-    all.push(strong);
+    for (n_decays, least) in [(1, -200.0), (64, -200.0), (64, -20.0)] {
+        let mut strong = attend(GATED, [64, 1, 32, 2], (n_decays, true), 5, (&from, &to));
+        strong.operands[6] = floats_in(least, 0.0, strong.operands[6].ne);
+        all.push(strong);
+    }
     all
 }
 

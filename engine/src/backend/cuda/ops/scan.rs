@@ -170,8 +170,7 @@ fn launch(task: &mut Task<'_>, scan: &Scan) -> Result<(), Unplanned> {
 
 /// Returns the configuration of the kernel for chunks of tokens if it can be used.
 fn chunks_of(task: &Task<'_>, scan: &Scan, params: &Params) -> Option<Chunks> {
-    let is_linear = scan.rule == "LINEAR_ATTENTION" && scan.decay != "BY_ROW";
-    if !is_linear || !scan.vectors.iter().all(|v| v.has_vectors(4, 16)) {
+    if scan.rule != "LINEAR_ATTENTION" || !scan.vectors.iter().all(|v| v.has_vectors(4, 16)) {
         return None;
     }
     let sizes = Sizes {
@@ -179,6 +178,7 @@ fn chunks_of(task: &Task<'_>, scan: &Scan, params: &Params) -> Option<Chunks> {
         columns: task.node.ne[0],
         n_tokens: params.states.n_tokens as usize,
         n_cells: params.states.cells.ne[1] as usize,
+        decays_by_row: scan.decay == "BY_ROW",
     };
     Chunks::of(sizes, task.target.precision(), task.target.gpu())
 }

@@ -33,6 +33,8 @@ pub(super) struct Sizes {
     pub(super) n_tokens: usize,
     /// Number of cells that the tokens' states are stored in.
     pub(super) n_cells: usize,
+    /// True if each row has its own decays.
+    pub(super) decays_by_row: bool,
 }
 
 /// Configuration of the kernel.
@@ -41,16 +43,20 @@ pub(super) struct Chunks {
     rows: usize,
     columns: usize,
     warps: usize,
+    decays_by_row: bool,
 }
 
 impl Chunks {
     /// Returns the configuration for linear attention, or `None` if tokens are computed one by one.
     pub(super) fn of(sizes: Sizes, precision: Precision, gpu: Gpu) -> Option<Chunks> {
         let Sizes { rows, columns, .. } = sizes;
+        let warps = columns.div_ceil(STEP).next_power_of_two().min(MAX_WARPS);
         let chunks = Chunks {
             rows,
             columns,
-            warps: columns.div_ceil(STEP).next_power_of_two().min(MAX_WARPS),
+            // All warps apply decays of rows to the vectors. With fewer warps, kernels for compute capability 8.0 spill registers.
+            warps: if sizes.decays_by_row { MAX_WARPS } else { warps },
+            decays_by_row: sizes.decays_by_row,
         };
         let has_many = sizes.n_tokens >= MIN_TOKENS.max(MIN_TOKENS_OF_CELL * sizes.n_cells);
         let has_steps = rows.is_multiple_of(STEP) && (STEP..=MAX_ROWS).contains(&rows);
@@ -69,12 +75,17 @@ impl Chunks {
     }
 
     /// Returns the shared memory in bytes: keys and queries of a chunk in two numbers and of the next in f32, matrices of the
-    /// system, and two gates per token.
+    /// system, and two gates per token. Decays of rows are in f32, and those of the chunk replace a gate.
     pub(super) fn shared(&self) -> usize {
         const PADDING: usize = 8;
         let float = size_of::<f32>();
         let pairs = 2 * CHUNK * (self.rows + PADDING) + 3 * STEP * (STEP + PADDING) + CHUNK * (CHUNK + PADDING);
-        let floats = 2 * CHUNK * self.rows + 2 * (STEP * STEP + 4) + 2 * CHUNK;
+        let (next, logs) = if self.decays_by_row {
+            (3 * CHUNK * (self.rows + PADDING), self.rows)
+        } else {
+            (2 * CHUNK * self.rows, CHUNK)
+        };
+        let floats = next + 2 * (STEP * STEP + 4) + logs + CHUNK;
         2 * size_of::<u16>() * pairs + float * floats
     }
 
@@ -95,6 +106,7 @@ mod tests {
         columns: 128,
         n_tokens: 512,
         n_cells: 1,
+        decays_by_row: false,
     };
 
     const SMALL_GPU: Gpu = Gpu {
@@ -113,6 +125,12 @@ mod tests {
             (chunks.blocks_of_head(), chunks.threads(), chunks.shared()),
             (2, 128, 79_648)
         );
+        let by_row = Sizes {
+            decays_by_row: true,
+            ..SIZES
+        };
+        let by_row = found(by_row).expect("the sizes are those of Kimi Linear");
+        assert_eq!((by_row.threads(), by_row.shared()), (128, 99_488));
         let narrow = found(Sizes { columns: 40, ..SIZES }).expect("the last columns may be missing");
         assert_eq!((narrow.blocks_of_head(), narrow.threads()), (1, 128));
         let one = found(Sizes { columns: 16, ..SIZES }).expect("a warp computes 16 columns");
