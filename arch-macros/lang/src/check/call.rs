@@ -54,7 +54,7 @@ impl Checker<'_> {
         {
             return self.apply(index, &name, &args).map(Lowered::Tensor);
         }
-        if let Some(function) = self.functions.iter().find(|f| f.name == name) {
+        if let Some(function) = self.functions.find(&name.to_string()) {
             return self.function_call(function.clone(), &name, &args).map(Lowered::Tensor);
         }
         let Some(op) = ops::find(&name.to_string()) else {
@@ -149,7 +149,7 @@ impl Checker<'_> {
                         let i = self.epsilon(epsilon);
                         self.use_hparam(i);
                     } else if !self.called.contains(&name)
-                        && let Some(f) = self.functions.iter().find(|f| f.name == name)
+                        && let Some(f) = self.functions.find(&name)
                     {
                         let body = f.body.clone();
                         self.called.insert(name);

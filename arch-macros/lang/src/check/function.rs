@@ -15,6 +15,7 @@ use crate::diag::Errors;
 use crate::forward;
 use crate::limits::{MAX_NESTING, MAX_TOKENS, n_substituted};
 use crate::model::{self, Block, Callee, Operand, SCALAR_FNS, Stmt, Value, ValueKind, VarId};
+use crate::names::Names;
 use crate::ops;
 use crate::options;
 use crate::parse::{block_of, plain_name, statements};
@@ -34,6 +35,30 @@ struct Call<'a> {
     visible: &'a [(String, VarId)],
 }
 
+/// The functions that a declaration can call, in order.
+#[derive(Default)]
+pub(super) struct FunctionList {
+    functions: Vec<Function>,
+    names: Names,
+}
+
+impl FunctionList {
+    fn push(&mut self, function: Function) {
+        self.names.add(&function.name.to_string(), self.functions.len());
+        self.functions.push(function);
+    }
+
+    /// Returns the first function with a name.
+    pub(super) fn find(&self, name: &str) -> Option<&Function> {
+        self.names.first(name).map(|at| &self.functions[at])
+    }
+
+    /// Iterates over all functions.
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Function> {
+        self.functions.iter()
+    }
+}
+
 impl Checker<'_> {
     /// Registers the functions, except those whose names are already taken.
     pub(super) fn declare_functions(&mut self, functions: &[Function]) {
@@ -41,7 +66,7 @@ impl Checker<'_> {
             let text = f.name.to_string();
             if ops::find(&text).is_some() {
                 self.errors.at(&f.name, format!("`{text}` is the name of an operation"));
-            } else if self.functions.iter().any(|other| other.name == f.name) {
+            } else if self.functions.find(&text).is_some() {
                 self.errors
                     .at(&f.name, format!("`{text}` is already the name of a function"));
             } else if self.can_name(&f.name) {
@@ -281,7 +306,7 @@ impl Checker<'_> {
             [TokenTree::Ident(name), TokenTree::Group(g)] if g.delimiter() == Delimiter::Parenthesis => {
                 let text = name.to_string();
                 let of_numbers = SCALAR_FNS.iter().any(|f| f.name == text);
-                let is_function = || self.functions.iter().any(|f| f.name == text);
+                let is_function = || self.functions.find(&text).is_some();
                 !of_numbers && (ops::find(&text).is_some() || is_function() || self.find_tensor(&text).is_some())
             }
             _ => false,
@@ -303,7 +328,7 @@ impl Checker<'_> {
         if let Some(names) = self.taken.borrow().get(callee) {
             return names.clone();
         }
-        if let Some(f) = self.functions.iter().find(|f| f.name == callee) {
+        if let Some(f) = self.functions.find(callee) {
             let mut names: Vec<String> = f.options.iter().map(|o| o.name.to_string()).collect();
             if f.forwards && !inside.iter().any(|n| n == callee) {
                 inside.push(callee.to_owned());

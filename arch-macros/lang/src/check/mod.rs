@@ -24,7 +24,7 @@ use std::collections::{HashMap, HashSet};
 use proc_macro2::{Ident, Span};
 use quote::ToTokens;
 
-use crate::ast::{Decl, Function};
+use crate::ast::Decl;
 use crate::builtins::{self, Epsilon, Ty};
 use crate::diag::Errors;
 use crate::model::{Arch, Group, Scalar, Tensor, Var, VarId};
@@ -32,6 +32,7 @@ use crate::names::Names;
 use crate::sym::{Dim, Multiple, Shape};
 
 use facts::Fact;
+use function::FunctionList;
 use scopes::{Known, Scopes};
 
 /// Checks a declaration. Returns `None` if it has errors.
@@ -173,7 +174,7 @@ struct Checker<'e> {
     unknown_names: HashSet<String>,
     /// Variables that the innermost loop assigns to, in order.
     assigned_in_loop: Vec<VarId>,
-    functions: Vec<Function>,
+    functions: FunctionList,
     /// Named parameters of the functions that forward theirs.
     taken: RefCell<HashMap<String, Vec<String>>>,
     /// Functions whose bodies were mentioned after an invalid call.
@@ -227,7 +228,7 @@ impl<'e> Checker<'e> {
             wrong_ifs: HashSet::new(),
             unknown_names: HashSet::new(),
             assigned_in_loop: Vec::new(),
-            functions: Vec::new(),
+            functions: FunctionList::default(),
             taken: RefCell::default(),
             mentioned: HashSet::new(),
             called: HashSet::new(),

@@ -43,7 +43,7 @@ impl Checker<'_> {
                 Needed::Hparam(_) => {}
                 Needed::Tensor(kind, dims) => self.needed_tensor(need, kind, dims),
                 Needed::Function(params) => {
-                    let found = self.functions.iter().find(|f| f.name == *name).map(|f| f.params.len());
+                    let found = self.functions.find(&name.to_string()).map(|f| f.params.len());
                     let list: Vec<String> = params.iter().map(Ident::to_string).collect();
                     let form = format!("function `{name}({})`", list.join(", "));
                     match found {
