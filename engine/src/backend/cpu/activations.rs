@@ -7,9 +7,9 @@
 //!   scratch buffer. This costs about 2 µs and saves a barrier. If the operand is an RMS norm with no other
 //!   reader, each thread also computes the norm itself.
 //! - **Large operands**: the threads share the rows, write to a shared buffer, and synchronize before the
-//!   matmul.
+//!   matmul. With several NUMA nodes, a thread writes each row to a buffer per node.
 //! - **In place**: if only matmuls read a result, the op that produces it stores it in quantized form over
-//!   the f32 values.
+//!   the f32 values. Not with several nodes, since the result is on one of them.
 
 use kernels::{
     ActivationForm, Activations, BF16_STEP, Precision, activation_bytes, activation_form, quantize_activations,
@@ -173,8 +173,8 @@ impl Quantization {
         }
     }
 
-    /// Quantizes the rows of `x` that the queue assigns to this thread into the shared buffer. `scratch`
-    /// holds one row of floats.
+    /// Quantizes the rows of `x` that the queue assigns to this thread into the shared buffer and its copies.
+    /// `scratch` holds one row of floats.
     ///
     /// # Safety
     /// No thread reads the shared buffer in this phase.
@@ -185,13 +185,18 @@ impl Quantization {
         scratch: &mut [f32],
         queue: &WorkQueue<'_>,
     ) {
-        let (row, shared) = (self.stride() / size_of::<f32>(), parts.shared());
+        let ith = queue.worker.ith;
+        let (row, shared) = (self.stride() / size_of::<f32>(), parts.shared_for(ith));
         while let Some(piece) = queue.take(self.n_rows.div_ceil(ROWS_PER_CHUNK)) {
             for i in piece * ROWS_PER_CHUNK..self.n_rows.min((piece + 1) * ROWS_PER_CHUNK) {
                 // SAFETY: no thread reads the shared buffer in this phase (function contract), and the queue
                 // gives each chunk of rows to one thread.
                 let out = unsafe { shared.write(i * row..(i + 1) * row) };
                 self.quantize(x.activations(i, scratch), out);
+                for copy in parts.copies_for_others(ith) {
+                    // SAFETY: as above.
+                    unsafe { copy.write(i * row..(i + 1) * row) }.copy_from_slice(out);
+                }
             }
         }
     }
@@ -215,7 +220,7 @@ impl Quantization {
             Storage::PerThread => bytemuck::cast_slice(unsafe { &parts.of_thread(ith)[..n_floats] }),
             // SAFETY: the shared rows were written in an earlier phase and stay unchanged (function
             // contract).
-            Storage::Shared => bytemuck::cast_slice(unsafe { parts.shared().read(0..n_floats) }),
+            Storage::Shared => bytemuck::cast_slice(unsafe { parts.shared_for(ith).read(0..n_floats) }),
             Storage::InPlace => x.bytes(self.n_rows * stride),
         };
         QuantizedRows {

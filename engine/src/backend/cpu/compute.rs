@@ -58,13 +58,14 @@ impl CpuBackend {
             Some(pool) => pool.clone(),
             None => Arc::new(ThreadPool::new(params.n_threads.max(params.n_threads_batch))?),
         };
+        let homes = pool.homes().clone();
         Ok(CpuBackend {
             device,
             n_threads: params.n_threads.clamp(1, pool.n_threads()),
             pool,
-            scratch: Scratch::default(),
-            quantized: Scratch::default(),
-            planner: Planner::new(params.precision),
+            scratch: Scratch::new(homes.clone(), false),
+            quantized: Scratch::new(homes.clone(), true),
+            planner: Planner::new(params.precision, homes.n_nodes()),
             profile: params.profile.clone(),
         })
     }
@@ -75,7 +76,7 @@ impl CpuBackend {
             (&mut self.scratch, plan.scratch_size),
             (&mut self.quantized, plan.quantized_scratch_size),
         ] {
-            if !scratch.ensure(n_threads, scratch_size) {
+            if !scratch.ensure(scratch_size) {
                 return Err(BackendError::OutOfMemory {
                     buffer_type: "CPU".to_string(),
                     bytes: scratch_size

@@ -3,7 +3,7 @@
 //!
 //! Modules, from the lowest layer up:
 //! - [`topology`] (cores, caches, and NUMA nodes), [`affinity`] (CPUs of a thread), [`numa`] (placement of threads and
-//!   weights), [`groups`] (threads with a common cache),
+//!   weights), [`groups`] (threads with a common cache), [`homes`] (nodes of threads),
 //! - [`sync`], [`futex`], [`arrivals`], [`phases`] (barriers and work stealing), [`pool`] (threads), [`queue`] (chunks of
 //!   work),
 //! - [`scratch`], [`barriers`] (memory conflicts), [`view`] (operands as slices), [`activations`] (quantized
@@ -23,6 +23,7 @@ mod error;
 mod fuse;
 mod futex;
 mod groups;
+mod homes;
 mod interleaved;
 mod numa;
 mod ops;

@@ -129,6 +129,11 @@ fn touch(byte: &mut u8) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use kernels::{ActivationForm, activation_bytes};
+
+    use super::super::homes::Homes;
     use super::super::ops::Pieces;
     use super::super::queue::WorkShare;
     use super::super::topology::simulated_nodes;
@@ -211,6 +216,67 @@ mod tests {
                 let remote = remote_share_of_experts(&topology, n_threads, [768, 1152], n_active);
                 assert!(remote < 0.005, "{n_threads} threads, {n_active} experts: {remote}");
             }
+        }
+    }
+
+    /// Values of the activations that the matmuls of a layer read: query, key, and value; output; gate and up; down.
+    /// The second entry is true for results of a norm, of which a thread computes whole rows.
+    const PANELS_OF_1B: [(usize, bool); 4] = [(2048, true), (2048, false), (2048, true), (8192, false)];
+
+    const LAYERS_OF_1B: usize = 16;
+
+    /// Bytes that the caches of a machine read from other nodes for the activations of a 1B model with `n` tokens, and
+    /// bytes written to other nodes. Each last-level cache reads each panel once. With `copied`, each node has a copy;
+    /// otherwise the caller's node has the panel, and both nodes have a part of quantized norms.
+    fn remote_bytes_of_panels(topology: &Topology, n: usize, form: ActivationForm, copied: bool) -> [usize; 2] {
+        let threads = topology.spread(topology.n_cores());
+        let homes = Homes::new(&threads);
+        let caches: BTreeSet<(usize, usize)> = threads.iter().map(|cpu| (cpu.node, cpu.cache)).collect();
+        let [mut n_read, mut n_written] = [0, 0];
+        for (k, is_norm) in PANELS_OF_1B {
+            let panel = n * activation_bytes(form, k).next_multiple_of(64);
+            // A row of a result of a matmul is computed on all nodes, and quantized on one.
+            if !is_norm {
+                n_read += n * k * size_of::<f32>() * (homes.n_nodes() - 1) / homes.n_nodes();
+            }
+            if copied {
+                n_written += panel * (homes.n_nodes() - 1);
+            } else if is_norm {
+                n_read += caches.len() * panel * (homes.n_nodes() - 1) / homes.n_nodes();
+            } else {
+                n_read += caches.iter().filter(|(node, _)| *node != threads[0].node).count() * panel;
+            }
+        }
+        [n_read, n_written].map(|bytes| bytes * LAYERS_OF_1B)
+    }
+
+    /// Bytes of a thread's own panels that all threads on other nodes than the caller's read for a token.
+    fn panel_bytes_of_token(topology: &Topology, form: ActivationForm) -> usize {
+        let threads = topology.spread(topology.n_cores());
+        let n_remote = threads.iter().filter(|cpu| cpu.node != threads[0].node).count();
+        let of_layer: usize = PANELS_OF_1B.iter().map(|&(k, _)| activation_bytes(form, k)).sum();
+        n_remote * (of_layer * LAYERS_OF_1B + activation_bytes(form, PANELS_OF_1B[0].0))
+    }
+
+    #[test]
+    fn copies_of_panels_reduce_remote_bytes() {
+        let topology = simulated_nodes(2, 96);
+        let megabytes = |bytes: [usize; 2]| bytes.map(|n| n / 1_000_000);
+        for (form, before, after, of_token) in [
+            (ActivationForm::U8Chunk, 2382, [167, 184], 34),
+            (ActivationForm::I16Row, 6962, [167, 566], 107),
+        ] {
+            let found = [false, true].map(|copied| megabytes(remote_bytes_of_panels(&topology, 512, form, copied)));
+            assert_eq!(found, [[before, 0], after], "{form:?}");
+            assert_eq!(panel_bytes_of_token(&topology, form) / 1_000_000, of_token, "{form:?}");
+        }
+        // On one node, nothing is remote.
+        let one = simulated_nodes(1, 96);
+        for copied in [false, true] {
+            assert_eq!(
+                remote_bytes_of_panels(&one, 512, ActivationForm::U8Chunk, copied),
+                [0, 0]
+            );
         }
     }
 

@@ -17,15 +17,18 @@ use crate::graph::{Graph, MAX_SRC, Op, TensorId};
 /// Builds plans, and reuses its buffers between plans.
 pub(super) struct Planner {
     precision: Precision,
+    n_nodes: usize,
     quantized_cache: QuantizedCache,
     barriers: Barriers,
     accesses: Vec<Access>,
 }
 
 impl Planner {
-    pub(super) fn new(precision: Precision) -> Planner {
+    /// Creates a planner for threads on `n_nodes` NUMA nodes.
+    pub(super) fn new(precision: Precision, n_nodes: usize) -> Planner {
         Planner {
             precision,
+            n_nodes,
             quantized_cache: QuantizedCache::default(),
             barriers: Barriers::new(),
             // Results, operands, and shared scratch memory of the fused nodes, plus the operands of a norm.
@@ -75,7 +78,9 @@ impl Planner {
             let outlook = self.outlook(view, memory);
             let fusion = first.fusion;
             let last = others.iter_mut().flatten().next_back().unwrap_or(&mut first);
-            if let Some((read, form)) = outlook.output_format(id, fusion, last.memory.id, nodes.clone()) {
+            if self.n_nodes == 1
+                && let Some((read, form)) = outlook.output_format(id, fusion, last.memory.id, nodes.clone())
+            {
                 last.stores = Some(form);
                 self.quantized_cache.store(read, form.in_place());
             }

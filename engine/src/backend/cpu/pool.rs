@@ -15,6 +15,7 @@ use std::thread::{self, JoinHandle};
 use super::error::error;
 use super::futex::Futex;
 use super::groups::{Groups, MAX_MEMBERS};
+use super::homes::Homes;
 use super::numa::{self, Pinned};
 use super::phases::{Abandoned, Chunk, Membership, PhaseSlot, Phases, StealSlot};
 use super::topology::cache_groups;
@@ -100,6 +101,7 @@ pub struct ThreadPool {
     threads: Vec<JoinHandle<()>>,
     callers: TicketLock,
     groups: Arc<Groups>,
+    homes: Arc<Homes>,
     /// CPUs of the threads; empty if threads are not pinned.
     pins: Vec<usize>,
     /// Number of cores available to the process.
@@ -162,11 +164,16 @@ impl ThreadPool {
         } else {
             Vec::new()
         };
-        ThreadPool::start(Groups::new(&sizes), pins).map_err(failed)
+        let homes = if is_pinned {
+            Homes::new(&cpus)
+        } else {
+            Homes::one(n_threads)
+        };
+        ThreadPool::start(Groups::new(&sizes), homes, pins).map_err(failed)
     }
 
     /// Starts a pool whose thread `i` is pinned to CPU `pins[i]`, if present.
-    fn start(groups: Groups, pins: Vec<usize>) -> std::io::Result<ThreadPool> {
+    fn start(groups: Groups, homes: Homes, pins: Vec<usize>) -> std::io::Result<ThreadPool> {
         let n_started = groups.n_workers() - 1;
         let groups = Arc::new(groups);
         let shared = Arc::new(Shared {
@@ -183,6 +190,7 @@ impl ThreadPool {
             threads: Vec::with_capacity(n_started),
             callers: TicketLock::default(),
             groups,
+            homes: Arc::new(homes),
             pins,
             n_cores: thread::available_parallelism().map_or(1, usize::from),
         };
@@ -206,9 +214,23 @@ impl ThreadPool {
     /// Creates a pool that assumes one core per thread, and that the threads of each group share a cache.
     #[cfg(test)]
     pub(super) fn with_core_per_thread(groups: &[usize]) -> ThreadPool {
-        let mut pool = ThreadPool::start(Groups::new(groups), Vec::new()).unwrap();
+        let homes = Homes::one(groups.iter().sum());
+        let mut pool = ThreadPool::start(Groups::new(groups), homes, Vec::new()).unwrap();
         pool.n_cores = pool.n_threads();
         pool
+    }
+
+    /// Creates such a pool with a NUMA node for each group.
+    #[cfg(test)]
+    pub(super) fn with_node_per_group(groups: &[usize]) -> ThreadPool {
+        let mut pool = ThreadPool::with_core_per_thread(groups);
+        pool.homes = Arc::new(Homes::simulated(groups));
+        pool
+    }
+
+    /// Returns the nodes of the threads.
+    pub(super) fn homes(&self) -> &Arc<Homes> {
+        &self.homes
     }
 
     /// Returns the groups of threads.

@@ -109,9 +109,15 @@ impl Chain {
 
     /// Computes the graph `times` times, checks that all runs agree, and returns the result.
     fn run(&mut self, n_threads: usize, times: usize) -> Vec<u8> {
+        self.run_on(ThreadPool::with_core_per_thread(&[n_threads]), Precision::High, times)
+    }
+
+    /// [`run`](Chain::run) on the threads of a pool.
+    fn run_on(&mut self, pool: ThreadPool, precision: Precision, times: usize) -> Vec<u8> {
+        let n_threads = pool.n_threads();
         let params = BackendParams {
-            precision: Precision::High,
-            thread_pool: Some(Arc::new(ThreadPool::with_core_per_thread(&[n_threads]))),
+            precision,
+            thread_pool: Some(Arc::new(pool)),
             ..BackendParams::new(n_threads)
         };
         let mut backend = device("cpu").unwrap().backend(&params).unwrap();
@@ -158,6 +164,24 @@ fn stolen_matmuls_are_bit_identical() {
     }
 }
 
+#[test]
+fn copies_of_activations_per_node_are_bit_identical() {
+    for precision in [Precision::High, Precision::Fast] {
+        for n in [1, 3, 64, 200] {
+            let want = Chain::new(n).run_on(ThreadPool::with_core_per_thread(&[1]), precision, 1);
+            assert!(want.as_chunks().0.iter().any(|&x| f32::from_le_bytes(x) != 0.0));
+            for nodes in [[1, 1].as_slice(), &[2, 1], &[1, 2, 2]] {
+                let pool = ThreadPool::with_node_per_group(nodes);
+                assert_eq!(
+                    Chain::new(n).run_on(pool, precision, 3),
+                    want,
+                    "{n} tokens, {nodes:?} threads per node"
+                );
+            }
+        }
+    }
+}
+
 /// Plans a whole graph.
 fn plan_of(graph: &Graph, memory: &MemoryMap, precision: Precision, n_threads: usize) -> CpuPlan {
     let mut uses = Uses::default();
@@ -168,7 +192,7 @@ fn plan_of(graph: &Graph, memory: &MemoryMap, precision: Precision, n_threads: u
         uses: &uses,
     };
     let mut plan = CpuPlan::default();
-    Planner::new(precision)
+    Planner::new(precision, 1)
         .plan(&mut plan, &view, memory, &Arc::new(Groups::new(&[n_threads])))
         .unwrap();
     plan

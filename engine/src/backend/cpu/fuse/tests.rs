@@ -88,7 +88,7 @@ impl Sketch {
             uses: &uses,
         };
         let mut plan = CpuPlan::default();
-        Planner::new(kernels::Precision::Exact)
+        Planner::new(kernels::Precision::Exact, 1)
             .plan(&mut plan, &view, &self.memory, &Arc::new(Groups::new(&[2])))
             .unwrap();
         plan.nodes[0].fusion
@@ -380,7 +380,7 @@ impl Gated {
             uses: &uses,
         };
         let mut plan = CpuPlan::default();
-        Planner::new(precision)
+        Planner::new(precision, 1)
             .plan(&mut plan, &view, &self.memory, &Arc::new(Groups::new(&[2])))
             .unwrap();
         plan
