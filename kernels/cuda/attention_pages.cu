@@ -423,9 +423,13 @@ DEVICE void store_sums(const Sums &sums, const Place &place, Partials<SHARES, HE
     __syncthreads();
 }
 
+// Blocks per multiprocessor for the register limit. Without it, the assembler uses a few registers too many for three blocks.
+// Other kernels would spill.
+const int BLOCKS_AT_ONCE = KEEPS_QUERIES && GROUPS == 1 && N_VALUES <= 128 && IS_HALVES<Keys> && IS_HALVES<Values> ? 3 : 1;
+
 // Grid: tokens; KV heads times the number of blocks per group of query heads times blocks with different values;
 // blocks that share a token.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_pages(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) attention_pages(const __grid_constant__ Params p) {
     Block block(p);
     Place place;
     int head = block.first_head + min(place.group * HEADS_OF_WARP + (int)threadIdx.x % 32 / 4, block.n_heads - 1);
