@@ -127,7 +127,7 @@ pub fn built_in(text: &str) -> Box<dyn Library + Sync> {
 /// takes precedence, and the declaration itself takes precedence over all files that declare its name.
 pub struct Near {
     directory: Directory,
-    /// Name of the declaration's file, which is no part of the library.
+    /// Name of the declaration's file, which is not in the library.
     file: Option<OsString>,
     /// Name that the declaration declares.
     name: String,
