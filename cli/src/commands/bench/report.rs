@@ -134,7 +134,7 @@ const COLUMNS: &[Column] = &[
     ("GB/s", 6, |r| {
         r.read_bytes_per_s.map_or("-".into(), |x| format!("{:.1}", x * 1e-9))
     }),
-    ("of memory", 9, |r| share(r.read_bytes_per_s, Some(r.read_limit))),
+    ("of memory", 12, |r| share_of_memory(r.read_bytes_per_s, r.read_limit)),
     ("G mul-add/s", 11, |r| format!("{:.1}", r.multiply_adds_per_s * 1e-9)),
     ("of f32", 6, |r| share(Some(r.multiply_adds_per_s), Some(r.f32_limit))),
     ("of i16", 6, |r| share(Some(r.multiply_adds_per_s), r.i16_limit)),
@@ -161,6 +161,14 @@ fn share(x: Option<f64>, limit: Option<f64>) -> String {
     match (x, limit) {
         (Some(x), Some(limit)) => format!("{:.0} %", 100.0 * x / limit),
         _ => "-".to_owned(),
+    }
+}
+
+/// Formats the share of the read bandwidth, and the bandwidth in GB/s.
+fn share_of_memory(read: Option<f64>, limit: f64) -> String {
+    match read {
+        Some(_) => format!("{} of {:.1}", share(read, Some(limit)), limit * 1e-9),
+        None => "-".to_owned(),
     }
 }
 
@@ -346,6 +354,12 @@ fn csv_values(row: &serde_json::Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_compared_with_its_limit() {
+        assert_eq!(share_of_memory(Some(32e9), 50e9), "64 % of 50.0");
+        assert_eq!(share_of_memory(None, 50e9), "-");
+    }
 
     #[test]
     fn kernel_times_are_aligned_columns() {
