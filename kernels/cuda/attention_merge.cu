@@ -10,12 +10,12 @@
 const int MAX_PARTS = 512;
 
 const int WARPS = 4, THREADS = 32 * WARPS;
-// Values that a lane adds, and parts whose maximum a thread holds.
-const int PER_LANE = (DV + 31) / 32, PARTS_OF_THREAD = MAX_PARTS / THREADS;
+// Values that a block and a lane add, and parts whose maximum a thread holds.
+const int VALUES = DV < 128 ? DV : 128, PER_LANE = (VALUES + 31) / 32, PARTS_OF_THREAD = MAX_PARTS / THREADS;
 // Parts of a warp that are loaded ahead.
-const int AHEAD = PER_LANE <= 4 ? 8 : 2;
+const int AHEAD = 8;
 
-__shared__ float factors[MAX_PARTS], scratch[32], sums_of_warps[WARPS][DV];
+__shared__ float factors[MAX_PARTS], scratch[32], sums_of_warps[WARPS][VALUES];
 
 // Stores the factor of each part, relative to the maximum score, and 0 for parts that do not exist. Returns the maximum and the sum of weights.
 DEVICE float2 find_factors(const Params &p, int token, int head, float sink) {
@@ -43,8 +43,9 @@ struct Values {
 
     DEVICE void load(const Params &p, int token, int head, int i) {
         const float *part = part_of(p, token, head, i);
+        int first = blockIdx.z * VALUES + threadIdx.x % 32;
 #pragma unroll
-        for (int n = 0; n < PER_LANE; n++) x[n] = part[min(32 * n + (int)threadIdx.x % 32, DV - 1)];
+        for (int n = 0; n < PER_LANE; n++) x[n] = part[min(first + 32 * n, DV - 1)];
     }
     DEVICE void add(const Values &other, float factor) {
 #pragma unroll
@@ -55,7 +56,7 @@ struct Values {
 // Number of blocks per multiprocessor for the register limit. Without it, the assembler uses too few registers and spills.
 const int BLOCKS_AT_ONCE = 4;
 
-// Grid: tokens; heads.
+// Grid: tokens; heads; blocks of VALUES values.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) merge(const __grid_constant__ Params p) {
     int token = blockIdx.x, head = blockIdx.y;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -67,22 +68,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) merge(cons
     float2 total = find_factors(p, token, head, sink);
 #pragma unroll
     for (int n = 0; n < AHEAD; n++) sums.add(ahead[n], factors[warp + n * WARPS]);
-#pragma unroll 4
+#pragma unroll 8
     for (int i = warp + AHEAD * WARPS; i < p.n_parts; i += WARPS) {
         ahead[0].load(p, token, head, i);
         sums.add(ahead[0], factors[i]);
     }
     for (int n = 0; n < PER_LANE; n++) {
-        if (32 * n + lane < DV) sums_of_warps[warp][32 * n + lane] = sums.x[n];
+        if (32 * n + lane < VALUES) sums_of_warps[warp][32 * n + lane] = sums.x[n];
     }
     __syncthreads();
-    for (int first = threadIdx.x / 32 * 32 * RESULTS; first < DV; first += THREADS * RESULTS) {
-        int at = first + threadIdx.x % 32 * RESULTS;
-        bool is_there = at < DV;
+    for (int first = threadIdx.x / 32 * 32 * RESULTS; first < VALUES; first += THREADS * RESULTS) {
+        int i = first + threadIdx.x % 32 * RESULTS, at = blockIdx.z * VALUES + i;
+        bool is_there = i < VALUES && at < DV;
         float x[RESULTS] = {};
         for (int e = 0; e < RESULTS && is_there; e++) {
             float sum = 0.0f;
-            for (int w = 0; w < WARPS; w++) sum += sums_of_warps[w][at + e];
+            for (int w = 0; w < WARPS; w++) sum += sums_of_warps[w][i + e];
             x[e] = mean(p, sum, total.y, sink, total.x);
         }
         store_results(p, token, head, at, x, is_there);

@@ -59,6 +59,10 @@ const PAGES_OF_BLOCK: usize = 8;
 /// Maximum number of blocks that share a token, as in `attention_merge.cu`.
 const MAX_PARTS: usize = 512;
 
+/// Values of a head that a block of `attention_merge.cu` adds. Several blocks share long heads, so that each waits for fewer
+/// loads in turn.
+const MERGED_VALUES: usize = 128;
+
 /// Minimum number of pages of a token that several blocks share. By the emulator's latencies, adding the blocks'
 /// results takes as long as seven pages on tensor cores, and as two pages in f32.
 const MIN_PAGES_ON_TENSOR_CORES: usize = 8;
@@ -304,11 +308,13 @@ fn plan_parts(
     task.launch_with(kernel, shape.grid, shape.block, shape.shared, params)?;
     if is_split {
         let [_, n_head, n_tokens, _] = task.operand(at.q).ne;
+        let dv = task.operand(at.v).ne[0];
         let merge = Kernel::new(&ATTENTION_MERGE, "merge")
-            .with_int("DV", task.operand(at.v).ne[0] as i64)
+            .with_int("DV", dv as i64)
             .with_int("SINKS", p.sinks.into())
             .with_int("ROUNDS", rounds.into());
-        task.launch(merge, [size(n_tokens)?, size(n_head)?, 1], 32 * WARPS as u32, params)?;
+        let grid = [size(n_tokens)?, size(n_head)?, size(dv.div_ceil(MERGED_VALUES))?];
+        task.launch(merge, grid, 32 * WARPS as u32, params)?;
     }
     Ok(())
 }
