@@ -1,5 +1,5 @@
 //! GLM-ASR: the encoder of Whisper over whole chunks of 30 seconds, with rotation along time. Rows of sound are joined and
-//! projected, and a learned row precedes and another follows those of a chunk.
+//! projected, and stand between two learned rows in each chunk.
 
 arch_macros::encoder! {
     name: "glma";

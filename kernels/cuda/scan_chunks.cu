@@ -200,7 +200,7 @@ DEVICE void convert_vectors(Shared &s, int n) {
     }
 }
 
-// Replaces the logarithms of the decays of rows by their sums (base 2) from the start of each turn, and stores those of the
+// Replaces the logarithms of the decays of rows by their sums (base 2) from the start of each turn, and stores the sums of the
 // chunk of `n` tokens.
 DEVICE void sum_row_logs(Shared &s, int n) {
     for (int row = threadIdx.x; row < ROWS; row += THREADS) {

@@ -220,7 +220,7 @@ mod tests {
     }
 
     /// Values of the activations that the matmuls of a layer read: query, key, and value; output; gate and up; down.
-    /// The second entry is true for results of a norm, of which a thread computes whole rows.
+    /// The second entry is true for results of a norm. A thread computes whole rows of these.
     const PANELS_OF_1B: [(usize, bool); 4] = [(2048, true), (2048, false), (2048, true), (8192, false)];
 
     const LAYERS_OF_1B: usize = 16;

@@ -75,7 +75,7 @@ impl Chunks {
     }
 
     /// Returns the shared memory in bytes: keys and queries of a chunk in two numbers and of the next in f32, matrices of the
-    /// system, and two gates per token. Decays of rows are in f32, and those of the chunk replace a gate.
+    /// system, and two gates per token. Decays of rows are in f32, and the decays of the chunk replace a gate.
     pub(super) fn shared(&self) -> usize {
         const PADDING: usize = 8;
         let float = size_of::<f32>();
@@ -129,7 +129,7 @@ mod tests {
             decays_by_row: true,
             ..SIZES
         };
-        let by_row = found(by_row).expect("the sizes are those of Kimi Linear");
+        let by_row = found(by_row).expect("Kimi Linear has these sizes");
         assert_eq!((by_row.threads(), by_row.shared()), (128, 99_488));
         let narrow = found(Sizes { columns: 40, ..SIZES }).expect("the last columns may be missing");
         assert_eq!((narrow.blocks_of_head(), narrow.threads()), (1, 128));
