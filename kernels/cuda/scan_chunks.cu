@@ -231,7 +231,7 @@ DEVICE float4 scaled(float4 x, float4 log) {
 }
 
 // Converts vectors of `n` tokens, times the decays of rows: keys and queries with the decays from the start of the chunk,
-// or, for the update of the state, keys with the decays to its end. Others become zeros.
+// or, for the update of the state, keys with the decays to its end. Tokens from `n` on become zeros.
 template <bool IS_UPDATE> DEVICE void convert_faded_vectors(Shared &s, int n) {
     const float4 ZERO = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     int warp = threadIdx.x / 32, row = threadIdx.x % 32 * 4;

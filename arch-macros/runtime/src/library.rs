@@ -284,7 +284,7 @@ impl Library for Near {
         [self.file_names("fragments"), self.others.fragments()].concat()
     }
 
-    /// Iterates over all files except those that declare the declaration's name.
+    /// Iterates over all files, except declarations of the same architecture or encoder.
     fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
         let near = self
             .inner("fragments")

@@ -6,7 +6,7 @@ use arch_runtime::declare;
 use arch_runtime::library::BuiltIn;
 use arch_runtime::limits::{MAX_TOKENS, check};
 
-/// Maximum time of a compilation. In release mode, each takes less than half a second of CPU time.
+/// Maximum time of a compilation. In release mode, each takes less than a second of CPU time.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Returns a declaration with additional statements and functions.

@@ -1,6 +1,6 @@
 //! Rows of audio: order of the operands of convolutions, pooling, stacking, rotation along time, and rows around them.
 
-use crate::graph::{ROPE_AXES, Rope, RopeKind, TensorId};
+use crate::graph::{Rope, RopeKind, TensorId};
 
 use super::Builder;
 use super::handles::Vector;
@@ -46,29 +46,17 @@ impl Builder<'_> {
         self.ok(y, x)
     }
 
-    /// Rotates the pairs (2 i, 2 i + 1) of the first `dims` values of `x [d, n, T]` by the place of the column.
+    /// Rotates the pairs (2 i, 2 i + 1) of the first `dims` values of `x [d, n, T]` by the position of the column.
     pub fn rope_time(&mut self, x: TensorId, base: f32, dims: usize) -> TensorId {
-        let rope = Rope {
-            kind: RopeKind::Norm,
-            sections: [0; ROPE_AXES],
-            n_dims: dims,
-            freq_base: base,
-            freq_scale: 1.0,
-            ext_factor: 0.0,
-            attn_factor: 1.0,
-            beta_fast: 32.0,
-            beta_slow: 1.0,
-            n_ctx_orig: 0,
-            every: 1,
-            inverse: false,
-        };
         let positions = self.positions();
-        let y = self.g.rope(x, positions, None, rope);
+        let y = self
+            .g
+            .rope(x, positions, None, Rope::unscaled(RopeKind::Norm, dims, base));
         self.ok(y, x)
     }
 
-    /// Returns the leading columns of `x [d, T / n]` whose `n` positions have sound. The encoder reads the silence after
-    /// them, too. The build fails if there are none.
+    /// Returns the leading columns of `x [d, T / n]` whose `n` positions have sound, although the encoder also reads the
+    /// silence after these positions. The build fails without such columns.
     pub fn sounding(&mut self, x: TensorId, n: usize) -> TensorId {
         let x = self.dense(x);
         let ([d, n_rows, ..], nb) = (self.g.tensor(x).ne, self.g.tensor(x).nb);

@@ -204,24 +204,14 @@ impl Builder<'_> {
             }
         };
         let rope = Rope {
-            kind: RopeKind::Mrope,
             // The axes of a patch are its row, its column, and again its row.
             sections: if args.columns_first {
                 [0, quarter, quarter, 0]
             } else {
                 [quarter, quarter, 0, 0]
             },
-            n_dims: d,
             // The factors contain the frequencies.
-            freq_base: 1.0,
-            freq_scale: 1.0,
-            ext_factor: 0.0,
-            attn_factor: 1.0,
-            beta_fast: 32.0,
-            beta_slow: 1.0,
-            n_ctx_orig: 0,
-            every: 1,
-            inverse: false,
+            ..Rope::unscaled(RopeKind::Mrope, d, 1.0)
         };
         let axes = self.axes();
         let y = self.g.rope(x, axes, Some(factors), rope);

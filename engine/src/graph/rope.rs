@@ -59,6 +59,24 @@ pub struct Rope {
 }
 
 impl Rope {
+    /// Creates a rotation of the first `n_dims` values by one position per token, without scaling of the context.
+    pub fn unscaled(kind: RopeKind, n_dims: usize, freq_base: f32) -> Rope {
+        Rope {
+            kind,
+            sections: [0; ROPE_AXES],
+            n_dims,
+            freq_base,
+            freq_scale: 1.0,
+            ext_factor: 0.0,
+            attn_factor: 1.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            n_ctx_orig: 0,
+            every: 1,
+            inverse: false,
+        }
+    }
+
     /// Returns the effective position used to compute the angle.
     pub fn place(&self, position: i32) -> i32 {
         let every = i32::try_from(self.every.max(1)).unwrap_or(i32::MAX);

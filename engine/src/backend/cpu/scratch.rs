@@ -39,14 +39,14 @@ pub(super) struct Scratch {
     /// Memory of each node: the shared part, then the parts of the node's threads.
     nodes: Vec<Vec<Line>>,
     homes: Arc<Homes>,
-    /// Each node has a shared part. Otherwise, only the first node has one.
+    /// True if each node has a shared part, false if only the first node has one.
     is_copied: bool,
     per_thread: usize,
     shared: usize,
 }
 
 impl Scratch {
-    /// Creates empty memory for threads on these nodes, with a shared part or a copy of it per node.
+    /// Creates empty memory for threads on these nodes, with one shared part, or with one per node.
     pub(super) fn new(homes: Arc<Homes>, is_copied: bool) -> Scratch {
         Scratch {
             nodes: vec![Vec::new(); homes.n_nodes()],

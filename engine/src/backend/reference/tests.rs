@@ -157,20 +157,7 @@ fn orders_and_sums() {
 }
 
 fn plain_rope(kind: RopeKind, n_dims: usize) -> Rope {
-    Rope {
-        kind,
-        sections: [0; 4],
-        n_dims,
-        freq_base: 100.0,
-        freq_scale: 1.0,
-        ext_factor: 0.0,
-        attn_factor: 1.0,
-        beta_fast: 32.0,
-        beta_slow: 1.0,
-        n_ctx_orig: 0,
-        every: 1,
-        inverse: false,
-    }
+    Rope::unscaled(kind, n_dims, 100.0)
 }
 
 /// The RoPE base is 100 with 4 dimensions, so the two pairs rotate by 1 and by 0.1 per position.

@@ -48,20 +48,7 @@ fn small_rope_weights_do_not_determine_backend() {
     let x = lab.graph.input(GgmlType::F32, [4, 1, 2, 1], "x");
     let pos = lab.graph.input(GgmlType::I32, [2, 1, 1, 1], "pos");
     let factors = lab.weight(CPU, "factors");
-    let rope = crate::graph::Rope {
-        kind: crate::graph::RopeKind::Norm,
-        sections: [0; 4],
-        n_dims: 4,
-        freq_base: 1e4,
-        freq_scale: 1.0,
-        ext_factor: 0.0,
-        attn_factor: 1.0,
-        beta_fast: 32.0,
-        beta_slow: 1.0,
-        n_ctx_orig: 0,
-        every: 1,
-        inverse: false,
-    };
+    let rope = crate::graph::Rope::unscaled(crate::graph::RopeKind::Norm, 4, 1e4);
     let r = lab.graph.rope(x, pos, Some(factors), rope).unwrap();
     lab.name(r, "r");
     lab.output(r);
