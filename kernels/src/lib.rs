@@ -10,6 +10,7 @@
 //! | [`recurrent`] | steps of recurrent state (SSM, RWKV) |
 //! | [`rope`] | rotary position embeddings |
 //! | [`rows`] | all other operations on rows of floats |
+//! | [`peak`] | loops at the peak rates of the machine |
 //!
 //! A kernel takes slices and numbers; the crate has no notion of a graph, a model, or a thread pool.
 //!
@@ -25,6 +26,7 @@
 //! 7. `activations`, [`attention`], `convert`, [`interleaved`], [`recurrent`], [`rope`], [`rows`]: functions on
 //!    slices, which check lengths and call the chosen kernel
 //! 8. `encode`, `matmul`: the search for the closest weights of a type, and the choice of an algorithm for a matmul
+//! 9. [`peak`]: the rates that benchmarks compare kernels with
 //!
 //! The scalar decoders in `quants` are the reference that all other implementations are tested against.
 
@@ -39,6 +41,7 @@ mod layout;
 mod lengths;
 mod limits;
 mod matmul;
+pub mod peak;
 mod prefetch;
 pub mod quants;
 pub mod recurrent;
@@ -57,7 +60,7 @@ pub use encode::{
     FACTOR_ROWS, Feedback, add_moments, can_encode, can_encode_rows, encode_row, encode_rows, factor_diagonal,
     factor_rows,
 };
-pub use matmul::{MatMul, WeightLayout, matmul, matmul_scratch, multiply_tiles_in_cache};
+pub use matmul::{MatMul, WeightLayout, matmul, matmul_scratch};
 pub use prefetch::{CACHE_LINE, CacheLevel, prefetch};
 pub use types::GgmlType;
 

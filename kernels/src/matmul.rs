@@ -244,8 +244,8 @@ pub(crate) unsafe fn matmul_with(
 }
 
 /// Runs matmuls in bf16 in the L1 cache for `rounds` rounds and returns the number of multiply-adds, or `None`
-/// if this CPU has no [bf16 kernels](ActivationForm::Bf16Row). Benchmarks use this as the peak rate.
-pub fn multiply_tiles_in_cache(rounds: usize) -> Option<usize> {
+/// if this CPU has no [bf16 kernels](ActivationForm::Bf16Row).
+pub(crate) fn multiply_tiles_in_cache(rounds: usize) -> Option<usize> {
     // SAFETY: `kernels()` selects kernels that this CPU supports, and no other tile unit is active in this
     // thread.
     kernels()

@@ -89,6 +89,14 @@ fn crates_only_depend_downwards() {
     refuse("archs", &["backend"]);
 }
 
+/// Loops of intrinsics are several times too slow in these crates, because their optimization level is lower.
+#[test]
+fn only_kernels_use_intrinsics() {
+    for directory in ["archs", "arch-macros/runtime", "cli/src", "llama/src", "server/src"] {
+        refuse(directory, &["std::arch::", "core::arch::", "target_feature"]);
+    }
+}
+
 /// No binary depends on the emulated driver.
 #[test]
 fn no_crate_depends_on_emulated_driver() {

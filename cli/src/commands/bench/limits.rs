@@ -2,7 +2,10 @@
 
 use std::hint::black_box;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
+
+use kernels::peak;
 
 use super::samples::median;
 
@@ -33,10 +36,10 @@ impl Limits {
     pub fn measure(n_threads: usize) -> Limits {
         Limits {
             read: read_limit(n_threads),
-            f32: arithmetic::f32_limit(n_threads),
-            i16: arithmetic::i16_limit(n_threads),
-            i8: arithmetic::i8_limit(n_threads),
-            bf16: bf16_limit(n_threads),
+            f32: arithmetic_limit(n_threads, ROUNDS, |rounds| Some(peak::multiply_f32(rounds))).unwrap_or_default(),
+            i16: arithmetic_limit(n_threads, ROUNDS, peak::multiply_i16),
+            i8: arithmetic_limit(n_threads, ROUNDS, peak::multiply_i8),
+            bf16: arithmetic_limit(n_threads, TILE_ROUNDS, peak::multiply_bf16),
         }
     }
 
@@ -60,66 +63,25 @@ fn read_limit(n_threads: usize) -> f64 {
     let seconds = best_time(n_threads, |thread| {
         let from = (thread * part).min(buffer.len());
         let to = (from + part).min(buffer.len());
-        black_box(sum(black_box(&buffer[from..to])));
+        black_box(peak::read(black_box(&buffer[from..to])));
     });
     BUFFER as f64 / seconds
 }
 
+/// Iterations of the loops in registers, which take a few milliseconds.
+const ROUNDS: usize = 1 << 21;
+
 /// Iterations of the tile loop, which take 1 to 20 milliseconds.
 const TILE_ROUNDS: usize = 1 << 12;
 
-fn bf16_limit(n_threads: usize) -> Option<f64> {
-    let done = kernels::multiply_tiles_in_cache(1)?;
+/// Returns multiply-adds per second of a loop that returns its number of multiply-adds.
+fn arithmetic_limit(n_threads: usize, rounds: usize, multiply: fn(usize) -> Option<usize>) -> Option<f64> {
+    multiply(1)?;
+    let done = AtomicUsize::new(0);
     let seconds = best_time(n_threads, |_| {
-        kernels::multiply_tiles_in_cache(TILE_ROUNDS);
+        done.store(multiply(rounds).unwrap_or_default(), Ordering::Relaxed);
     });
-    Some((n_threads * TILE_ROUNDS * done) as f64 / seconds)
-}
-
-/// Parallel read streams per thread, which are faster than a single one.
-const STREAMS: usize = 4;
-
-/// Prefetch distance of each stream in bytes.
-const AHEAD: usize = 4096;
-
-/// Sums the words at maximum read speed.
-fn sum(words: &[u64]) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
-        // SAFETY: AVX2 was detected.
-        return unsafe { sum_by_avx2(words) };
-    }
-    sum_of_streams(words)
-}
-
-/// [`sum`] compiled for AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn sum_by_avx2(words: &[u64]) -> u64 {
-    sum_of_streams(words)
-}
-
-/// Sums with independent accumulators, so that additions do not wait for each other.
-#[inline(always)]
-fn sum_of_streams(words: &[u64]) -> u64 {
-    const LINE: usize = kernels::CACHE_LINE / size_of::<u64>();
-    let (lines, rest) = words.as_chunks::<LINE>();
-    let length = lines.len() / STREAMS;
-    let mut sums = [[0u64; LINE]; STREAMS];
-    for i in 0..length {
-        for stream in 0..STREAMS {
-            let line = &lines[stream * length + i];
-            kernels::prefetch(
-                line.as_ptr().wrapping_byte_add(AHEAD).cast(),
-                kernels::CacheLevel::First,
-            );
-            for (sum, word) in sums[stream].iter_mut().zip(line) {
-                *sum = sum.wrapping_add(*word);
-            }
-        }
-    }
-    let left_over = lines[STREAMS * length..].as_flattened().iter().chain(rest);
-    left_over.chain(sums.as_flattened()).fold(0, |a, &b| a.wrapping_add(b))
+    Some((n_threads * done.into_inner()) as f64 / seconds)
 }
 
 /// Returns the shortest time in seconds until all threads finish `work(thread)`.
@@ -147,212 +109,9 @@ fn best_time(n_threads: usize, work: impl Fn(usize) + Sync) -> f64 {
     })
 }
 
-/// Iterations of the arithmetic loop, which take a few milliseconds.
-const ROUNDS: usize = 1 << 21;
-
-#[cfg(target_arch = "x86_64")]
-mod arithmetic {
-    use std::arch::x86_64::*;
-
-    use super::*;
-
-    /// Independent dependency chains, enough to hide the latency of two execution units.
-    const CHAINS: usize = 12;
-
-    pub fn f32_limit(n_threads: usize) -> f64 {
-        if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("fma") {
-            return portable::f32_limit(n_threads);
-        }
-        if is_x86_feature_detected!("avx512f") {
-            // SAFETY: AVX-512F was detected.
-            let seconds = best_time(n_threads, |_| unsafe { fma_loop_of_512() });
-            return (n_threads * ROUNDS * CHAINS * 16) as f64 / seconds;
-        }
-        // SAFETY: AVX2 and FMA were detected at the start of the function.
-        let seconds = best_time(n_threads, |_| unsafe { fma_loop() });
-        (n_threads * ROUNDS * CHAINS * 8) as f64 / seconds
-    }
-
-    pub fn i16_limit(n_threads: usize) -> Option<f64> {
-        if !is_x86_feature_detected!("avx2") {
-            return None;
-        }
-        if has_vnni_of_512() {
-            // SAFETY: AVX-512F and AVX-512 VNNI were detected.
-            let seconds = best_time(n_threads, |_| unsafe { dpwssd_loop_of_512() });
-            return Some((n_threads * ROUNDS * CHAINS * 32) as f64 / seconds);
-        }
-        if is_x86_feature_detected!("avxvnni") {
-            // SAFETY: AVX-VNNI was detected.
-            let seconds = best_time(n_threads, |_| unsafe { dpwssd_loop() });
-            return Some((n_threads * ROUNDS * CHAINS * 16) as f64 / seconds);
-        }
-        // SAFETY: AVX2 was detected at the start of the function.
-        let seconds = best_time(n_threads, |_| unsafe { madd_loop() });
-        Some((n_threads * ROUNDS * CHAINS * 16) as f64 / seconds)
-    }
-
-    pub fn i8_limit(n_threads: usize) -> Option<f64> {
-        if !is_x86_feature_detected!("avx2") {
-            return None;
-        }
-        if has_vnni_of_512() {
-            // SAFETY: AVX-512F and AVX-512 VNNI were detected.
-            let seconds = best_time(n_threads, |_| unsafe { dpbusd_loop_of_512() });
-            return Some((n_threads * ROUNDS * CHAINS * 64) as f64 / seconds);
-        }
-        if is_x86_feature_detected!("avxvnni") {
-            // SAFETY: AVX-VNNI was detected.
-            let seconds = best_time(n_threads, |_| unsafe { dpbusd_loop() });
-            return Some((n_threads * ROUNDS * CHAINS * 32) as f64 / seconds);
-        }
-        // SAFETY: AVX2 was detected at the start of the function.
-        let seconds = best_time(n_threads, |_| unsafe { maddubs_loop() });
-        Some((n_threads * ROUNDS * CHAINS * 32) as f64 / seconds)
-    }
-
-    /// Returns true if the CPU supports 512-bit VNNI.
-    fn has_vnni_of_512() -> bool {
-        is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni")
-    }
-
-    #[target_feature(enable = "avx512f")]
-    fn fma_loop_of_512() {
-        let (x, y) = (_mm512_set1_ps(black_box(0.5)), _mm512_set1_ps(black_box(1.0)));
-        let mut sums = [y; CHAINS];
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = _mm512_fmadd_ps(*sum, x, y);
-            }
-        }
-        black_box(sums);
-    }
-
-    #[target_feature(enable = "avx512f,avx512vnni")]
-    fn dpwssd_loop_of_512() {
-        let x = _mm512_set1_epi16(black_box(3));
-        let mut sums = [x; CHAINS];
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = _mm512_dpwssd_epi32(*sum, x, x);
-            }
-        }
-        black_box(sums);
-    }
-
-    #[target_feature(enable = "avx512f,avx512vnni")]
-    fn dpbusd_loop_of_512() {
-        let x = _mm512_set1_epi8(black_box(3));
-        let mut sums = [x; CHAINS];
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = _mm512_dpbusd_epi32(*sum, x, x);
-            }
-        }
-        black_box(sums);
-    }
-
-    #[target_feature(enable = "avx2,avxvnni")]
-    fn dpwssd_loop() {
-        let x = _mm256_set1_epi16(black_box(3));
-        let mut sums = [x; CHAINS];
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = _mm256_dpwssd_avx_epi32(*sum, x, x);
-            }
-        }
-        black_box(sums);
-    }
-
-    #[target_feature(enable = "avx2,avxvnni")]
-    fn dpbusd_loop() {
-        let x = _mm256_set1_epi8(black_box(3));
-        let mut sums = [x; CHAINS];
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = _mm256_dpbusd_avx_epi32(*sum, x, x);
-            }
-        }
-        black_box(sums);
-    }
-
-    #[target_feature(enable = "avx2,fma")]
-    fn fma_loop() {
-        let (x, y) = (_mm256_set1_ps(black_box(0.5)), _mm256_set1_ps(black_box(1.0)));
-        let mut sums = [y; CHAINS];
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = _mm256_fmadd_ps(*sum, x, y);
-            }
-        }
-        black_box(sums);
-    }
-
-    #[target_feature(enable = "avx2")]
-    fn madd_loop() {
-        let x = _mm256_set1_epi16(black_box(3));
-        let mut sums = [x; CHAINS];
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = _mm256_madd_epi16(*sum, x);
-            }
-        }
-        black_box(sums);
-    }
-
-    #[target_feature(enable = "avx2")]
-    fn maddubs_loop() {
-        let x = _mm256_set1_epi8(black_box(3));
-        let mut sums = [x; CHAINS];
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = _mm256_maddubs_epi16(*sum, x);
-            }
-        }
-        black_box(sums);
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-use portable as arithmetic;
-
-#[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "fallback for CPUs without AVX2"))]
-mod portable {
-    use super::*;
-
-    /// Independent accumulators, which fit the registers of most CPUs.
-    const SUMS: usize = 32;
-
-    pub fn f32_limit(n_threads: usize) -> f64 {
-        let seconds = best_time(n_threads, |_| {
-            let (x, y) = (black_box(0.5f32), black_box(1.0f32));
-            let mut sums = [y; SUMS];
-            for _ in 0..ROUNDS {
-                sums.iter_mut().for_each(|sum| *sum = *sum * x + y);
-            }
-            black_box(sums);
-        });
-        (n_threads * ROUNDS * SUMS) as f64 / seconds
-    }
-
-    pub fn i16_limit(_n_threads: usize) -> Option<f64> {
-        None
-    }
-
-    pub fn i8_limit(_n_threads: usize) -> Option<f64> {
-        None
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sum_includes_every_word() {
-        let words: Vec<u64> = (0..1000).collect();
-        assert_eq!(sum(&words), 499_500);
-    }
 
     #[test]
     fn limits_have_separate_medians() {
