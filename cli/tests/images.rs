@@ -317,6 +317,22 @@ fn encoders_in_directory_of_declarations_are_found() {
 }
 
 #[test]
+fn directory_named_encoders_has_built_in_fragments() {
+    let home = Home::new();
+    std::fs::create_dir_all(home.path("encoders/fragments")).unwrap();
+    let text = std::fs::read_to_string(root().join("archs/encoders/idefics3.rs")).unwrap();
+    let declaration = file(
+        &home,
+        "encoders/mine.rs",
+        text.replace("\"idefics3\"", "\"mine\"").as_bytes(),
+    );
+    ended(home.llama(&["arch", "check", &declaration])).succeeds();
+    let fragment = std::fs::read_to_string(root().join("archs/encoders/fragments/vit_class.rs")).unwrap();
+    let fragment = file(&home, "encoders/fragments/my_class.rs", fragment.as_bytes());
+    ended(home.llama(&["arch", "check", "--message-format", "json", &fragment])).succeeds();
+}
+
+#[test]
 fn arch_and_inspect_know_encoders() {
     let home = Home::new();
     let list = run(&home, &["arch", "list"]).out;

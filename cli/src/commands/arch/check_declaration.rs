@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use arch_lang::{Directory, EncoderDirectory, Library, declared_name, is_encoder};
-use arch_runtime::library::{Near, built_in};
+use arch_runtime::library::{BuiltInEncoders, Near, built_in};
 use arch_runtime::limits::read;
 use arch_runtime::{Fault, check};
 use clap::ValueEnum;
@@ -74,18 +74,23 @@ fn encoders_of(file: &Path) -> Option<PathBuf> {
 
 /// Checks a file. Returns its errors and a note on ignored files of the same name.
 fn check_file(file: &Path, name: &str, text: &str) -> Outcome<(Vec<Fault>, Option<String>)> {
-    if let Some(archs) = encoders_of(file) {
-        return Ok((check(name, text, &EncoderDirectory(archs))?, None));
+    let archs = Path::new(ARCHS);
+    let encoders_of = encoders_of(file);
+    if let Some(directory) = &encoders_of
+        && is_same(directory, archs)
+    {
+        return Ok((check(name, text, &EncoderDirectory(directory.clone()))?, None));
     }
     let directory = directory_of(file);
-    let archs = Path::new(ARCHS);
-    let in_project = archs.is_dir() && !is_encoder(text);
+    let in_project = archs.is_dir() && !is_encoder(text) && encoders_of.is_none();
     if in_project && is_same(directory, archs) {
         // The build registers all files of the project, so their names must be unique.
         return Ok((check(name, text, &Directory(archs.to_owned()))?, None));
     }
     let others: Box<dyn Library + Sync> = if in_project {
         Box::new(Directory(archs.to_owned()))
+    } else if encoders_of.is_some() {
+        Box::new(BuiltInEncoders)
     } else {
         built_in(text)
     };
