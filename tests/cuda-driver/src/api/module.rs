@@ -82,11 +82,15 @@ impl Driver {
     fn check_target(&self, module: &ptx::Module, is_machine_code: bool) -> Result<(), (Error, String)> {
         let (target, sm) = (module.target, self.config.sm);
         let is_other_major = is_machine_code && target / 10 != sm / 10;
-        if target > sm || is_other_major {
+        if target > sm || is_other_major || module.is_specific && target != sm {
             let message = format!("the module requires sm_{target}, but the device is sm_{sm}");
             return Err((Error::NO_BINARY_FOR_GPU, message));
         }
         let (major, minor) = module.version;
+        if module.is_specific && (major, minor) < (8, 0) {
+            let message = format!("sm_{target}a needs PTX 8.0 or newer, but the version is {major}.{minor}");
+            return Err((Error::INVALID_PTX, message));
+        }
         let newest = self.config.newest_ptx();
         if !is_machine_code && 10 * major + minor > newest {
             let (most, rest) = (newest / 10, newest % 10);

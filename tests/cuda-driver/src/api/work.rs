@@ -104,6 +104,7 @@ impl KernelCounts {
                     self.integer_operations += count.warps * m.operations();
                 }
                 Action::Matrix(Matrix::Multiply(m)) => self.matrix_operations += count.warps * m.operations(),
+                Action::Matrix(Matrix::Group(product)) => self.matrix_operations += count.warps * product.operations(),
                 _ => {}
             }
         }

@@ -32,12 +32,27 @@ impl Decoder<'_> {
             "exit" => self.emit(Class::Control, Action::Exit),
             "trap" | "brkpt" => self.emit(Class::Control, Action::Trap),
             "membar" | "fence" => {
+                let is_of_proxy = op.take("proxy") && op.take("async");
                 let words = [
-                    "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl", "proxy", "async",
+                    "sc",
+                    "acq_rel",
+                    "acquire",
+                    "release",
+                    "cta",
+                    "cluster",
+                    "gpu",
+                    "sys",
+                    "gl",
                     "alias",
+                    "shared::cta",
                 ];
                 op.ignore(&words);
-                self.emit(Class::Synchronize, Action::Nothing);
+                let action = if is_of_proxy {
+                    Action::ProxyFence
+                } else {
+                    Action::Nothing
+                };
+                self.emit(Class::Synchronize, action);
             }
             "nanosleep" => {
                 op.kind()?;

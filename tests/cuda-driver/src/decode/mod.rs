@@ -9,7 +9,7 @@ mod moves;
 mod opcode;
 mod warp;
 
-use crate::exec::inst::{Action, Class, Inst, Kernel, Special};
+use crate::exec::inst::{Action, Class, Inst, Kernel, Matrix, Special};
 use crate::exec::lanes::{self, AluFn, Args, FIRST, SINK, Slot, TRUE};
 use crate::exec::scalar::Scalar;
 use crate::exec::timing::Timing;
@@ -121,6 +121,7 @@ impl<'a> Decoder<'a> {
         Kernel {
             name: function.name.clone(),
             timings: self.code.iter().map(Timing::new).collect(),
+            has_products: (self.code.iter()).any(|inst| matches!(inst.action, Action::Matrix(Matrix::Group(_)))),
             code: self.code,
             file_bytes: self.file_bytes.next_multiple_of(64) + 256,
             constants,

@@ -2,7 +2,7 @@
 
 use super::opcode::Opcode;
 use super::{Decoder, Result};
-use crate::exec::inst::{Access, Action, Barrier, BarrierOp, Class, Exchange, ExchangeKind};
+use crate::exec::inst::{Access, Action, Barrier, BarrierOp, Class, Exchange, ExchangeKind, GroupProduct};
 use crate::exec::inst::{Matrix, Multiply};
 use crate::exec::lanes::{SINK, Slot, TRUE};
 use crate::exec::scalar::Scalar::{self, *};
@@ -29,6 +29,7 @@ impl Decoder<'_> {
                 self.exchange(ExchangeKind::Elect, d, p, TRUE, Some(members));
             }
             "mma" => self.mma(op)?,
+            "wgmma" => self.warpgroup(op)?,
             "ldmatrix" => self.matrix_access(op, true)?,
             "stmatrix" => self.matrix_access(op, false)?,
             "movmatrix" => {
@@ -244,6 +245,63 @@ impl Decoder<'_> {
             registers,
         };
         self.emit(Class::Matrix, Action::Matrix(Matrix::Multiply(multiply)));
+        Ok(())
+    }
+
+    /// Decodes an instruction that starts with `wgmma`.
+    fn warpgroup(&mut self, op: &mut Opcode) -> Result<()> {
+        let name = op.take_any(&["fence", "commit_group", "wait_group", "mma_async"]);
+        if !(op.take("sync") && op.take("aligned")) {
+            return op.with_type(None);
+        }
+        let action = match name {
+            Some("fence") => Action::ProductsFence,
+            Some("commit_group") => Action::ProductsCommit,
+            Some("wait_group") => {
+                let Operand::Int(n @ 0..=7) = op.operand(0)? else {
+                    return self.error("invalid operand of `wgmma.wait_group`: expected 0 to 7");
+                };
+                Action::ProductsWait(*n as u32)
+            }
+            Some(_) => return self.group_product(op),
+            None => return op.with_type(None),
+        };
+        self.emit(Class::Synchronize, action);
+        Ok(())
+    }
+
+    /// Decodes `wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T d, a, b, add, 1, 1, 0, 0`, with operands in shared
+    /// memory: not negated, and in the order of their rows.
+    fn group_product(&mut self, op: &mut Opcode) -> Result<()> {
+        let (b_kind, a_kind, sum) = (op.kind()?, op.kind()?, op.kind()?);
+        let columns = op
+            .next()
+            .and_then(|shape| shape.strip_prefix("m64n")?.strip_suffix("k16"));
+        let n = columns
+            .and_then(|n| n.parse().ok())
+            .filter(|n| n % 8 == 0 && (8..=256).contains(n));
+        let is_known = matches!(a_kind, F16 | Bf16) && a_kind == b_kind && sum == F32;
+        let Some(n) = n.filter(|_| is_known) else {
+            return op.with_type(None);
+        };
+        op.expect(8..=8)?;
+        for (i, expected) in [(4, 1), (5, 1), (6, 0), (7, 0)] {
+            if !matches!(op.operand(i)?, Operand::Int(found) if *found == expected) {
+                return self.error(format!("unsupported operand {i} of `wgmma`: expected {expected}"));
+            }
+        }
+        let registers = self.words(op.operand(0)?)?;
+        if registers.len() != n / 2 {
+            return self.error(format!("operand 0 of `wgmma`: expected {} registers", n / 2));
+        }
+        let product = GroupProduct {
+            n,
+            kind: a_kind,
+            registers,
+            operands: [self.source(op.operand(1)?, 8)?, self.source(op.operand(2)?, 8)?],
+            adds: self.predicate(op.operand(3)?)?,
+        };
+        self.emit(Class::Matrix, Action::Matrix(Matrix::Group(product)));
         Ok(())
     }
 

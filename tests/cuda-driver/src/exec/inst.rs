@@ -81,6 +81,14 @@ pub enum Action {
     AsyncCommit,
     /// Wait until at most this number of copy groups is pending; `None` waits for all copies.
     AsyncWait(Option<u32>),
+    /// Publication of stores to shared memory for `wgmma` (`fence.proxy.async`).
+    ProxyFence,
+    /// Ordering of register accesses before `wgmma`.
+    ProductsFence,
+    /// Commit of a group of `wgmma`.
+    ProductsCommit,
+    /// Wait until at most this number of groups of `wgmma` is running.
+    ProductsWait(u32),
     /// Read of a clock register of 4 or 8 bytes.
     Clock(Slot, u32),
     /// An instruction without an effect in the emulator, such as a fence or prefetch.
@@ -264,6 +272,8 @@ pub struct Kernel {
     pub params: Vec<(u32, u32)>,
     /// Maximum number of threads per block.
     pub max_threads: Option<u32>,
+    /// True if the kernel contains `wgmma`.
+    pub has_products: bool,
     /// True if blocks must have exactly `max_threads` threads (`.reqntid`).
     pub exact_threads: bool,
 }
@@ -272,6 +282,8 @@ pub struct Kernel {
 pub enum Matrix {
     /// Multiply-accumulate D = A B + C (`mma.sync`).
     Multiply(Multiply),
+    /// Asynchronous multiply-accumulate of a warpgroup (`wgmma.mma_async`).
+    Group(GroupProduct),
     /// Load from shared memory of one 8 x 8 matrix of 16-bit elements per register. The flag selects
     /// transposition.
     Load(Access, bool),
@@ -301,5 +313,27 @@ impl Multiply {
     /// Returns the number of multiply-add operations.
     pub fn operations(&self) -> u64 {
         (self.m * 8 * self.k) as u64
+    }
+}
+
+/// A product D = A B + D (`wgmma.mma_async`) of 64 rows.
+pub struct GroupProduct {
+    /// Number of columns of B.
+    pub n: usize,
+    /// Element type of A and B.
+    pub kind: Scalar,
+    /// Registers of D: register `i` of a lane is at row `lane / 4 + 8 * (i / 2 % 2)` and column
+    /// `8 * (i / 4) + lane % 4 * 2 + i % 2`.
+    pub registers: Vec<Slot>,
+    /// 64-bit registers that describe A and B.
+    pub operands: [Slot; 2],
+    /// Predicate and negation mask; if false, D is not added.
+    pub adds: (Slot, u32),
+}
+
+impl GroupProduct {
+    /// Returns the number of multiply-add operations of a warp.
+    pub fn operations(&self) -> u64 {
+        (16 * self.n * 16) as u64
     }
 }

@@ -8,6 +8,7 @@
 //! | result of | ready after |
 //! |---|---:|
 //! | loads from global memory, atomics, asynchronous copies | 550 clocks |
+//! | `wgmma` with n columns | n / 2 |
 //! | `mma`, `ldmatrix` | 33 |
 //! | loads from shared memory, shuffles, votes | 25 |
 //! | reciprocals, roots, exponentials, and similar functions | 22 |
@@ -33,6 +34,7 @@ impl Timing {
         reads.push(inst.guard);
         let clocks = match (&inst.action, inst.class) {
             (Action::Atomic(_), _) | (_, Class::Global) => GLOBAL,
+            (Action::Matrix(Matrix::Group(product)), _) => product.n as u64 / 2,
             (_, Class::Matrix) => MATRIX,
             (_, Class::Shared | Class::Exchange | Class::Local) => SHARED,
             (_, Class::Special) => SPECIAL,
@@ -73,6 +75,10 @@ fn registers(action: &Action) -> (Vec<Slot>, Vec<Slot>) {
         Action::Matrix(Matrix::Multiply(m)) => {
             let [d, sources @ ..] = &m.registers;
             (sources.concat(), d.clone())
+        }
+        Action::Matrix(Matrix::Group(product)) => {
+            let operands = [&product.operands[..], &[product.adds.0], &product.registers];
+            (operands.concat(), product.registers.clone())
         }
         Action::Matrix(Matrix::Load(access, _)) => (vec![access.address], access.registers.clone()),
         Action::Matrix(Matrix::Store(access, _)) => ([&[access.address], &access.registers[..]].concat(), vec![]),

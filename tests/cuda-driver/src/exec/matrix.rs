@@ -27,6 +27,7 @@ impl Warp {
         match matrix {
             Matrix::Multiply(multiply) if multiply.sum == S32 => self.multiply_integers(multiply),
             Matrix::Multiply(multiply) => self.multiply(multiply),
+            Matrix::Group(product) => self.start_product(env, product)?,
             Matrix::Load(access, transposed) => self.load_matrices(env, access, *transposed)?,
             Matrix::Store(access, transposed) => self.store_matrices(env, access, *transposed)?,
             Matrix::Transpose(d, a) => self.transpose(*d, *a),

@@ -15,6 +15,8 @@ pub mod int;
 pub mod lanes;
 pub mod latency;
 pub mod matrix;
+pub mod products;
+pub mod running;
 pub mod scalar;
 pub mod shared;
 pub mod timing;

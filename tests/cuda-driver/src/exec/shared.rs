@@ -19,6 +19,8 @@ struct Word {
     read_at: u32,
     read_at_in_warp: u32,
     reader: u16,
+    /// Number of `fence.proxy.async` that the writer's warp had executed at the last write.
+    published: u32,
 }
 
 /// The threads that read a word since the last barrier.
@@ -32,6 +34,9 @@ enum Readers {
 }
 
 const PENDING: u32 = u32::MAX;
+
+/// Maximum number of warps of a block.
+const MAX_WARPS: usize = 32;
 
 /// The logical time of a thread, in barriers.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +57,11 @@ pub struct Shared {
     size: u32,
     /// True to detect data races.
     detect_races: bool,
+    /// Number of `fence.proxy.async` by warp.
+    fences: [u32; MAX_WARPS],
+    /// Number of running matrix products that read each 16 bytes, and the sum of these numbers.
+    product_reads: Vec<u16>,
+    n_product_reads: u32,
 }
 
 impl Shared {
@@ -66,6 +76,9 @@ impl Shared {
         self.written.resize(bytes, 0);
         self.size = size;
         self.detect_races = detect_races;
+        self.product_reads.clear();
+        self.product_reads.resize(bytes / 16, 0);
+        self.n_product_reads = 0;
     }
 
     /// Enables or disables race detection; returns the previous setting.
@@ -105,12 +118,17 @@ impl Shared {
         if !self.detect_races {
             return Ok(());
         }
+        if is_write && self.n_product_reads > 0 {
+            self.check_product_reads(at, len, thread)?;
+        }
+        let fences = self.fences[thread as usize / LANES % MAX_WARPS];
         let mut from = at;
         while from < at + len {
             let end = (from / 4 * 4 + 4).min(at + len);
             let bytes = ((1u8 << (end - from)) - 1) << (from % 4);
             let word = &mut self.words[from / 4];
             let conflict = if is_write {
+                word.published = fences;
                 word.write(bytes, thread, now)
             } else {
                 word.read(bytes, thread, now)
@@ -140,10 +158,57 @@ impl Shared {
         // SAFETY: `begin_copy` checked that the destination is within shared memory.
         unsafe { self.data().add(at).copy_from(bytes.as_ptr(), bytes.len()) };
         if self.detect_races {
+            let fences = self.fences[thread as usize / LANES % MAX_WARPS];
             for word in &mut self.words[at / 4..(at + bytes.len()).div_ceil(4)] {
                 word.set_writer(15, thread, now);
+                word.published = fences;
             }
         }
+    }
+
+    /// Publishes all writes of a warp for matrix products.
+    pub fn publish(&mut self, warp: u32) {
+        self.fences[warp as usize % MAX_WARPS] += 1;
+    }
+
+    /// Starts the read of 16 bytes by a matrix product, during which they must not be written.
+    pub fn begin_product_read(&mut self, address: u64, thread: u32, now: LogicalTime) -> Result<[u8; 16], Box<Fault>> {
+        self.touch(address, 16, thread, now, false)?;
+        let at = address as usize;
+        if self.detect_races {
+            let is_hidden = |word: &&Word| word.published == self.fences[usize::from(warp(word.writer)) % MAX_WARPS];
+            if let Some(word) = self.words[at / 4..at / 4 + 4].iter().find(is_hidden) {
+                let description = format!(
+                    "data race: `wgmma` reads byte {at} of shared memory, but thread {} wrote it without `fence.proxy.async`",
+                    word.writer
+                );
+                return Err(Fault::new(Kind::Race, Some(thread), description));
+            }
+        }
+        self.product_reads[at / 16] += 1;
+        self.n_product_reads += 1;
+        let mut bytes = [0; 16];
+        // SAFETY: `touch` checked that the 16 bytes are within shared memory.
+        unsafe { bytes.as_mut_ptr().copy_from(self.data().add(at), 16) };
+        Ok(bytes)
+    }
+
+    /// Ends the read of 16 bytes by a matrix product.
+    pub fn end_product_read(&mut self, address: u64, thread: u32, now: LogicalTime) -> Result<(), Box<Fault>> {
+        self.product_reads[address as usize / 16] -= 1;
+        self.n_product_reads -= 1;
+        self.touch(address, 16, thread, now, false)
+    }
+
+    fn check_product_reads(&self, at: usize, len: usize, thread: u32) -> Result<(), Box<Fault>> {
+        if self.product_reads[at / 16..(at + len).div_ceil(16)]
+            .iter()
+            .all(|n| *n == 0)
+        {
+            return Ok(());
+        }
+        let description = format!("data race: write to byte {at} of shared memory, but a running `wgmma` reads it");
+        Err(Fault::new(Kind::Race, Some(thread), description))
     }
 }
 

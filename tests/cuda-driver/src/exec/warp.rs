@@ -3,9 +3,10 @@
 
 use super::env::Env;
 use super::fault::{Fault, Kind};
-use super::inst::{Action, Barrier, Inst};
+use super::inst::{Action, Barrier, Inst, Kernel, Matrix};
 use super::lanes::{ALL, LANES, Slot, bits, read, set_bits};
 use super::latency::Chain;
+use super::running::Products;
 
 /// The lanes that are at the same instruction.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +67,8 @@ pub struct Warp {
     pub copies: Vec<Copy>,
     /// Number of committed copy groups, by lane.
     pub committed: [u32; LANES],
+    /// Matrix products that may be running.
+    pub products: Products,
     /// The clock of the warp; `None` if latencies are not measured.
     pub chain: Option<Box<Chain>>,
     branches: u64,
@@ -89,6 +92,7 @@ impl Warp {
             time: 0,
             copies,
             committed: [0; LANES],
+            products: Products::default(),
             chain: None,
             branches: 0,
         }
@@ -103,7 +107,7 @@ impl Warp {
     }
 
     /// Moves all lanes that have a thread to the first instruction.
-    pub fn begin(&mut self, threads: u32, local_bytes: u32) {
+    pub fn begin(&mut self, threads: u32, kernel: &Kernel) {
         let n_lanes = (threads - self.index * LANES as u32).min(LANES as u32);
         self.all = ALL >> (LANES as u32 - n_lanes);
         self.live = self.all;
@@ -113,10 +117,13 @@ impl Warp {
             mask: self.live,
             waits: false,
         });
-        self.local.resize(local_bytes as usize * LANES, 0);
+        self.local.resize(kernel.local_bytes as usize * LANES, 0);
         self.copies.clear();
         (self.time, self.committed, self.branches) = (0, [0; LANES], 0);
         let file_bytes = self.file.len() as u32 * 64;
+        if kernel.has_products {
+            self.products.begin(file_bytes);
+        }
         if let Some(chain) = &mut self.chain {
             chain.begin(file_bytes);
         }
@@ -188,6 +195,9 @@ impl Warp {
             {
                 chain.issue(&env.kernel.timings[pc as usize]);
             }
+            if env.kernel.has_products && on != 0 && !matches!(inst.action, Action::Matrix(Matrix::Group(_))) {
+                self.check_registers(env)?;
+            }
             match &inst.action {
                 Action::Alu(run, args) => {
                     if on != 0 {
@@ -233,7 +243,13 @@ impl Warp {
         let pc = self.pc;
         let is_of_warp = matches!(
             inst.action,
-            Action::Barrier(_) | Action::WarpBarrier(_) | Action::Exchange(_) | Action::Matrix(_)
+            Action::Barrier(_)
+                | Action::WarpBarrier(_)
+                | Action::Exchange(_)
+                | Action::Matrix(_)
+                | Action::ProductsFence
+                | Action::ProductsCommit
+                | Action::ProductsWait(_)
         );
         match &inst.action {
             Action::Branch(target) => {
@@ -281,6 +297,11 @@ impl Warp {
             Action::WarpBarrier(_) => self.time += 1,
             Action::Exchange(exchange) => self.exchange(exchange, on)?,
             Action::Matrix(matrix) => self.matrix(env, matrix)?,
+            // A fence of some lanes publishes no store.
+            Action::ProxyFence if on == self.live => env.shared.publish(self.index),
+            Action::ProductsFence => self.products.fence(),
+            Action::ProductsCommit => self.products.commit(),
+            Action::ProductsWait(running) => self.wait_for_products(env, *running)?,
             Action::Clock(slot, bytes) => self.clock(*slot, *bytes, env),
             Action::Trap => {
                 return Err(Fault::new(
@@ -301,7 +322,9 @@ impl Warp {
             Action::Exchange(exchange) => exchange.members.map_or(0, |members| self.members(members, here)),
             Action::Barrier(barrier) if barrier.waits => return here == self.all,
             // Matrix instructions have no mask and require all lanes.
-            Action::Matrix(_) => return here == ALL,
+            Action::Matrix(_) | Action::ProductsFence | Action::ProductsCommit | Action::ProductsWait(_) => {
+                return here == ALL;
+            }
             _ => 0,
         };
         required & self.live & !here == 0

@@ -52,6 +52,8 @@ pub struct Module {
     pub version: (u32, u32),
     /// Minimum compute capability, for example 80 for `sm_80` and 90 for `sm_90a`.
     pub target: u32,
+    /// True if only devices of exactly this compute capability run the module, as for `sm_90a`.
+    pub is_specific: bool,
     /// Variables declared outside functions.
     pub variables: Vec<Variable>,
     /// Kernels and functions that have a body.

@@ -40,7 +40,8 @@ impl Parser {
                 module.version = (tenths / 10, tenths % 10);
             }
             ".target" => {
-                module.target = target(line, &self.word()?)?;
+                let word = self.word()?;
+                (module.target, module.is_specific) = (target(line, &word)?, word.ends_with('a'));
                 while self.eat(',') {
                     self.word()?;
                 }

@@ -7,6 +7,7 @@ mod latency;
 mod matrices;
 mod order;
 mod parsing;
+mod products;
 mod warps;
 
 use crate::decode::decode;

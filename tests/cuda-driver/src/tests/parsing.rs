@@ -49,7 +49,11 @@ fn unknown_syntax_is_reported_with_line() {
         "mma.sync.aligned.m16n8k17.row.col.f32.f16.f16.f32 {%r0}, {%r0}, {%r0}, {%r0};",
         &["m16n8k17"],
     );
-    assert_rejected("wgmma.fence.sync.aligned;", &["wgmma"]);
+    assert_rejected(
+        "wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 {%r0}, %l0, %l1, %p, 1, 1, 0, 0;",
+        &["m64n12k16", "not supported"],
+    );
+    assert_rejected("tcgen05.commit;", &["tcgen05"]);
     assert_rejected("call (%r0), missing, (%r1);", &["missing"]);
     assert_rejected("@%r0 ret;", &["%r0", "not a predicate"]);
     assert_rejected("setp.zz.u32 %p, %r0, %r1;", &["setp.zz.u32"]);
