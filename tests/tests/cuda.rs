@@ -1,6 +1,7 @@
 //! Models on the emulated driver, or with `LLAMA_CUDA=here` on a real GPU.
 
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use engine::backend::cuda::Counters;
 use engine::backend::{BackendParams, GraphView, MemoryMap, Usage, registries};
@@ -30,15 +31,19 @@ pub(crate) fn params(card: &str, n_layers: usize) -> CheckParams {
     params
 }
 
-/// Compares logits with the recording, with all layers on the GPU.
+/// Compares logits with the recording, with all layers on the GPU. Prints each fixture with its time.
 fn check<'a>(card: &str, names: impl IntoIterator<Item = &'a str>) {
     let mut failures = Vec::new();
     for name in names {
-        match fixture(name).compare(archs::ALL, &params(card, usize::MAX), 1e-6) {
-            Ok(found) if found.passes() => {}
-            Ok(found) => failures.push(format!("{name}: {found:?}")),
-            Err(error) => failures.push(format!("{name}: {error}")),
-        }
+        let start = Instant::now();
+        let failure = match fixture(name).compare(archs::ALL, &params(card, usize::MAX), 1e-6) {
+            Ok(found) if found.passes() => None,
+            Ok(found) => Some(format!("{name}: {found:?}")),
+            Err(error) => Some(format!("{name}: {error}")),
+        };
+        let outcome = if failure.is_some() { "fails" } else { "passes" };
+        eprintln!("{name} {outcome} ({:.1} s)", start.elapsed().as_secs_f32());
+        failures.extend(failure);
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
@@ -48,12 +53,20 @@ fn common_models_match_recorded_logits() {
     with_device("cuda::common_models_match_recorded_logits", || check(&card(), CORE));
 }
 
+/// Prefixes of the names of fixtures to run, separated by commas. The default is all fixtures.
+const FIXTURES: &str = "LLAMA_FIXTURES";
+
+/// With `LLAMA_CUDA=here` and `--nocapture`, each fixture is printed as soon as it ends.
 #[test]
 #[ignore = "runs every fixture on the GPU"]
 fn every_model_matches_recorded_logits() {
     with_device("cuda::every_model_matches_recorded_logits", || {
+        let prefixes = std::env::var(FIXTURES).unwrap_or_default();
+        let is_selected = |name: &&str| prefixes.split(',').any(|prefix| name.starts_with(prefix));
         let names = fixture_names();
-        check(&card(), names.iter().map(String::as_str));
+        let selected: Vec<&str> = names.iter().map(String::as_str).filter(is_selected).collect();
+        assert!(!selected.is_empty(), "{FIXTURES}={prefixes} selects no fixture");
+        check(&card(), selected);
     });
 }
 
