@@ -1,6 +1,6 @@
 //! Runs the op tests, and all other tests of every device, on the emulated CUDA driver.
 
-use crate::emulator::{run_tests, with_device};
+use crate::emulator::{run_tests, run_tests_with, with_device};
 
 /// Test modules that iterate over all devices.
 const SUITES: [&str; 4] = ["ops::", "soundness::", "scheduler_devices::", "profile::"];
@@ -16,6 +16,19 @@ fn all_ops_compute_on_the_emulated_device() {
         Err(_) => {
             let out = run_tests(&SUITES);
             assert!(!out.contains(" 0 passed"), "no tests matched the suites: {out}");
+        }
+    }
+}
+
+/// GPUs with `wgmma` have other kernels for large tiles than all others.
+#[test]
+fn tiles_compute_on_an_emulated_device_without_wgmma() {
+    let name = "cuda::tiles_compute_on_an_emulated_device_without_wgmma";
+    match std::env::var("LLAMA_CUDA") {
+        Ok(_) => with_device(name, || {}),
+        Err(_) => {
+            let out = run_tests_with("sm=89", &["ops::tiled_matmuls", "ops::expert_matmuls"]);
+            assert!(out.contains(" 2 passed"), "no tests matched the names: {out}");
         }
     }
 }

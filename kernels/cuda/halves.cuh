@@ -42,13 +42,3 @@ DEVICE float power_of_2(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-
-// Ends a group of asynchronous copies of this thread.
-DEVICE void end_group() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until at most N groups of asynchronous copies of this thread are pending.
-template <int N> DEVICE void wait_for_groups() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}

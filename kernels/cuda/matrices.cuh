@@ -50,3 +50,13 @@ DEVICE void copy_ahead(u16 *to, const char *from, bool is_there) {
 DEVICE void wait_for_copies() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
+
+// Ends a group of asynchronous copies of this thread.
+DEVICE void end_group() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most N groups of asynchronous copies of this thread are pending.
+template <int N> DEVICE void wait_for_groups() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}

@@ -1,126 +1,8 @@
 // Matmuls with many columns on tensor cores, in bf16 with f32 accumulation. Weights are decoded to shared
 // memory; columns are already bf16 in global memory. While a step is multiplied, the next step's columns are
 // copied and its weights loaded.
-//
-// TYPE: type of the weights. ALIGNED: see `pieces.cuh`. ROWS, COLUMNS: size of a tile. WARP_ROWS,
-// WARP_COLUMNS: size of a warp's part of the tile. IDS: columns are grouped by expert (see `group.cu`), and a
-// tile contains columns of one group.
-#include "matrices.cuh"
-#include "pieces.cuh"
-
-using Weights = Piece<types::TYPE>;
-
-// Values of a row to decode at a time.
-const int STEP = 64;
-const int WARPS_OF_COLUMNS = COLUMNS / WARP_COLUMNS, THREADS = 32 * WARPS_OF_COLUMNS * (ROWS / WARP_ROWS);
-// Number of `mma` tiles per warp, of 16 rows by 8 columns.
-const int M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
-// Pieces that a thread decodes per step, and 16-byte copies of columns.
-const int PIECES = ROWS * STEP / 32 / THREADS, COPIES = COLUMNS * STEP / 8 / THREADS;
-static_assert(PIECES * 32 * THREADS == ROWS * STEP && COPIES * 8 * THREADS == COLUMNS * STEP, "threads must have equal amounts of work");
-
-struct Params {
-    Tensor w, x, y;
-    // Columns as bf16, and the distance between columns in bytes.
-    const char *columns;
-    // For each tile: its matrix (-1 for none), its first column, and the end of its group in `order`. `order`
-    // lists the columns by group.
-    const int *tiles, *order;
-    int n_used, stride;
-};
-
-// Double buffer: weights and columns of two steps.
-extern __shared__ __align__(128) u16 shared[];
-#if IDS
-// For each column of the tile: its number in `columns`, and its place in the lists of ids; -1 for missing
-// columns. Numbers instead of addresses leave room for the largest tile on GPUs with 99 KB.
-__shared__ int from[COLUMNS], pairs[COLUMNS];
-#endif
-
-// Rows and columns that a thread block computes.
-struct Work {
-    // Address of the matrix, or null if there is no work.
-    const char *w;
-    // First column of the thread block, and the number of columns.
-    const char *columns;
-    char *y;
-    int n_columns;
-};
-
-DEVICE Work find_work(const Params &p) {
-#if IDS
-    int c = threadIdx.x, matrix = p.tiles[3 * blockIdx.y];
-    if (matrix < 0) return {};
-    int first = p.tiles[3 * blockIdx.y + 1], end = p.tiles[3 * blockIdx.y + 2];
-    if (c < COLUMNS) {
-        int pair = first + c < end ? p.order[first + c] : -1, place = pair % p.n_used, token = pair / p.n_used;
-        from[c] = pair < 0 ? -1 : token * p.x.ne[1] + place % p.x.ne[1];
-        pairs[c] = pair;
-    }
-    __syncthreads();
-    return {p.w.data + matrix * p.w.nb[2], p.columns, p.y.data, 0};
-#else
-    int i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2], first = blockIdx.y * COLUMNS;
-    return {
-        p.w.data + i2 / (p.x.ne[2] / p.w.ne[2]) * p.w.nb[2] + i3 / (p.x.ne[3] / p.w.ne[3]) * p.w.nb[3],
-        p.columns + ((i64)blockIdx.z * p.x.ne[1] + first) * p.stride,
-        p.y.data + first * p.y.nb[1] + i2 * p.y.nb[2] + i3 * p.y.nb[3],
-        min(p.x.ne[1] - first, COLUMNS),
-    };
-#endif
-}
-
-// Returns the location of the `unit`-th group of 8 values of a row of a step. Units are swizzled by row, so
-// that neither matrix loads nor stores to several rows cause bank conflicts.
-DEVICE u16 *place_of_weights(u16 *step, int row, int unit) {
-    int turn = Weights::APART ? (row & 1) | (row & 2) << 1 | (row & 4) >> 1 : row & 7;
-    return step + row * STEP + (unit ^ turn) * 8;
-}
-
-DEVICE u16 *place_of_columns(u16 *step, int column, int unit) {
-    return step + (ROWS + column) * STEP + (unit ^ (column & 7)) * 8;
-}
-
-// Copies values `k` to `k + STEP - 1` of the tile's columns, and zeros for missing columns.
-DEVICE void load_columns(const Params &p, const Work &work, u16 *step, int k) {
-    int unit = threadIdx.x % (STEP / 8), at = 2 * (k + 8 * unit);
-#pragma unroll
-    for (int i = 0; i < COPIES; i++) {
-        int column = threadIdx.x / (STEP / 8) + i * (THREADS / (STEP / 8));
-#if IDS
-        int number = from[column];
-        bool is_there = number >= 0 && at < p.stride;
-#else
-        int number = column;
-        bool is_there = column < work.n_columns && at < p.stride;
-#endif
-        const char *start = work.columns + (i64)number * p.stride;
-        copy_ahead(place_of_columns(step, column, unit), is_there ? start + at : work.columns, is_there);
-    }
-}
-
-DEVICE void fetch_weights(const Params &p, const char *w, int first_row, int k, Weights (&pieces)[PIECES]) {
-#pragma unroll
-    for (int i = 0; i < PIECES; i++) {
-        // Rows past the end repeat the last row; their results are not stored.
-        int n = threadIdx.x + i * THREADS, row = min(first_row + n / 2, p.w.ne[1] - 1);
-        pieces[i].fetch(p.w, w + row * p.w.nb[1], k / 32 + n % 2);
-    }
-}
-
-DEVICE void store_weights(u16 *step, const Weights (&pieces)[PIECES]) {
-#pragma unroll
-    for (int i = 0; i < PIECES; i++) {
-        int n = threadIdx.x + i * THREADS;
-        u32 x[16];
-        pieces[i].decode(x);
-#pragma unroll
-        for (int u = 0; u < 4; u++) {
-            int unit = Weights::APART ? u / 2 * 4 + n % 2 * 2 + u % 2 : n % 2 * 4 + u;
-            *(uint4 *)place_of_weights(step, n / 2, unit) = make_uint4(x[4 * u], x[4 * u + 1], x[4 * u + 2], x[4 * u + 3]);
-        }
-    }
-}
+// Definitions: see `tiles.cuh`.
+#include "tiles.cuh"
 
 // Multiplies a step and adds to a warp's sums.
 DEVICE void multiply_step(u16 *step, int row, int column, float (&sums)[M][N][4]) {
@@ -138,16 +20,16 @@ DEVICE void multiply_step(u16 *step, int row, int column, float (&sums)[M][N][4]
     }
 }
 
-// Grid: rows in groups of ROWS; columns in groups of COLUMNS, or tiles of groups; outer dimensions.
+// Grid: see `find_work`.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) mul_mat_tensor(const __grid_constant__ Params p) {
-    int first_row = blockIdx.x * ROWS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int warp = threadIdx.x / 32;
     int row = warp / WARPS_OF_COLUMNS * WARP_ROWS, column = warp % WARPS_OF_COLUMNS * WARP_COLUMNS;
     Work work = find_work(p);
     if (!work.w) return;
-    u16 *step = shared, *next = shared + (ROWS + COLUMNS) * STEP;
+    u16 *step = shared, *next = shared + STAGE;
     Weights pieces[PIECES];
     load_columns(p, work, step, 0);
-    fetch_weights(p, work.w, first_row, 0, pieces);
+    fetch_weights(p, work, 0, pieces);
     store_weights(step, pieces);
     wait_for_copies();
     __syncthreads();
@@ -156,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) mul_mat_tensor(const __
         bool goes_on = k < p.w.ne[0];
         if (goes_on) {
             load_columns(p, work, next, k);
-            fetch_weights(p, work.w, first_row, k, pieces);
+            fetch_weights(p, work, k, pieces);
         }
         multiply_step(step, row, column, sums);
         if (!goes_on) break;
@@ -166,23 +48,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) mul_mat_tensor(const __
         u16 *done = step;
         step = next, next = done;
     }
-    // One column after the other: the addresses of all columns at once would need more registers than there are.
-    int first = first_row + row + lane / 4;
-#pragma unroll
-    for (int i = 0; i < 2 * N; i++) {
-        int c = column + i / 2 * 8 + lane % 4 * 2 + i % 2;
-#if IDS
-        int pair = pairs[c];
-        if (pair < 0) continue;
-        char *at = work.y + pair % p.n_used * p.y.nb[1] + pair / p.n_used * p.y.nb[2];
-#else
-        if (c >= work.n_columns) continue;
-        char *at = work.y + c * p.y.nb[1];
-#endif
-#pragma unroll
-        for (int m = 0; m < 2 * M; m++) {
-            int r = first + 8 * m;
-            if (r < p.w.ne[1]) *(float *)(at + r * p.y.nb[0]) = sums[m / 2][i / 2][m % 2 * 2 + i % 2];
-        }
-    }
+    store_sums(p, work, row, column, sums);
 }

@@ -76,6 +76,14 @@ pub fn run_tests(arguments: &[&str]) -> String {
     run_in("true", "here", arguments)
 }
 
+/// Like [`run_tests`], with settings of the emulated driver.
+///
+/// # Panics
+/// If the driver or NVRTC is unavailable, or a test fails.
+pub fn run_tests_with(settings: &str, arguments: &[&str]) -> String {
+    run_in(&format!("export LLAMA_CUDA_EMU={settings}"), "here", arguments)
+}
+
 /// Runs tests with the emulated driver. `change` is a shell command that modifies the environment, and
 /// `value` is the value of `LLAMA_CUDA`.
 fn run_in(change: &str, value: &str, arguments: &[&str]) -> String {

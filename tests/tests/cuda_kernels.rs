@@ -101,8 +101,14 @@ fn contractible(ptx: &str) -> Vec<&str> {
 
 /// Returns the register, spill and shared-memory statistics of `ptxas`.
 fn assembled(ptx: &str, capability: i32) -> String {
+    let specific = format!("sm_{capability}a");
+    let target = if ptx.contains(&format!(".target {specific}")) {
+        &specific
+    } else {
+        specific.trim_end_matches('a')
+    };
     let mut ptxas = Command::new("ptxas");
-    ptxas.args(["-v", &format!("-arch=sm_{capability}"), "-o", "/dev/null", "-"]);
+    ptxas.args(["-v", &format!("-arch={target}"), "-o", "/dev/null", "-"]);
     let mut child = (ptxas
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
@@ -227,7 +233,18 @@ fn fused_kernels_leave_no_rounding_to_the_assembler() {
 }
 
 /// Returns the kernels that multiply a matrix of weights by `n` columns, or the matrices of `n_experts`.
-fn product_kernels(ty: GgmlType, layout: Layout, [k, m, n]: [usize; 3], n_experts: usize) -> Vec<Specialization> {
+fn product_kernels(ty: GgmlType, layout: Layout, sizes: [usize; 3], n_experts: usize) -> Vec<Specialization> {
+    product_kernels_on(Gpu::H100, ty, layout, sizes, n_experts)
+}
+
+/// Like [`product_kernels`], on another GPU.
+fn product_kernels_on(
+    gpu: Gpu,
+    ty: GgmlType,
+    layout: Layout,
+    [k, m, n]: [usize; 3],
+    n_experts: usize,
+) -> Vec<Specialization> {
     let mut graph = Graph::new();
     let w = graph.input(ty, [k, m, n_experts.max(1), 1], "w");
     graph.tensor_mut(w).layout = layout;
@@ -239,7 +256,7 @@ fn product_kernels(ty: GgmlType, layout: Layout, [k, m, n]: [usize; 3], n_expert
         let ids = graph.input(GgmlType::I32, [1, n, 1, 1], "ids");
         graph.mul_mat_id(w, x, ids).expect("the shapes match")
     };
-    specializations(&graph, product, Precision::Fast, Gpu::H100)
+    specializations(&graph, product, Precision::Fast, gpu)
 }
 
 /// The kernels with most values in registers: eight columns, and the largest tiles.
@@ -267,6 +284,41 @@ fn largest_kernels_use_no_local_memory() {
     });
 }
 
+/// Returns the kernels for warpgroups that multiply prompts by matrices of a type.
+fn warpgroup_kernels(ty: GgmlType, layout: Layout) -> Vec<Specialization> {
+    let all = [[4096, 512], [14336, 2048]].into_iter().flat_map(|[m, n]| {
+        [0, 8].into_iter().flat_map(move |n_experts| {
+            let n = if n_experts == 0 { n } else { 8 * n };
+            product_kernels_on(Gpu::HOPPER, ty, layout, [2048, m, n], n_experts)
+        })
+    });
+    all.filter(Specialization::is_specific).collect()
+}
+
+/// The assembler must not wait for products between steps, which it reports.
+#[test]
+fn warpgroup_kernels_use_no_local_memory() {
+    let name = "cuda_kernels::warpgroup_kernels_use_no_local_memory";
+    with_device(name, || {
+        let types = [GgmlType::Q4_K, GgmlType::BF16];
+        let kernels: Vec<_> = (types.into_iter())
+            .flat_map(|ty| warpgroup_kernels(ty, Layout::Plain))
+            .collect();
+        let names: Vec<String> = kernels.iter().map(Specialization::describe).collect();
+        let count = |mark: &str| names.iter().filter(|name| name.contains(mark)).count();
+        assert_eq!(
+            (count(" COLUMNS=256"), count("IDS=1"), names.len()),
+            (6, 4, 8),
+            "{names:?}"
+        );
+        check(&kernels, &HOPPER);
+        for kernel in &kernels {
+            let text = assembled(&kernel.ptx(HOPPER[0]).expect("the kernel compiled before"), HOPPER[0]);
+            assert!(!text.contains("serialized"), "{}: {text}", kernel.describe());
+        }
+    });
+}
+
 #[test]
 #[ignore = "compiles the matmuls of every type for five architectures"]
 fn matmuls_of_all_types_use_no_local_memory() {
@@ -275,10 +327,11 @@ fn matmuls_of_all_types_use_no_local_memory() {
         let places = engine::backend::device(&card())
             .expect("the GPU exists")
             .weight_storage();
-        let mut kernels = Vec::new();
+        let (mut kernels, mut of_warpgroups) = (Vec::new(), Vec::new());
         for &ty in GgmlType::ALL.iter().filter(|ty| kernels::can_dequantize(**ty)) {
             let accepts = |layout: &Layout| layout.accepts(ty, [2048, 32, 1, 1]);
             for layout in places.iter().map(|place| place.layout).filter(accepts) {
+                of_warpgroups.extend(warpgroup_kernels(ty, layout));
                 for n in [1, 2, 3, 8] {
                     kernels.extend(product_kernels(ty, layout, [2048, 32, n], 0));
                 }
@@ -293,6 +346,8 @@ fn matmuls_of_all_types_use_no_local_memory() {
         let all: Vec<Specialization> = all.into_values().collect();
         assert!(all.len() > 300, "{} kernels", all.len());
         check(&all, &CAPABILITIES);
+        assert!(of_warpgroups.len() > 100, "{} kernels", of_warpgroups.len());
+        check(&of_warpgroups, &HOPPER);
     });
 }
 

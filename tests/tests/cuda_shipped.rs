@@ -84,10 +84,12 @@ const GPUS: [Gpu; 3] = [
     Gpu {
         multiprocessors: 28,
         shared_bytes: Gpu::LEAST_SHARED_BYTES,
+        has_wgmma: false,
     },
     Gpu {
         multiprocessors: 128,
         shared_bytes: Gpu::LEAST_SHARED_BYTES,
+        has_wgmma: false,
     },
     Gpu::H100,
 ];

@@ -27,6 +27,7 @@ mod cuda_shipped;
 mod cuda_stream;
 mod cuda_sums;
 mod cuda_times;
+mod cuda_wgmma;
 mod deciding_keys;
 mod declared;
 mod declared_errors;

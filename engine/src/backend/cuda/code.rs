@@ -37,17 +37,18 @@ impl Form {
             .collect()
     }
 
-    /// Returns the compiler options that select the form.
+    /// Returns the compiler options that select the form. `suffix` is `a` for code that only runs on GPUs of this
+    /// capability.
     ///
     /// Line numbers serve profilers and memory checkers. They are stored with machine code only, beside the
     /// instructions, which they do not change.
-    pub(super) fn options(self) -> Vec<String> {
+    pub(super) fn options(self, suffix: &str) -> Vec<String> {
         match self {
             Form::MachineCode(capability) => vec![
-                format!("--gpu-architecture=sm_{capability}"),
+                format!("--gpu-architecture=sm_{capability}{suffix}"),
                 "--generate-line-info".to_owned(),
             ],
-            Form::Ptx(capability) => vec![format!("--gpu-architecture=compute_{capability}")],
+            Form::Ptx(capability) => vec![format!("--gpu-architecture=compute_{capability}{suffix}")],
         }
     }
 }
@@ -133,8 +134,9 @@ mod tests {
     fn known_gpu_gets_its_own_machine_code() {
         let forms = Form::suitable(&KNOWN, 90);
         assert_eq!(forms, [Form::MachineCode(90), Form::Ptx(90)]);
-        assert_eq!(forms[0].options()[0], "--gpu-architecture=sm_90");
-        assert_eq!(forms[1].options(), ["--gpu-architecture=compute_90"]);
+        assert_eq!(forms[0].options("")[0], "--gpu-architecture=sm_90");
+        assert_eq!(forms[1].options(""), ["--gpu-architecture=compute_90"]);
+        assert_eq!(forms[1].options("a"), ["--gpu-architecture=compute_90a"]);
     }
 
     /// Machine code runs on later GPUs of the same major version, and PTX on all later ones.

@@ -47,6 +47,8 @@ impl Properties {
             gpu: Gpu {
                 multiprocessors: attribute(Attribute::Multiprocessors)?.unsigned_abs(),
                 shared_bytes: attribute(Attribute::MaxSharedBytes)?.unsigned_abs(),
+                // Determined when the device is used for the first time.
+                has_wgmma: false,
             },
         })
     }
@@ -95,10 +97,14 @@ impl CudaDevice {
             let context = Context::new(self.driver, self.properties.handle).map_err(|e| text(&e))?;
             let library = Library::new(&context, self.compiler.clone(), self.properties.capability)?;
             let memory = CudaBufferType::new(&self.name, &context, self.properties.memory).map_err(|e| text(&e))?;
+            let gpu = Gpu {
+                has_wgmma: library.has_wgmma(self.properties.capability),
+                ..self.properties.gpu
+            };
             Ok(Arc::new(DeviceState {
                 buffer_type: Arc::new(memory),
                 library,
-                gpu: self.properties.gpu,
+                gpu,
                 context,
             }))
         };

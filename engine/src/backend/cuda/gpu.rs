@@ -7,13 +7,22 @@ pub struct Gpu {
     pub multiprocessors: u32,
     /// Maximum shared memory of a block in bytes: static memory, and dynamic memory that kernels opt in to.
     pub shared_bytes: u32,
+    /// True if kernels may use the matrix products of warpgroups (`wgmma`) of compute capability 9.0.
+    pub has_wgmma: bool,
 }
 
 impl Gpu {
-    /// An H100, for code that plans without a device.
+    /// An H100 with kernels for all GPUs, for code that plans without a device.
     pub const H100: Gpu = Gpu {
         multiprocessors: 132,
         shared_bytes: 227 << 10,
+        has_wgmma: false,
+    };
+
+    /// An H100 with kernels of its own.
+    pub const HOPPER: Gpu = Gpu {
+        has_wgmma: true,
+        ..Gpu::H100
     };
 
     /// Shared memory per block of GPUs with the least of it: compute capabilities 8.6, 8.9, and 12.x.

@@ -19,6 +19,8 @@ pub(super) struct Source {
     pub(super) is_hot: bool,
     /// Compiler options in addition to the specialization.
     options: &'static [&'static str],
+    /// `a` if the kernels use instructions of a single compute capability, otherwise empty.
+    suffix: &'static str,
 }
 
 impl PartialEq for Source {
@@ -36,19 +38,20 @@ impl std::hash::Hash for Source {
 }
 
 macro_rules! sources {
-    ($( $constant:ident = $file:literal $is_hot:literal $options:expr; )*) => {
+    ($( $constant:ident = $file:literal $is_hot:literal $options:expr $(, $suffix:literal)?; )*) => {
         $(
             pub(super) static $constant: Source = Source {
                 name: $file,
                 text: include_str!(concat!("../../../../kernels/cuda/", $file)),
                 is_hot: $is_hot,
                 options: &$options,
+                suffix: concat!("" $(, $suffix)?),
             };
         )*
     };
 }
 
-// Sources: file name, whether the kernels are hot, and additional options.
+// Sources: file name, whether the kernels are hot, additional options, and the suffix of the architecture.
 sources! {
     ANGLES = "angles.cu" false ["--fmad=false"];
     ATTENTION = "attention.cu" true [];
@@ -65,6 +68,7 @@ sources! {
     MUL_FEW_INT = "mul_few_int.cu" true [];
     MUL_MAT = "mul_mat.cu" true [];
     MUL_MAT_TENSOR = "mul_mat_tensor.cu" true [];
+    MUL_MAT_WGMMA = "mul_mat_wgmma.cu" true [], "a";
     MUL_STREAM = "mul_stream.cu" true [];
     MUL_VEC = "mul_vec.cu" true [];
     MUL_VEC_INT = "mul_vec_int.cu" true [];
@@ -82,6 +86,7 @@ sources! {
     SCATTER = "scatter.cu" false [];
     SELECT = "select.cu" false [];
     TOP = "top.cu" false [];
+    WGMMA_PROBE = "wgmma_probe.cu" false [], "a";
 }
 
 macro_rules! headers {
@@ -90,10 +95,10 @@ macro_rules! headers {
     };
 }
 
-const HEADERS: [Header<'static>; 20] = headers! {
+const HEADERS: [Header<'static>; 22] = headers! {
     "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "few_int.cuh" "halves.cuh" "halves_of_rows.cuh"
     "matrices.cuh" "packed.cuh"
-    "partials.cuh" "pieces.cuh" "rope.cuh" "select.cuh" "steps.cuh" "unary.cuh" "visible.cuh"
+    "partials.cuh" "pieces.cuh" "rope.cuh" "select.cuh" "steps.cuh" "tiles.cuh" "unary.cuh" "visible.cuh" "wgmma.cuh"
 };
 
 /// Value of a preprocessor definition.
@@ -141,6 +146,11 @@ impl Kernel {
     /// Adds a definition of an integer.
     pub(super) fn with_int(self, name: &'static str, value: i64) -> Kernel {
         self.with(name, Value::Int(value))
+    }
+
+    /// Returns true if the kernel only runs on GPUs of the compute capability it is compiled for.
+    pub(super) fn is_specific(&self) -> bool {
+        !self.source.suffix.is_empty()
     }
 
     fn defines(&self) -> impl Iterator<Item = (&'static str, Value)> {
@@ -191,7 +201,7 @@ impl Kernel {
 
     /// Returns the compiler options for a form.
     pub(super) fn options(&self, form: Form) -> Vec<String> {
-        let mut options = form.options();
+        let mut options = form.options(self.source.suffix);
         options.push("--std=c++17".to_owned());
         options.extend(self.source.options.iter().map(|&option| option.to_owned()));
         options.extend(self.defines().map(|(name, value)| format!("-D{name}={}", value.text())));

@@ -12,7 +12,7 @@ use super::code::{Code, Form, lowered, ptx_version};
 use super::compile::CompileError;
 use super::context::{Context, Function};
 use super::driver::CudaError;
-use super::kernel::Kernel;
+use super::kernel::{Kernel, WGMMA_PROBE};
 use super::raw::{Compiler, Missing};
 use super::shipped;
 use super::specializations::note_loaded;
@@ -31,6 +31,9 @@ pub(super) const SHOWN: &str = "llama::cuda";
 
 /// Dynamic shared memory in bytes that every kernel may use without opting in.
 const COMMON_SHARED: u32 = 48 << 10;
+
+/// Compute capability of GPUs with `wgmma`.
+const WGMMA_CAPABILITY: i32 = 90;
 
 /// Kernels of a device.
 pub(super) struct Library {
@@ -90,6 +93,12 @@ impl Library {
             cache: Cache::of_user(),
             functions: Mutex::default(),
         })
+    }
+
+    /// Returns true if the device, the compiler, and the driver support `wgmma`. Only GPUs of compute capability 9.0
+    /// have these instructions.
+    pub(super) fn has_wgmma(&self, capability: i32) -> bool {
+        capability == WGMMA_CAPABILITY && self.function(&Kernel::new(&WGMMA_PROBE, "wgmma_probe")).is_ok()
     }
 
     /// Returns a loaded kernel that may be launched with this amount of dynamic shared memory, or `None` if the
@@ -188,7 +197,7 @@ impl Library {
                 Ok(function) => return Ok(function),
                 Err(error) if error.refuses_code() => {
                     let reason = format!("the driver refused {}: {error}", candidate.source);
-                    if error.refuses_form() {
+                    if error.refuses_form() && !kernel.is_specific() {
                         tracing::debug!("{reason}");
                         // Another thread may have stored the same reason.
                         let _ = candidate.refusal.set(reason.clone());

@@ -32,6 +32,11 @@ impl Specialization {
         self.0.source.is_hot
     }
 
+    /// Returns true if the kernel only runs on GPUs of the compute capability it is compiled for.
+    pub fn is_specific(&self) -> bool {
+        self.0.is_specific()
+    }
+
     /// Compiles the kernel to PTX for a compute capability, given as 10 * major + minor.
     ///
     /// # Errors

@@ -1,18 +1,18 @@
-//! Matmuls with many columns on tensor cores, in bf16 with f32 accumulation. Only used with
-//! `Precision::Fast`.
+//! Matmuls with many columns on tensor cores, in bf16 with f32 accumulation: `mma`, or `wgmma` of GPUs that have it.
+//! Only used with `Precision::Fast`.
 
 use bytemuck::{Pod, Zeroable};
 use kernels::{GgmlType, Precision};
 
 use super::super::gpu::Gpu;
-use super::super::kernel::{Kernel, MUL_MAT_TENSOR, ROUND_COLUMNS, Value};
+use super::super::kernel::{Kernel, MUL_MAT_TENSOR, MUL_MAT_WGMMA, ROUND_COLUMNS, Value};
 use super::arguments::TensorArg;
 use super::decoder::decoder;
 use super::task::{ColumnForm, Task};
 use super::unplanned::{Unplanned, size};
 use crate::graph::Tensor;
 
-/// A tile of `mul_mat_tensor.cu`: rows and columns of a block, and of each warp's part.
+/// A tile of `mul_mat_tensor.cu` or `mul_mat_wgmma.cu`: rows and columns of a block, and of each warp's part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tile {
     rows: u32,
@@ -38,6 +38,12 @@ const FEW: Tile = tile(128, 32, 16, 32);
 
 /// Values of a row per step in shared memory, which holds two steps.
 const STEP: u32 = 64;
+
+/// Steps that `mul_mat_wgmma.cu` has in shared memory.
+const STAGES: u32 = 4;
+
+/// Shared memory in bytes that aligns the steps of `mul_mat_wgmma.cu`.
+const ALIGNMENT: u32 = 1024;
 
 /// The tiles that a GPU can use for some weights.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +107,24 @@ impl Tile {
     /// Returns true if this is the tile for groups with few columns.
     pub(super) fn is_for_few(self) -> bool {
         self == FEW
+    }
+
+    /// Returns the tile of the same size for `mul_mat_wgmma.cu`, if the GPU has the instructions and the memory: each
+    /// warp has 16 rows and all columns.
+    fn of_warpgroups(self, gpu: Gpu, has_groups: bool) -> Option<Tile> {
+        let tile = Tile {
+            warp_rows: 16,
+            warp_columns: self.columns,
+            ..self
+        };
+        let need = tile.shared_of_stages() + tile.static_shared(has_groups);
+        let has_kernel = self.rows == 128 && [128, 256].contains(&self.columns);
+        (gpu.has_wgmma && has_kernel && need <= gpu.shared_bytes).then_some(tile)
+    }
+
+    /// Returns the dynamic shared memory of `mul_mat_wgmma.cu` in bytes.
+    fn shared_of_stages(self) -> u32 {
+        STAGES * self.shared() / 2 + ALIGNMENT
     }
 
     fn threads(self) -> u32 {
@@ -191,7 +215,7 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
     }
     let [m, n, n2, n3] = task.node.ne;
     let tiles = Tiles::new(task.target.gpu(), decoder(weights, &w), groups.is_some());
-    let (tile, y_blocks, z_blocks) = match groups {
+    let (tile, column_blocks, outer_blocks) = match groups {
         Some(groups) => (groups.tile, size(groups.n_tiles)?, 1),
         None => {
             let outer = size(n2 * n3)?;
@@ -199,7 +223,15 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
             (tile, size(n)?.div_ceil(tile.columns), outer)
         }
     };
-    let kernel = Kernel::new(&MUL_MAT_TENSOR, "mul_mat_tensor")
+    let of_warpgroups = tile.of_warpgroups(task.target.gpu(), groups.is_some());
+    let (kernel, tile, shared) = match of_warpgroups {
+        Some(tile) => {
+            let kernel = Kernel::new(&MUL_MAT_WGMMA, "mul_mat_wgmma").with_int("STAGES", STAGES.into());
+            (kernel, tile, tile.shared_of_stages())
+        }
+        None => (Kernel::new(&MUL_MAT_TENSOR, "mul_mat_tensor"), tile, tile.shared()),
+    };
+    let kernel = kernel
         .with("TYPE", decoder(weights, &w))
         .with_int("ALIGNED", alignment(&w))
         .with_int("ROWS", tile.rows.into())
@@ -217,8 +249,8 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
         n_used: size(groups.map_or(1, |g| g.n_used))? as i32,
         stride: stride as i32,
     };
-    let grid = [size(m)?.div_ceil(tile.rows), y_blocks, z_blocks];
-    task.launch_with(kernel, grid, tile.threads(), tile.shared(), &params)
+    let grid = [column_blocks, size(m)?.div_ceil(tile.rows), outer_blocks];
+    task.launch_with(kernel, grid, tile.threads(), shared, &params)
 }
 
 #[cfg(test)]
@@ -244,6 +276,7 @@ mod tests {
         let small = Gpu {
             multiprocessors: 28,
             shared_bytes: Gpu::LEAST_SHARED_BYTES,
+            has_wgmma: false,
         };
         assert_eq!(tiles(small, false).of(4096, 512, 1).columns, 256);
     }
@@ -265,6 +298,32 @@ mod tests {
             };
             let columns = found.map(|(rows, columns, n)| tiles(gpu, true).of_groups(rows, columns, n).columns);
             assert_eq!(columns, [32, 128, 64, 64, 32, 256]);
+        }
+    }
+
+    #[test]
+    fn warpgroups_multiply_large_tiles_of_gpus_with_wgmma() {
+        let columns = |gpu, has_groups| {
+            TILES.map(|tile| {
+                tile.of_warpgroups(gpu, has_groups)
+                    .map(|tile| (tile.columns, tile.threads()))
+            })
+        };
+        assert_eq!(columns(Gpu::H100, false), [None; 3]);
+        for has_groups in [false, true] {
+            assert_eq!(
+                columns(Gpu::HOPPER, has_groups),
+                [Some((256, 256)), Some((128, 256)), None]
+            );
+        }
+        // Four steps of 128 x 256 values of 16 bits, and two numbers per column.
+        let need = 4 * 2 * 64 * (128 + 256) + 1024 + 8 * 256;
+        for (shared_bytes, largest) in [(need, Some((256, 256))), (need - 1, None)] {
+            let gpu = Gpu {
+                shared_bytes,
+                ..Gpu::HOPPER
+            };
+            assert_eq!(columns(gpu, true)[0], largest);
         }
     }
 

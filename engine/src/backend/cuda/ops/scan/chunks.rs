@@ -112,6 +112,7 @@ mod tests {
     const SMALL_GPU: Gpu = Gpu {
         multiprocessors: 28,
         shared_bytes: Gpu::LEAST_SHARED_BYTES,
+        has_wgmma: false,
     };
 
     fn found(sizes: Sizes) -> Option<Chunks> {

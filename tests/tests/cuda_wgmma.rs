@@ -1,0 +1,96 @@
+//! Matmuls of prompts on GPUs with and without matrix instructions of warpgroups (`wgmma`).
+
+use engine::backend::cuda::{Counters, loaded};
+use kernels::{GgmlType, Precision};
+use tests::emulator::{with_device, with_settings};
+
+use crate::cuda::card;
+use crate::cuda_fusion::Sketch;
+
+/// Rows and number of matrices. Enough matrices occupy the GPU with the largest tiles.
+const ROWS: usize = 5;
+const MATRICES: usize = 50;
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    let (values, _) = bytes.as_chunks::<4>();
+    values.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+}
+
+/// Rounds to 8 significant bits, ties to even.
+fn bfloat(x: f32) -> f64 {
+    let bits = x.to_bits();
+    let rounded = bits + 0x7fff + (bits >> 16 & 1);
+    f64::from(f32::from_bits(rounded & 0xffff_0000))
+}
+
+/// Returns the NMSE of products, with operands rounded to bf16 and sums of 64 bits as reference.
+fn error_of(ty: GgmlType, k: usize, n: usize) -> f64 {
+    let mut s = Sketch::new(Precision::Fast);
+    let w = s.values(ty, [k, ROWS, MATRICES, 1]);
+    let x = s.values(GgmlType::F32, [k, n, MATRICES, 1]);
+    let product = s.graph.mul_mat(w, x).expect("the shapes match");
+    s.graph.expand(product);
+    let mut weights = vec![0.0; k * ROWS * MATRICES];
+    kernels::dequantize_row(ty, s.contents(w), &mut weights);
+    let columns = floats(s.contents(x));
+    let [(results, _), _] = s.both(&[product]);
+    let (mut error, mut total) = (0.0, 0.0);
+    for (i, found) in floats(&results[0]).into_iter().enumerate() {
+        let (row, column) = (i % ROWS + i / ROWS / n * ROWS, i / ROWS);
+        let products = weights[row * k..].iter().zip(&columns[column * k..]).take(k);
+        let want: f64 = products.map(|(a, b)| bfloat(*a) * bfloat(*b)).sum();
+        error += (f64::from(found) - want).powi(2);
+        total += want * want;
+    }
+    error / total
+}
+
+/// Checks matmuls with both large tiles, more steps than stages, and an incomplete step. Returns the descriptions of
+/// the kernels.
+fn check() -> Vec<String> {
+    for (ty, k, n) in [
+        (GgmlType::Q4_K, 512, 300),
+        (GgmlType::Q8_0, 64, 131),
+        (GgmlType::BF16, 328, 131),
+    ] {
+        let error = error_of(ty, k, n);
+        assert!(error < 1e-6, "{ty}, {k} x {n}: NMSE {error:.3e}");
+    }
+    loaded().iter().map(|kernel| kernel.describe()).collect()
+}
+
+fn count(kernels: &[String], name: &str) -> usize {
+    kernels.iter().filter(|kernel| kernel.starts_with(name)).count()
+}
+
+#[test]
+fn warpgroups_multiply_prompts() {
+    with_device("cuda_wgmma::warpgroups_multiply_prompts", || {
+        let kernels = check();
+        let device = engine::backend::device(&card()).expect("the GPU exists");
+        if device.description().contains("compute capability 9.0") {
+            let counts = ["mul_mat_wgmma", "mul_mat_tensor"].map(|name| count(&kernels, name));
+            assert_eq!(counts, [3, 0], "{kernels:?}");
+        }
+    });
+}
+
+/// Kernels for compute capability 9.0 run on no other GPU, and need a driver that supports CUDA 12.
+#[test]
+fn other_gpus_and_old_drivers_multiply_prompts_by_warps() {
+    let name = "cuda_wgmma::other_gpus_and_old_drivers_multiply_prompts_by_warps";
+    for settings in ["sm=89", "sm=100", "driver=11080"] {
+        with_settings(name, settings, || {
+            if Counters::find().is_none() {
+                eprintln!("skipped: only the emulated driver has settings");
+                return;
+            }
+            let kernels = check();
+            let counts = ["mul_mat_wgmma", "mul_mat_tensor"].map(|name| count(&kernels, name));
+            assert_eq!(counts, [0, 3], "{kernels:?}");
+        });
+        if std::env::var_os("LLAMA_CUDA").is_some() {
+            return;
+        }
+    }
+}
