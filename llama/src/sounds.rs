@@ -163,6 +163,7 @@ fn decoded(encoder: &AudioEncoder, file: &[u8], limits: &Limits) -> Result<(usiz
     let kind = match rules.mel {
         Spectrogram::Whisper => MelKind::Whisper,
         Spectrogram::Gemma4 => MelKind::Gemma4,
+        Spectrogram::Granite => MelKind::Granite,
     };
     Ok((n_samples, mel(&samples, kind, rules.n_mel).data))
 }

@@ -141,7 +141,13 @@ fn mels_equal_those_of_transformers() {
     let mut reader = Reader(&data);
     let mut n = 0;
     while !reader.0.is_empty() {
-        let kinds = [MelKind::Whisper, MelKind::Conformer, MelKind::Gemma3n, MelKind::Gemma4];
+        let kinds = [
+            MelKind::Whisper,
+            MelKind::Conformer,
+            MelKind::Gemma3n,
+            MelKind::Gemma4,
+            MelKind::Granite,
+        ];
         let kind = kinds[reader.number(1)];
         let (n_mel, n_samples, n_frames) = (reader.number(2), reader.number(4), reader.number(4));
         let expected = reader.bytes(4 * n_mel * n_frames).chunks_exact(4);
@@ -163,5 +169,5 @@ fn mels_equal_those_of_transformers() {
         }
         n += 1;
     }
-    assert_eq!(n, 6);
+    assert_eq!(n, 8);
 }

@@ -36,7 +36,7 @@ struct Family {
     bounded: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 7] = [
+const FAMILIES: [Family; 8] = [
     // An odd number of positions: the last one is seen, but belongs to no pair.
     Family {
         encoder: "qwen2a",
@@ -102,6 +102,16 @@ const FAMILIES: [Family; 7] = [
         text: "llama",
         n_frames: 141,
         without_bias: &["attn_k"],
+        text_bias: &[],
+        sizes: SIZES,
+        bounded: &[],
+    },
+    // A frame without a pair, and a part of a block and of a window.
+    Family {
+        encoder: "granite_speech",
+        text: "granite",
+        n_frames: 64,
+        without_bias: &["attn_q", "attn_k", "attn_v"],
         text_bias: &[],
         sizes: SIZES,
         bounded: &[],
@@ -338,6 +348,7 @@ fn published_rows(encoder: &str, n_samples: usize) -> usize {
             let n_frames = n_frames.max(1);
             n_frames / chunk * of(chunk) + of(n_frames % chunk)
         }
+        "granite_speech" => (n_samples.max(HOP) / HOP).div_ceil(2).div_ceil(6) * 3,
         "voxtral" => n_frames.max(1).div_ceil(chunk) * (chunk / 2 / 4),
         _ => {
             let n_frames = n_frames.max(2);

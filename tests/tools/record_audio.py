@@ -350,7 +350,112 @@ def glma(audio, text):
     return rows, tokens, logits
 
 
+GRANITE_BLOCK = {
+    "ff1.pre_norm": "ffn_norm",
+    "ff1.up_proj": "ffn_up",
+    "ff1.down_proj": "ffn_down",
+    "attn.pre_norm": "ln1",
+    "attn.to_q": "attn_q",
+    "attn.to_kv": "attn_kv",
+    "attn.to_out": "attn_out",
+    "attn.rel_pos_emb": "attn_rel_pos_emb",
+    # Files have the names of these norms exchanged.
+    "conv.norm": "norm_conv",
+    "conv.up_conv": "conv_pw1",
+    "conv.depth_conv.conv": "conv_dw",
+    "conv.batch_norm": "conv_norm",
+    "conv.down_conv": "conv_pw2",
+    "ff2.pre_norm": "ffn_norm_1",
+    "ff2.up_proj": "ffn_up_1",
+    "ff2.down_proj": "ffn_down_1",
+    "post_norm": "ln2",
+}
+
+QFORMER_BLOCK = {
+    "attention.attention.query": "self_attn_q",
+    "attention.attention.key": "self_attn_k",
+    "attention.attention.value": "self_attn_v",
+    "attention.output.dense": "self_attn_out",
+    "attention.output.LayerNorm": "self_attn_norm",
+    "crossattention.attention.query": "cross_attn_q",
+    "crossattention.attention.key": "cross_attn_k",
+    "crossattention.attention.value": "cross_attn_v",
+    "crossattention.output.dense": "cross_attn_out",
+    "crossattention.output.LayerNorm": "cross_attn_norm",
+    "intermediate_query.dense": "ffn_up",
+    "output_query.dense": "ffn_down",
+    "output_query.LayerNorm": "ffn_norm",
+}
+
+
+def granite_speech(audio, text):
+    tensors, n_embd, n_in = audio.tensors, audio.key("embedding_length"), audio.key("num_mel_bins")
+    for il in range(audio.key("block_count")):
+        block = f"a.blk.{il}"
+        tensors[f"{block}.attn_kv.weight"] = np.concatenate([tensors.pop(f"{block}.attn_{part}.weight") for part in "kv"])
+        tensors[f"{block}.attn_rel_pos_emb.weight"] = tensors.pop(f"{block}.attn_rel_pos_emb")
+    settings = text_config(text) | {
+        "model_type": "granite",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "embedding_multiplier": text.key("embedding_scale") or 1.0,
+        "residual_multiplier": text.key("residual_scale") or 1.0,
+        "attention_multiplier": text.key("attention.scale") or text_config(text)["head_dim"] ** -0.5,
+        "logits_scaling": text.key("logit_scale"),
+    }
+    settings.pop("head_dim")
+    ears = {
+        "input_dim": n_in,
+        "num_layers": audio.key("block_count"),
+        "hidden_dim": n_embd,
+        "feedforward_mult": audio.key("feed_forward_length") // n_embd,
+        "num_heads": audio.key("attention.head_count"),
+        "output_dim": len(tensors["a.enc_ctc_out.weight"]),
+        "context_size": audio.key("chunk_size"),
+        "max_pos_emb": audio.key("max_pos_emb"),
+        "conv_kernel_size": audio.key("conv_kernel_size"),
+    }
+    queries = {
+        "model_type": "blip_2_qformer",
+        "hidden_size": n_embd,
+        "encoder_hidden_size": n_embd,
+        "num_hidden_layers": 2,
+        "num_attention_heads": audio.key("projector.head_count"),
+        "intermediate_size": len(tensors["a.proj_blk.0.ffn_up.weight"]),
+        "cross_attention_frequency": 1,
+    }
+    config = transformers.GraniteSpeechConfig(
+        text_config=settings,
+        encoder_config=ears,
+        projector_config=queries,
+        window_size=audio.key("projector.window_size"),
+        downsample_rate=audio.key("projector.downsample_rate"),
+        audio_token_index=PLACEHOLDER,
+        has_lora_adapter=False,
+    )
+    model = transformers.GraniteSpeechForConditionalGeneration._from_config(config, attn_implementation="eager").double().eval()
+    names = {"input_linear": "a.input_projection", "out": "a.enc_ctc_out", "out_mid": "a.enc_ctc_out_mid"}
+    names |= {f"layers.{{}}.{module}": f"a.blk.{{}}.{tensor}" for module, tensor in GRANITE_BLOCK.items()}
+    of_queries = {f"qformer.encoder.layer.{{}}.{module}": f"a.proj_blk.{{}}.{tensor}" for module, tensor in QFORMER_BLOCK.items()}
+    of_queries |= {"query": "a.proj_query", "qformer.layernorm": "a.proj_norm", "linear": "a.proj_linear"}
+    names = within("model.encoder", names) | within("model.projector", of_queries) | within("model.language_model", TEXT | LLAMA)
+    load(model, names, tensors | text.tensors, text_config(text)["head_dim"])
+    model.lm_head.weight = model.get_input_embeddings().weight
+    # Files have scales and shifts in place of statistics.
+    for layer in model.model.encoder.layers:
+        norm = layer.conv.batch_norm
+        norm.running_var.fill_(1 - norm.eps)
+    # The last frame belongs to no pair.
+    features = spectrogram(n_in // 2, 64).T.reshape(1, 32, n_in)
+    rows = model.model.get_audio_features(features).pooler_output[0]
+    # The class of the whole model does not divide logits by their scale, unlike that of the language model.
+    language_model = transformers.GraniteForCausalLM._from_config(config.text_config, attn_implementation="eager").double().eval()
+    language_model.model, language_model.lm_head = model.model.language_model, model.lm_head
+    tokens, logits = logits_around(language_model, rows, model.get_input_embeddings())
+    return rows, tokens, logits
+
+
 FAMILIES = {
+    "granite_speech": granite_speech,
     "qwen2a": qwen2a,
     "qwen3a": qwen3a,
     "voxtral": voxtral,

@@ -1,6 +1,6 @@
 """Records what Pillow, libsndfile, and the feature extractors of transformers compute, as data of the tests in `media/tests`.
 
-    pip install 'pillow<13' numpy soundfile transformers torch simplejpeg
+    pip install 'pillow<13' numpy soundfile transformers torch torchaudio simplejpeg
     python tests/tools/record_pixels.py tests/data/media
 
 `resized.bin`: CRC-32 of 10,000 resized images, whose sizes and pixels are functions of their number. Pillow 13 resizes
@@ -307,7 +307,8 @@ def audio():
 
 def mels():
     import torch
-    from transformers import BatchFeature, Gemma3nAudioFeatureExtractor, Gemma4AudioFeatureExtractor, ParakeetFeatureExtractor, WhisperFeatureExtractor
+    from transformers import (BatchFeature, Gemma3nAudioFeatureExtractor, Gemma4AudioFeatureExtractor, GraniteSpeechFeatureExtractor, ParakeetFeatureExtractor,
+                              WhisperFeatureExtractor)
     out = bytearray()
 
     def record(kind, n, rows):
@@ -334,6 +335,13 @@ def mels():
         wave = np.zeros((1, padded)); wave[0, :n] = x(n)
         rows, mask = e._extract_spectrogram(wave, np.arange(padded) < n)
         record(kind, n, rows[np.asarray(mask, bool)])
+    # The extractor rounds samples to float32, and drops the last one of an odd number of frames.
+    float32, torch.Tensor.float = torch.Tensor.float, torch.Tensor.double
+    torch.set_default_dtype(torch.float64)
+    for n in (4000, 3370):
+        record(4, n, GraniteSpeechFeatureExtractor()._extract_mel_spectrograms(torch.from_numpy(x(n))[None])[0].reshape(-1, 80))
+    torch.set_default_dtype(single)
+    torch.Tensor.float = float32
     return bytes(out)
 
 

@@ -66,6 +66,33 @@ impl Builder<'_> {
         self.ok(y, x)
     }
 
+    /// Pads `x [d, T]` with columns of zeros to a multiple of `n` columns: `[d, T rounded up]`.
+    pub fn padded_rows(&mut self, x: TensorId, n: usize) -> TensorId {
+        let n_rows = self.g.tensor(x).ne[1];
+        let missing = n_rows.checked_next_multiple_of(n).unwrap_or(n_rows) - n_rows;
+        self.padded(x, 1, [0, missing])
+    }
+
+    /// Repeats the columns of `w [d, m]` for each `n` columns of `x [c, T]`: `[d, T / n * m]`.
+    pub fn repeat_rows(&mut self, w: TensorId, x: TensorId, n: usize) -> TensorId {
+        let ([d, m, ..], n_rows) = (self.g.tensor(w).ne, self.g.tensor(x).ne[1]);
+        let n_groups = n_rows.checked_div(n).unwrap_or(0);
+        let y = self.g.repeat(w, [d, m, n_groups, 1]);
+        let y = self.ok(y, w);
+        self.reshaped(y, [d, m * n_groups, 1, 1])
+    }
+
+    /// Concatenates `n` copies of `x [d, T]` and `y [e, T]`: `[n * d + e, T]`.
+    pub fn prepend(&mut self, x: TensorId, n: usize, y: TensorId) -> TensorId {
+        if n == 0 {
+            return y;
+        }
+        let [d, t, ..] = self.g.tensor(x).ne;
+        let copies = self.g.repeat(x, [d.saturating_mul(n), t, 1, 1]);
+        let copies = self.ok(copies, x);
+        self.concat(copies, y, 0)
+    }
+
     /// Puts the columns of `x [d, T]` between two weights `[d]`: `[d, T + 2]`.
     pub fn enclosed(&mut self, x: TensorId, first: Vector, last: Vector) -> TensorId {
         let d = self.g.tensor(x).ne[0];

@@ -40,6 +40,9 @@ pub enum Spectrogram {
     Whisper,
     /// Log-mel spectrogram of Gemma 4: a frame for 10 ms, with all of its 320 samples in the signal or before it.
     Gemma4,
+    /// Log-mel spectrogram of Granite Speech: a frame every 10 ms, the first centered on the first sample. Frames have
+    /// positions in pairs.
+    Granite,
 }
 
 /// Treatment of the silence after the last sample of a chunk.
@@ -94,10 +97,15 @@ impl AudioRules {
     /// Returns the number of samples that a spectrogram needs in addition to a hop for each frame.
     fn extra(&self) -> usize {
         match self.mel {
-            Spectrogram::Whisper => 0,
+            Spectrogram::Whisper | Spectrogram::Granite => 0,
             // A frame reads one sample beyond the next hop.
             Spectrogram::Gemma4 => 1,
         }
+    }
+
+    /// Returns the number of frames of Granite's spectrogram after the last hop; 0 for the others.
+    fn is_granite(&self) -> usize {
+        usize::from(self.mel == Spectrogram::Granite)
     }
 
     /// Returns the number of samples that the spectrogram is computed from, at least those of a frame's neighbors.
@@ -107,14 +115,14 @@ impl AudioRules {
                 n_samples.max(1).next_multiple_of(self.chunk_samples().max(1)) + self.extra()
             }
             Silence::Cut => n_samples.max(2 * HOP),
-            Silence::Bare if self.mel == Spectrogram::Gemma4 => n_samples.max(HOP + self.extra()),
+            Silence::Bare if self.mel != Spectrogram::Whisper => n_samples.max(HOP + self.extra()),
             Silence::Bare => n_samples.max(2 * HOP).next_multiple_of(HOP),
         }
     }
 
     /// Returns the number of frames of the spectrogram of `n_samples` samples.
     pub fn spectrogram_frames(&self, n_samples: usize) -> usize {
-        (self.padded_samples(n_samples) - self.extra()) / HOP
+        (self.padded_samples(n_samples) - self.extra()) / HOP + self.is_granite()
     }
 
     /// Returns the least number of samples that have `n` positions.
@@ -122,6 +130,8 @@ impl AudioRules {
         let before = self.first_frame(n.saturating_sub(1)) * HOP;
         match self.silence {
             Silence::Filled | Silence::Masked | Silence::Trimmed => before + 1,
+            // The second frame of a pair is around the next hop.
+            Silence::Bare if self.mel == Spectrogram::Granite => before + HOP,
             Silence::Bare => before + 1 + self.extra() * HOP,
             Silence::Cut => before + HOP + self.extra(),
         }
@@ -130,7 +140,10 @@ impl AudioRules {
     /// Returns the number of frames with sound, or of all frames if silence is encoded.
     fn n_frames(&self, n_samples: usize) -> usize {
         match self.silence {
-            Silence::Filled | Silence::Bare | Silence::Cut => self.spectrogram_frames(n_samples),
+            Silence::Filled | Silence::Bare | Silence::Cut => {
+                let n_frames = self.spectrogram_frames(n_samples);
+                n_frames - n_frames % (1 + self.is_granite())
+            }
             Silence::Masked | Silence::Trimmed => n_samples.max(1).div_ceil(HOP),
         }
     }
@@ -174,7 +187,7 @@ impl AudioRules {
         let n_mel = self.n_mel;
         let n_frames = spectrogram.len().checked_div(n_mel).unwrap_or(0);
         let end = self.chunk_end(n_frames, frames.start, frames.end);
-        let (n, back) = (self.n_positions(frames.len()), self.window / 2);
+        let (n, back) = (self.n_positions(frames.len()), self.window.saturating_sub(1) / 2);
         let mut columns = Vec::with_capacity(n * self.width());
         for position in 0..n {
             let first = frames.start + self.first_frame(position);
@@ -267,6 +280,33 @@ mod tests {
         assert_eq!(chunks(Silence::Masked, 1280 + 321), [4, 2]);
         assert_eq!(chunks(Silence::Bare, 1), [1]);
         assert_eq!(chunks(Silence::Bare, 481), [2]);
+    }
+
+    #[test]
+    fn pairs_of_granite_are_complete() {
+        let rules = AudioRules {
+            mel: Spectrogram::Granite,
+            silence: Silence::Bare,
+            window: 2,
+            ..RULES
+        };
+        let counts = [1, 319, 320, 479, 480, 800].map(|n| {
+            let n_positions = |chunk: Range<usize>| rules.n_positions(chunk.len());
+            (
+                rules.spectrogram_frames(n),
+                rules.chunks(n).map(n_positions).sum::<usize>(),
+            )
+        });
+        assert_eq!(counts, [(2, 1), (2, 1), (3, 1), (3, 1), (4, 2), (6, 3)]);
+        for n in 2..6 {
+            let positions = |n| rules.chunks(n).map(|c| rules.n_positions(c.len())).sum::<usize>();
+            let least = rules.samples_of(n);
+            assert_eq!((positions(least), positions(least - 1)), (n, n - 1));
+        }
+        let spectrogram: Vec<f32> = (1..=8).map(|i| i as f32).collect();
+        let columns = rules.columns(&spectrogram, 0..4);
+        assert_eq!(columns[..4], [1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(columns[6..10], [5.0, 6.0, 7.0, 8.0]);
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct Inputs {
     pub grid_factors: Vec<GridFactors>,
     /// Sinusoids of distances.
     pub sinusoids: Vec<Sinusoids>,
+    /// Rows of tables of distances.
+    pub distances: Vec<Distances>,
     /// Features that media rows have for the layers of a language model, f32 `[n_embd, T]` each, and zero for tokens.
     pub features: Vec<TensorId>,
     /// Media rows, f32 `[n_embd, T]` and zero for tokens, and factors of the embeddings, f32 `[1, T]`: 1 for tokens
@@ -107,6 +109,19 @@ pub struct Sinusoids {
     pub rows: TensorId,
 }
 
+/// Rows of a table whose middle row is that of distance 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Distances {
+    /// Row of distance 0.
+    pub middle: usize,
+    /// Largest distance.
+    pub before: usize,
+    /// Negated smallest distance.
+    pub after: usize,
+    /// Row of each distance from `before` down to `-after`, i32 `[before + 1 + after]`.
+    pub rows: TensorId,
+}
+
 /// Inputs that describe the encoder output.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EncodedInputs {
@@ -174,6 +189,7 @@ impl Inputs {
         self.resize.clear();
         self.grid_factors.clear();
         self.sinusoids.clear();
+        self.distances.clear();
         self.features.clear();
         self.media = None;
         self.frames = None;

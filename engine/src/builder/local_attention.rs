@@ -6,7 +6,7 @@ use crate::graph::TensorId;
 
 use super::Builder;
 use super::convolve::F32;
-use super::inputs::Sinusoids;
+use super::inputs::{Distances, Sinusoids};
 
 /// Arguments of [`Builder::local_attention`].
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -19,6 +19,9 @@ pub struct LocalAttentionArgs {
 
 /// Addend of the scores of columns outside of the input.
 const MASKED: f32 = -1e9;
+
+/// Maximum number of columns in a block. No memory suffices for the scores of larger blocks.
+const MAX_BLOCK: usize = 1 << 20;
 
 impl Builder<'_> {
     /// Attends from each column to its neighbors: q and k `[d, n, T]`, v `[dv, n, T]` -> `[dv * n, T]`. The columns of
@@ -52,7 +55,7 @@ impl Builder<'_> {
             Some(cap) => self.softcap(scores, cap),
             None => scores,
         };
-        let mask = self.columns_outside(keys, around);
+        let mask = self.neighbors_outside(keys, around);
         let scores = self.add(scores, mask);
         let weights = self.softmax(scores);
         let weights = self.reshaped(weights, [w, 1, n, t]);
@@ -66,16 +69,115 @@ impl Builder<'_> {
     }
 
     /// Returns 0 for each neighbor of a column of `x [d, T]`, and [`MASKED`] outside of `x`: `[W, 1, T]`.
+    fn neighbors_outside(&mut self, x: TensorId, around: [usize; 2]) -> TensorId {
+        let t = self.g.tensor(x).ne[1];
+        let w = around[0] + 1 + around[1];
+        let outside = self.columns_outside(x, around);
+        self.unfolded(outside, [w, 1, t, 1], [F32, F32, F32, F32 * t], 0)
+    }
+
+    /// Returns 0 for each column of `x [d, T]`, and [`MASKED`] for columns around them: `[1, T + before + after]`.
     fn columns_outside(&mut self, x: TensorId, around: [usize; 2]) -> TensorId {
         let one = self.slice(x, 0, 1);
         let one = self.g.scale(one, 0.0, 1.0);
         let inside = self.ok(one, x);
-        let t = self.g.tensor(inside).ne[1];
-        let w = around[0] + 1 + around[1];
         let inside = self.padded(inside, 1, around);
-        let inside = self.unfolded(inside, [w, 1, t, 1], [F32, F32, F32, F32 * t], 0);
         let mask = self.g.scale(inside, -MASKED, MASKED);
         self.ok(mask, inside)
+    }
+
+    /// Attends from each block of `size` columns to the block of `keys` columns with the same number: q `[d, n, T]`, k
+    /// `[d, n, U]`, v `[dv, n, U]` -> `[dv * n, T]`. Columns of `relative [d, size + keys - 1]` are added to the keys
+    /// of all heads, from the largest distance between the columns of a block down.
+    pub fn block_attention(
+        &mut self,
+        q: TensorId,
+        k: TensorId,
+        v: TensorId,
+        size: usize,
+        keys: usize,
+        relative: Option<TensorId>,
+    ) -> TensorId {
+        let ([d, n, t, _], [dv, _, u, _]) = (self.g.tensor(q).ne, self.g.tensor(v).ne);
+        let [size, keys] = [size, keys].map(|n| n.clamp(1, MAX_BLOCK));
+        let n_blocks = t.div_ceil(size);
+        let q = self.in_blocks(q, [size, n_blocks], [0, 2, 1, 3]);
+        let mask = self.merge(k);
+        let k = self.in_blocks(k, [keys, n_blocks], [0, 2, 1, 3]);
+        let v = self.in_blocks(v, [keys, n_blocks], [1, 2, 0, 3]);
+        let mut scores = self.matmul(k, q);
+        if let Some(relative) = relative {
+            // The column of a query and a key is their distance below the largest one. It grows with the key, and falls
+            // with the query.
+            let w = size + keys - 1;
+            let queries = self.reshaped(q, [d, size * n * n_blocks, 1, 1]);
+            let relative = self.dense(relative);
+            let all = self.matmul(relative, queries);
+            let (row, head) = ((w - 1) * F32, size * w * F32);
+            let first = (size - 1) * F32;
+            let ne = [keys, size, n, n_blocks];
+            let of_keys = self.unfolded(all, ne, [F32, row, head, head * n], first);
+            scores = self.add(scores, of_keys);
+        }
+        let mut scores = self.scale(scores, 1.0 / (d as f32).sqrt());
+        if u < keys * n_blocks {
+            let outside = self.columns_outside(mask, [0, keys * n_blocks - u]);
+            let outside = self.reshaped(outside, [keys, 1, 1, n_blocks]);
+            scores = self.add(scores, outside);
+        }
+        let weights = self.softmax(scores);
+        let y = self.matmul(v, weights);
+        let y = self.reordered(
+            y,
+            [dv, size, n, n_blocks],
+            [0, 2, 1, 3],
+            [dv * n, size * n_blocks, 1, 1],
+        );
+        let nb = self.g.tensor(y).nb;
+        let all = self.g.view(y, [dv * n, t, 1, 1], nb, 0);
+        let all = self.ok(all, y);
+        self.dense(all)
+    }
+
+    /// Returns `x [d, n, T]` in blocks of columns, completed with zeros, and its dimensions `[d, n, size, n_blocks]` in
+    /// another order.
+    fn in_blocks(&mut self, x: TensorId, [size, n_blocks]: [usize; 2], to: [usize; 4]) -> TensorId {
+        let [d, n, t, _] = self.g.tensor(x).ne;
+        let columns = self.merge(x);
+        let columns = self.padded(columns, 1, [0, (size * n_blocks).saturating_sub(t)]);
+        let ne = [d, n, size, n_blocks];
+        let mut moved = ne;
+        to.iter().zip(ne).for_each(|(&i, n)| moved[i] = n);
+        self.reordered(columns, ne, to, moved)
+    }
+
+    /// Returns the rows of `table [d, n]` for the distances from `before` down to `-after`: `[d, before + 1 + after]`.
+    /// The middle row is that of distance 0.
+    pub fn at_distances(&mut self, table: TensorId, before: usize, after: usize) -> TensorId {
+        let n = self.g.tensor(table).ne[1];
+        let middle = n / 2;
+        if before > middle || after > middle || n.is_multiple_of(2) {
+            // A view beyond the table fails the build.
+            let nb = self.g.tensor(table).nb;
+            let y = self.g.view(table, [1, n + 1, 1, 1], nb, 0);
+            return self.ok(y, table);
+        }
+        let known = |d: &&Distances| (d.middle, d.before, d.after) == (middle, before, after);
+        let rows = match self.inputs.distances.iter().find(known) {
+            Some(known) => known.rows,
+            None => {
+                let rows = self.g.input(GgmlType::I32, [before + 1 + after, 1, 1, 1], "distances");
+                self.inputs.distances.push(Distances {
+                    middle,
+                    before,
+                    after,
+                    rows,
+                });
+                rows
+            }
+        };
+        let y = self.g.get_rows(table, rows);
+        self.ok(y, table)
     }
 
     /// Returns the input of sinusoids of the distances from `before` down to `-after`: `[d, before + 1 + after]`.

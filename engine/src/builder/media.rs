@@ -219,7 +219,7 @@ impl Builder<'_> {
     }
 
     /// Returns `x` of shape `ne`, its dimensions in another order, as heads.
-    fn reordered(&mut self, x: TensorId, ne: [usize; 4], to: [usize; 4], heads: [usize; 4]) -> TensorId {
+    pub(super) fn reordered(&mut self, x: TensorId, ne: [usize; 4], to: [usize; 4], heads: [usize; 4]) -> TensorId {
         let x = self.dense(x);
         let y = self.g.reshape(x, ne);
         let y = self.ok(y, x);

@@ -168,6 +168,10 @@ impl InputWriter<'_> {
         for s in &inputs.sinusoids {
             self.set(Some(s.rows), &sinusoids(s))?;
         }
+        for d in &inputs.distances {
+            let first = d.middle + d.before;
+            self.set_i32s(Some(d.rows), (0..=d.before + d.after).map(|i| (first - i) as i32))?;
+        }
         Ok(())
     }
 

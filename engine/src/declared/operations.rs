@@ -200,6 +200,11 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(rope_time(x, base, dims) rope_time),
     operation!(sounding(x, n) sounding),
     operation!(enclosed(x, first, last) enclosed),
+    operation!(block_attention(q, k, v, size, keys, relative) block_attention),
+    operation!(at_distances(w, before, after) at_distances),
+    operation!(padded_rows(x, n) padded_rows),
+    operation!(repeat_rows(w, x, n) repeat_rows),
+    operation!(prepend(x, n, y) prepend),
 ];
 
 /// Returns the operation with this name.

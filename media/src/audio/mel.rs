@@ -17,6 +17,9 @@ pub enum MelKind {
     Gemma3n,
     /// Gemma 4: magnitudes of 320 samples, natural logarithm.
     Gemma4,
+    /// Granite Speech: the spectrogram of Whisper with an FFT of 512 samples and filters on the HTK scale. The first
+    /// frame is centered on the first sample, and the last frame on the last hop.
+    Granite,
 }
 
 /// Log-mel spectrogram.
@@ -121,6 +124,13 @@ impl MelKind {
                 logarithm: Logarithm::Floor(1e-5),
                 ..whisper
             },
+            MelKind::Granite => Facts {
+                n_fft: 512,
+                window_at: 56,
+                before: 256,
+                slaney: false,
+                ..whisper
+            },
             MelKind::Gemma4 => Facts {
                 n_fft: 512,
                 window: 320,
@@ -142,6 +152,7 @@ pub fn mel_frames(kind: MelKind, n_samples: usize) -> usize {
     let unfolded = |n: usize, size: usize| n.checked_sub(size + 1).map_or(0, |rest| rest / HOP + 1);
     match kind {
         MelKind::Whisper | MelKind::Conformer => n_samples / HOP,
+        MelKind::Granite => n_samples / HOP + 1,
         MelKind::Gemma3n => unfolded(n_samples.next_multiple_of(128), 512),
         MelKind::Gemma4 => unfolded(n_samples + 160, 320),
     }
@@ -179,7 +190,7 @@ pub fn mel(samples: &[f32], kind: MelKind, n_mel: usize) -> Mel {
         }
     }
     match kind {
-        MelKind::Whisper => scale_whisper(&mut values),
+        MelKind::Whisper | MelKind::Granite => scale_whisper(&mut values),
         MelKind::Conformer => normalize_filters(&mut values, n_mel),
         MelKind::Gemma3n | MelKind::Gemma4 => (),
     }

@@ -25,7 +25,7 @@ const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
 const CLASSES: [(&str, &str); 2] = [("first", "First"), ("last", "Last")];
 
 /// Operations that only encoders have.
-const OF_ENCODERS: [&str; 15] = [
+const OF_ENCODERS: [&str; 20] = [
     "rope_grid",
     "resized",
     "beside",
@@ -41,6 +41,11 @@ const OF_ENCODERS: [&str; 15] = [
     "rope_time",
     "sounding",
     "enclosed",
+    "block_attention",
+    "at_distances",
+    "padded_rows",
+    "repeat_rows",
+    "prepend",
 ];
 
 /// Values of `of:`.

@@ -1,6 +1,6 @@
 //! Operations of audio encoders, documented in docs/encoders.md.
 
-use super::param::{keyword, keyword_some};
+use super::param::{keyword, keyword_some, maybe};
 use super::{Call, Emit, OpSpec, ParamKind, op, positional, tensor};
 use crate::sym::{Dim, Shape};
 
@@ -119,6 +119,55 @@ pub static OPS: &[OpSpec] = &[
         Emit::Method("enclosed"),
         "the columns of x [d, T] between the vectors `first` and `last` [d] -> [d, T + 2]",
     ),
+    op(
+        "block_attention",
+        &[
+            tensor("q"),
+            tensor("k"),
+            tensor("v"),
+            positional("size", ParamKind::Int),
+            positional("keys", ParamKind::Int),
+            maybe("relative", ParamKind::Tensor),
+        ],
+        block_attention,
+        Emit::Method("block_attention"),
+        "attends from each block of `size` columns to the block of `keys` columns with its number: q [d, n, T], k [d, \
+         n, U], and v [dv, n, U] -> [dv * n, T]. `relative` [d, size + keys - 1] is added to the keys by their \
+         distance, from the largest one down",
+    ),
+    op(
+        "at_distances",
+        &[
+            tensor("w"),
+            positional("before", ParamKind::Int),
+            positional("after", ParamKind::Int),
+        ],
+        at_distances,
+        Emit::Method("at_distances"),
+        "rows of a table [d, n] for the distances from `before` down to -`after` -> [d, before + 1 + after]. The middle \
+         row is that of distance 0",
+    ),
+    op(
+        "padded_rows",
+        &[tensor("x"), positional("n", ParamKind::Int)],
+        padded_rows,
+        Emit::Method("padded_rows"),
+        "zeros after the last column complete multiples of n columns: [d, T] -> [d, T rounded up]",
+    ),
+    op(
+        "repeat_rows",
+        &[tensor("w"), tensor("x"), positional("n", ParamKind::Int)],
+        repeat_rows,
+        Emit::Method("repeat_rows"),
+        "the columns of w [d, m] for each n columns of x [c, T] -> [d, T / n * m]",
+    ),
+    op(
+        "prepend",
+        &[tensor("x"), positional("n", ParamKind::Int), tensor("y")],
+        prepend,
+        Emit::Method("prepend"),
+        "n copies of the values of x [d, T] before those of y [e, T] -> [n * d + e, T]",
+    ),
 ];
 
 fn conv_2d(c: &mut Call<'_>) -> Option<Shape> {
@@ -209,6 +258,56 @@ fn enclosed(c: &mut Call<'_>) -> Option<Shape> {
     }
     let columns = x.dim(1).add(&Dim::constant(2));
     c.rank("x", 2, "[d, T]", "").then(|| Shape(vec![x.dim(0), columns]))
+}
+
+fn block_attention(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, k, v) = (c.shape("q")?, c.shape("k")?, c.shape("v")?);
+    let (size, keys) = (c.dim("size")?, c.dim("keys")?);
+    let ranks = [
+        c.rank("q", 3, "[d, n, T]", ""),
+        c.rank("k", 3, "[d, n, U]", ""),
+        c.rank("v", 3, "[dv, n, U]", ""),
+    ];
+    if ranks.contains(&false) {
+        return None;
+    }
+    c.want("k", 0, &q.dim(0), "dimension 0 of `q`");
+    c.want("k", 1, &q.dim(1), "the heads of `q`");
+    for i in 1..3 {
+        c.want("v", i, &k.dim(i), "as in `k`");
+    }
+    if c.shape("relative").is_some() {
+        c.want("relative", 0, &q.dim(0), "dimension 0 of `q`");
+        let distances = size.add(&keys).sub(&Dim::constant(1));
+        c.want("relative", 1, &distances, "the distances in a block");
+    }
+    Some(Shape(vec![v.dim(0).mul(&q.dim(1)), q.dim(2)]))
+}
+
+fn at_distances(c: &mut Call<'_>) -> Option<Shape> {
+    let (w, before, after) = (c.shape("w")?, c.dim("before")?, c.dim("after")?);
+    let columns = before.add(&after).add(&Dim::constant(1));
+    c.rank("w", 2, "[d, n]", "").then(|| Shape(vec![w.dim(0), columns]))
+}
+
+fn padded_rows(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, n) = (c.shape("x")?, c.dim("n")?);
+    let columns = x.dim(1).add(&n).sub(&Dim::constant(1)).div(&n).mul(&n);
+    c.rank("x", 2, "[d, T]", "").then(|| Shape(vec![x.dim(0), columns]))
+}
+
+fn repeat_rows(c: &mut Call<'_>) -> Option<Shape> {
+    let (w, x, n) = (c.shape("w")?, c.shape("x")?, c.dim("n")?);
+    let columns = x.dim(1).div(&n).mul(&w.dim(1));
+    let ranks = [c.rank("w", 2, "[d, m]", ""), c.rank("x", 2, "[c, T]", "")];
+    (!ranks.contains(&false)).then(|| Shape(vec![w.dim(0), columns]))
+}
+
+fn prepend(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, n, y) = (c.shape("x")?, c.dim("n")?, c.shape("y")?);
+    c.want("x", 1, &y.dim(1), "the columns of `y`");
+    let ranks = [c.rank("x", 2, "[d, T]", ""), c.rank("y", 2, "[e, T]", "")];
+    (!ranks.contains(&false)).then(|| Shape(vec![x.dim(0).mul(&n).add(&y.dim(0)), y.dim(1)]))
 }
 
 fn interleave(c: &mut Call<'_>) -> Option<Shape> {

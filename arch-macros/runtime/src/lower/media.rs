@@ -203,6 +203,7 @@ fn spectrogram(variant: &str) -> Option<Spectrogram> {
     match variant {
         "Whisper" => Some(Spectrogram::Whisper),
         "Gemma4" => Some(Spectrogram::Gemma4),
+        "Granite" => Some(Spectrogram::Granite),
         _ => None,
     }
 }
