@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::gguf::{GgufFile, GgufSet};
+use engine::gguf::{GgufFile, GgufSet, GgufWriter};
 use engine::model::LoadParams;
 use engine::quantize::{CalibratedRounding, Calibration, Mixture, Options, PrunedLayers, QuantizePlan, QuantizedFile};
 
@@ -75,4 +75,38 @@ fn calibration_in_many_passes_reads_chunks_in_several_batches() {
     let rounding = || CalibratedRounding::new(&source, &plan, &calibration).unwrap();
     let one_pass = written(&source, &plan, Some(&rounding()));
     assert!(one_pass == written(&source, &plan, Some(&rounding().with_max_bytes(ONE_MATRIX))));
+}
+
+/// Returns a model whose token embedding is also the output matrix.
+fn tied_model() -> Vec<u8> {
+    let file = GgufFile::from_bytes("model.gguf", &tests::text_model("gpt2", None)).unwrap();
+    let mut writer = GgufWriter::with_metadata(file.metadata().clone());
+    for tensor in file.tensors().iter().filter(|tensor| tensor.name != "output.weight") {
+        let data = file.tensor_data(tensor);
+        writer
+            .add_tensor(tensor.name.as_str(), tensor.ty, tensor.shape(), data)
+            .unwrap();
+    }
+    writer.to_bytes().unwrap()
+}
+
+/// Only an embedding that is also the output matrix is multiplied with inputs, which its rounding errors depend on.
+#[test]
+fn calibration_changes_a_token_embedding_that_is_the_output_matrix() {
+    let text = "The ships sail on the wide sea. ".repeat(20);
+    for (bytes, is_tied) in [(tests::text_model("gpt2", None), false), (tied_model(), true)] {
+        let source = GgufSet::from_file(GgufFile::from_bytes("model.gguf", &bytes).unwrap()).unwrap();
+        let plan = QuantizePlan::new(&source, &options()).unwrap();
+        let calibration = calibration(&text);
+        let rounding = || CalibratedRounding::new(&source, &plan, &calibration).unwrap();
+        let embedding = |rounding: Option<&CalibratedRounding<'_>>| {
+            let file = GgufFile::from_bytes("quantized.gguf", &written(&source, &plan, rounding)).unwrap();
+            let tensor = file.tensor("token_embd.weight").unwrap();
+            (tensor.ty, file.tensor_data(tensor).to_vec())
+        };
+        let (plain, calibrated) = (embedding(None), embedding(Some(&rounding())));
+        assert_eq!(plain.0, kernels::GgmlType::Q4_0);
+        assert_eq!(plain != calibrated, is_tied);
+        assert!(calibrated == embedding(Some(&rounding().with_max_bytes(ONE_MATRIX))));
+    }
 }

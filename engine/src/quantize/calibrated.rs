@@ -25,6 +25,8 @@ pub struct CalibratedRounding<'a> {
     calibration: &'a Calibration<'a>,
     model: Arc<Model>,
     corpus: Corpus,
+    /// True if the token embedding is also the output matrix.
+    is_tied: bool,
     max_bytes: usize,
     pass: RefCell<Pass>,
 }
@@ -57,6 +59,7 @@ impl<'a> CalibratedRounding<'a> {
             corpus: Corpus::new(model.vocab(), calibration.text, calibration.n_ctx, n_chunks)?,
             calibration,
             model,
+            is_tied: source.tensor("output.weight").is_none(),
             max_bytes: MAX_BYTES,
             pass: RefCell::default(),
         })
@@ -68,9 +71,13 @@ impl<'a> CalibratedRounding<'a> {
     }
 
     /// Returns true if a tensor is rounded with error feedback.
-    pub fn is_calibrated(tensor: &PlannedTensor) -> bool {
-        // A token embedding is not multiplied with inputs, or has a second use that its moments do not describe.
-        tensor.is_encoded() && kernels::can_encode_rows(tensor.to) && role::role(&tensor.source) != Role::Embedding
+    pub fn is_calibrated(&self, tensor: &PlannedTensor) -> bool {
+        // Among embeddings, only a token embedding that is also the output matrix is multiplied with inputs.
+        let is_multiplied = match role::role(&tensor.source) {
+            Role::Embedding => self.is_tied && role::split(&tensor.source).1 == "token_embd",
+            _ => true,
+        };
+        is_multiplied && tensor.is_encoded() && kernels::can_encode_rows(tensor.to)
     }
 
     /// Sets the maximum size of the moments in memory. If those of a tensor do not fit, its experts share a moment, or
@@ -86,7 +93,7 @@ impl<'a> CalibratedRounding<'a> {
         tensor: &PlannedTensor,
         progress: &mut dyn FnMut() -> bool,
     ) -> Result<Option<MatrixFactors>, QuantizeError> {
-        if !Self::is_calibrated(tensor) {
+        if !self.is_calibrated(tensor) {
             return Ok(None);
         }
         if !self.pass.borrow().tensors.contains(&tensor.source) {
@@ -111,7 +118,7 @@ impl<'a> CalibratedRounding<'a> {
             .tensors
             .iter()
             .skip_while(|tensor| tensor.source != first.source);
-        for tensor in later.filter(|tensor| Self::is_calibrated(tensor)) {
+        for tensor in later.filter(|tensor| self.is_calibrated(tensor)) {
             let (layer, kind) = role::split(&tensor.source);
             let shared = role::siblings(kind).first().copied().unwrap_or(kind);
             if inputs.insert((layer, shared)) {

@@ -8,11 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kernels::Feedback;
 use rayon::prelude::*;
 
+use super::role::{self, Role};
 use crate::importance::{ImportanceError, InputSink, MatmulInputs, Use};
 
 /// Share of the mean variance that is added to all variances, as in GPTQ. Rarely used inputs therefore keep the weights
 /// of their columns near the original ones.
 const DAMPING: f64 = 0.01;
+
+/// Damping of a token embedding that is also the output matrix. Its rows are inputs of the model too, so that its
+/// weights must stay nearer the original ones.
+const TIED_DAMPING: f64 = 0.3;
 
 /// Rows of a moment that a thread takes at a time.
 const ROWS: usize = 16;
@@ -120,7 +125,12 @@ impl Moments {
         let factors = self.collected.into_iter().map(|(name, moments)| {
             let (n_in, width) = (moments.n_in, moments.width);
             let matrices = moments.matrices.into_iter();
-            (name, matrices.map(|moment| moment.feedback(n_in, width)).collect())
+            let damping = match role::role(&name) {
+                Role::Embedding => TIED_DAMPING,
+                _ => DAMPING,
+            };
+            let factors = matrices.map(|moment| moment.feedback(n_in, width, damping)).collect();
+            (name, factors)
         });
         (factors.collect(), self.leaders)
     }
@@ -192,20 +202,20 @@ impl Moment {
     }
 
     /// Factors the moment in place. Returns `None` without data.
-    fn feedback(self, n_in: usize, width: usize) -> Option<Arc<Feedback>> {
-        let floor = floor(&self.ranges, n_in)?;
+    fn feedback(self, n_in: usize, width: usize, damping: f64) -> Option<Arc<Feedback>> {
+        let floor = floor(&self.ranges, n_in, damping)?;
         let factors = self.ranges.into_iter().map(|sums| factor(sums, floor));
         Some(Arc::new(Feedback::new(factors.collect(), n_in, width)))
     }
 }
 
 /// Returns the addition to the diagonal of a moment with these ranges; `None` if the moment is zero or not finite.
-fn floor(ranges: &[Vec<f32>], n_in: usize) -> Option<f32> {
+fn floor(ranges: &[Vec<f32>], n_in: usize, damping: f64) -> Option<f32> {
     let diagonals = ranges
         .iter()
         .flat_map(|sums| sums.iter().step_by(sums.len().isqrt() + 1));
     let trace: f64 = diagonals.map(|&v| f64::from(v)).sum();
-    let floor = (DAMPING * trace / n_in as f64) as f32;
+    let floor = (damping * trace / n_in as f64) as f32;
     (floor > 0.0 && floor.is_finite()).then_some(floor)
 }
 
@@ -309,7 +319,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(floor(&divided.ranges, 600), floor(&whole.ranges, 600));
+        assert_eq!(floor(&divided.ranges, 600, DAMPING), floor(&whole.ranges, 600, DAMPING));
         assert!(!divided.add(&[f32::NAN; 600], 600, 256));
     }
 }
