@@ -103,8 +103,8 @@ impl AudioRules {
         }
     }
 
-    /// Returns the number of frames of Granite's spectrogram after the last hop; 0 for the others.
-    fn is_granite(&self) -> usize {
+    /// Returns the number of frames after the last hop: 1 in spectrograms with centered frames, otherwise 0.
+    fn n_frames_after(&self) -> usize {
         usize::from(self.mel == Spectrogram::Granite)
     }
 
@@ -122,7 +122,7 @@ impl AudioRules {
 
     /// Returns the number of frames of the spectrogram of `n_samples` samples.
     pub fn spectrogram_frames(&self, n_samples: usize) -> usize {
-        (self.padded_samples(n_samples) - self.extra()) / HOP + self.is_granite()
+        (self.padded_samples(n_samples) - self.extra()) / HOP + self.n_frames_after()
     }
 
     /// Returns the least number of samples that have `n` positions.
@@ -142,7 +142,11 @@ impl AudioRules {
         match self.silence {
             Silence::Filled | Silence::Bare | Silence::Cut => {
                 let n_frames = self.spectrogram_frames(n_samples);
-                n_frames - n_frames % (1 + self.is_granite())
+                if self.mel == Spectrogram::Granite {
+                    n_frames - n_frames % 2
+                } else {
+                    n_frames
+                }
             }
             Silence::Masked | Silence::Trimmed => n_samples.max(1).div_ceil(HOP),
         }

@@ -33,7 +33,7 @@ pub struct Inputs {
     pub grid_factors: Vec<GridFactors>,
     /// Sinusoids of distances.
     pub sinusoids: Vec<Sinusoids>,
-    /// Rows of tables of distances.
+    /// Rows of relative position tables.
     pub distances: Vec<Distances>,
     /// Features that media rows have for the layers of a language model, f32 `[n_embd, T]` each, and zero for tokens.
     pub features: Vec<TensorId>,
@@ -109,7 +109,7 @@ pub struct Sinusoids {
     pub rows: TensorId,
 }
 
-/// Rows of a table whose middle row is that of distance 0.
+/// Rows of a relative position table, whose middle row has distance 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Distances {
     /// Row of distance 0.

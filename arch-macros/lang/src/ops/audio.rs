@@ -152,7 +152,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", ParamKind::Int)],
         padded_rows,
         Emit::Method("padded_rows"),
-        "zeros after the last column complete multiples of n columns: [d, T] -> [d, T rounded up]",
+        "pads with columns of zeros to a multiple of n columns: [d, T] -> [d, T rounded up]",
     ),
     op(
         "repeat_rows",
@@ -166,7 +166,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", ParamKind::Int), tensor("y")],
         prepend,
         Emit::Method("prepend"),
-        "n copies of the values of x [d, T] before those of y [e, T] -> [n * d + e, T]",
+        "concatenates n copies of x [d, T] and y [e, T] -> [n * d + e, T]",
     ),
 ];
 

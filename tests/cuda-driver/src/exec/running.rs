@@ -4,7 +4,7 @@
 use super::lanes::Slot;
 use super::timing::Timing;
 
-/// The accesses of a register.
+/// Accesses of a register by running products and other instructions.
 #[derive(Debug, Clone, Copy, Default)]
 struct Register {
     /// Number of fences before the last access by another instruction, plus 1; 0 for no access.
