@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use arch_lang::FlowNode;
 use arch_runtime::{DeclarationError, limits};
 use engine::gguf::{Metadata, Value};
 use engine::model::{DECLARATION_KEY, ENCODER_ARCH, FindArch, Registered, WantedArch, projector_type};
@@ -46,6 +47,18 @@ pub fn is_file(name: &str) -> bool {
 pub fn load(path: &Path) -> Outcome<&'static Registered> {
     let read = once(Origin::File(path.to_owned()), || arch_runtime::load(path));
     read.map_err(|error| failure(&path.display().to_string(), error))
+}
+
+/// Returns the values of the graph of a declaration file, for drawings.
+pub fn graph(path: &Path) -> Outcome<Vec<FlowNode>> {
+    arch_runtime::graph(path).map_err(|error| failure(&path.display().to_string(), error))
+}
+
+/// Returns the file of an architecture or an encoder in the directories of declarations.
+pub fn path(name: &str, is_encoder: bool) -> Option<PathBuf> {
+    let files = files().into_iter();
+    let mut found = files.filter(|f| f.name == name && f.is_encoder == is_encoder);
+    found.next().map(|f| f.path)
 }
 
 /// Returns the declaration of an encoder in a file.

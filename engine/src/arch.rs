@@ -1,14 +1,14 @@
 //! Items that the expansions of `arch!` and `encoder!` use: the interface between declarations and the engine.
 
 pub use crate::builder::{
-    AttentionArgs, AudioRules, BuildGraph, Builder, ClassColumn, Conv2dArgs, Embed, Experts, Filter, Gating, GraphPart,
-    GridList, GridPairs, ImageRules, ImageSize, Linear, LinearAttentionArgs, LocalAttentionArgs, Mamba2Args, MoeArgs,
-    NgramArgs, Norm, Overview, PerHead, Pooling, RopeArgs, RopeGridArgs, Silence, Spectrogram, TableFilter, TileGrid,
-    TileRules, Vector, Visibility, chunked, sliding, symmetric,
+    AttentionArgs, AudioRules, BuildGraph, Builder, ClassColumn, Conv2dArgs, Embed, Experts, Filter, Gating, GridList,
+    GridPairs, ImageRules, ImageSize, Linear, LinearAttentionArgs, LocalAttentionArgs, Mamba2Args, MoeArgs, NgramArgs,
+    Norm, Overview, PerHead, Pooling, RopeArgs, RopeGridArgs, Silence, Spectrogram, TableFilter, TileGrid, TileRules,
+    Vector, Visibility, chunked, sliding, symmetric,
 };
 pub use crate::graph::{RopeKind, TensorId, Unary, Window};
 pub use crate::model::{
-    Architecture, Base, Checkpoint, CheckpointOrigin, CheckpointSetting, CheckpointSource, ConfigTerm, FlowNode,
-    HparamDecl, HparamReader, Loader, MediaDecl, MediaUse, Medium, Registered, SettingType, TensorDecl, TensorTable,
-    TextPart, max_sum,
+    Architecture, Base, Checkpoint, CheckpointOrigin, CheckpointSetting, CheckpointSource, ConfigTerm, HparamDecl,
+    HparamReader, Loader, MediaDecl, MediaUse, Medium, Registered, SettingType, TensorDecl, TensorTable, TextPart,
+    max_sum,
 };

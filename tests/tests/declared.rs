@@ -94,7 +94,6 @@ fn description(r: &Registered) -> String {
         tensors,
         checkpoints,
         test,
-        flow,
         media,
         media_use,
         load: _,
@@ -118,7 +117,6 @@ fn description(r: &Registered) -> String {
         tensors,
         checkpoints,
         test,
-        flow,
         media,
         media_use,
     );

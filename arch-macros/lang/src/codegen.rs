@@ -15,7 +15,6 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
 
 use crate::builtins::{BUILTINS, OWN_PREFIX};
-use crate::flow;
 use crate::model::{Arch, Hparam, HparamText, Kind, Presence, Read, RopeKind, Tensor};
 use crate::paths::runtime;
 use scalar::{Scope, emit};
@@ -92,7 +91,6 @@ pub fn skeleton(name: &str) -> TokenStream {
             tensors: &[],
             checkpoints: &[],
             test: &[],
-            flow: &[],
             media: ::core::option::Option::None,
             media_use: #media_use::None,
             load: #loader::Code(|_, _| ::core::option::Option::None),
@@ -430,7 +428,6 @@ fn arch_static(arch: &Arch) -> TokenStream {
         let n = proc_macro2::Literal::f64_unsuffixed(size.number());
         quote!((#name, #n))
     });
-    let flow = flow::flow(arch).into_iter().map(flow_node);
     let (media, media_use) = (media::declared(arch.media.as_ref()), media::media_use(arch.media_use));
     let doc = format!("The `{name}` architecture.");
     quote! {
@@ -452,36 +449,11 @@ fn arch_static(arch: &Arch) -> TokenStream {
             tensors: &[#(#tensors),*],
             checkpoints: &[#(#checkpoints),*],
             test: &[#(#test),*],
-            flow: &[#(#flow),*],
             media: #media,
             media_use: #media_use,
             load: #loader::Code(load),
         };
     }
-}
-
-/// Generates a value of the graph for drawings.
-fn flow_node(node: flow::FlowNode) -> TokenStream {
-    let ty = runtime("FlowNode");
-    let (label, shape, condition) = (node.label, node.shape, node.condition);
-    let (in_layer, part) = (node.in_layer, graph_part(node.part));
-    let inputs = node.inputs.into_iter().map(proc_macro2::Literal::usize_unsuffixed);
-    quote! {
-        #ty {
-            label: #label,
-            shape: #shape,
-            in_layer: #in_layer,
-            part: #part,
-            condition: #condition,
-            inputs: &[#(#inputs),*]
-        }
-    }
-}
-
-/// Returns the engine's variant for a graph.
-fn graph_part(part: flow::Part) -> TokenStream {
-    let (ty, variant) = (runtime("GraphPart"), shared(&format!("{part:?}")));
-    quote!(#ty::#variant)
 }
 
 /// Returns the engine's variant of the RoPE kind; `None` without rotary positions.

@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 
 use arch_lang::model::Arch;
 use arch_lang::source::Place;
-use arch_lang::{Errors, Library};
+use arch_lang::{Errors, FlowNode, Library};
 use engine::model::Registered;
 
-use library::Near;
+use library::{BuiltIn, BuiltInEncoders, Near};
 use limits::{Limited, TextError};
 
 /// An error that can occur when a declaration is read.
@@ -95,12 +95,43 @@ fn listed(faults: &[Fault]) -> String {
 /// # Errors
 /// [`DeclarationError`] if the file cannot be read or has errors.
 pub fn load(path: &Path) -> Result<Registered, DeclarationError> {
+    of_file(path, declare)
+}
+
+/// Returns the values of the graph of a declaration in a file, for drawings.
+///
+/// # Errors
+/// [`DeclarationError`] if the file cannot be read or has errors.
+pub fn graph(path: &Path) -> Result<Vec<FlowNode>, DeclarationError> {
+    of_file(path, graph_of)
+}
+
+/// Returns the values of the graph of a built-in architecture or encoder, or `None` if the name is unknown.
+///
+/// # Errors
+/// [`DeclarationError`] if the declaration has errors. Built-in declarations have none.
+pub fn built_in_graph(name: &str, is_encoder: bool) -> Result<Option<Vec<FlowNode>>, DeclarationError> {
+    let library: &(dyn Library + Sync) = if is_encoder { &BuiltInEncoders } else { &BuiltIn };
+    let source = library.find(name);
+    source.map(|s| graph_of(&s.file, &s.text, library)).transpose()
+}
+
+fn graph_of(file: &str, text: &str, library: &(dyn Library + Sync)) -> Result<Vec<FlowNode>, DeclarationError> {
+    let compiled = compile(file, text, library, |arch, _, _| Some(arch_lang::flow(&arch)));
+    compiled?.ok_or_else(|| DeclarationError::NoArchitecture { file: file.to_owned() })
+}
+
+/// Reads a declaration, and compiles its text with the files next to it.
+fn of_file<T>(
+    path: &Path,
+    compile: impl FnOnce(&str, &str, &(dyn Library + Sync)) -> Result<T, DeclarationError>,
+) -> Result<T, DeclarationError> {
     let file = path.display().to_string();
     let text = limits::read(path).map_err(|source| DeclarationError::Io {
         path: path.to_owned(),
         source,
     })?;
-    declare(&file, &text, &Near::of(path, &text)).map_err(|error| match error {
+    compile(&file, &text, &Near::of(path, &text)).map_err(|error| match error {
         DeclarationError::Invalid(faults) => DeclarationError::Invalid(located(faults, &file)),
         other => other,
     })

@@ -48,8 +48,6 @@ pub struct Architecture {
     pub checkpoints: &'static [Checkpoint],
     /// Hyperparameters of a tiny test model with random weights, by symbol; booleans are 0 and 1.
     pub test: &'static [(&'static str, f64)],
-    /// Values of the graph and their operands, for drawings.
-    pub flow: &'static [FlowNode],
     /// Description of the medium, if the architecture is an encoder of media.
     pub media: Option<MediaDecl>,
     /// Treatment of media rows by the graph.
@@ -214,21 +212,4 @@ pub struct TensorDecl {
     pub other_name: Option<&'static str>,
     /// Condition under which the tensor is declared.
     pub condition: Option<&'static str>,
-}
-
-/// Value in a declared graph, for drawings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowNode {
-    /// Name of the value (from `let`) or text of the operation.
-    pub label: &'static str,
-    /// Symbolic shape.
-    pub shape: &'static str,
-    /// True if the value is computed in the layer loop.
-    pub in_layer: bool,
-    /// Graph that contains the value.
-    pub part: GraphPart,
-    /// Condition under which the value is computed; empty if unconditional.
-    pub condition: &'static str,
-    /// Indices of the nodes that the value is computed from.
-    pub inputs: &'static [usize],
 }

@@ -21,7 +21,7 @@ mod reader;
 mod table;
 mod upload;
 
-pub use arch::{Architecture, FlowNode, HparamDecl, LoadCode, LoadProgram, Loader, Registered, TensorDecl};
+pub use arch::{Architecture, HparamDecl, LoadCode, LoadProgram, Loader, Registered, TensorDecl};
 pub use base::Base;
 pub use checkpoint::{Checkpoint, CheckpointOrigin, CheckpointSetting, CheckpointSource, ConfigTerm, SettingType};
 pub use error::ModelError;

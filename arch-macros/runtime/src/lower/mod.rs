@@ -9,10 +9,10 @@ mod statics;
 
 use std::sync::Arc;
 
+use arch_lang::Errors;
 use arch_lang::builtins::BUILTINS;
 use arch_lang::model::{Arch, RopeKind as LangRopeKind, Tensor};
-use arch_lang::{Errors, FlowNode as LangFlowNode, FlowPart, flow};
-use engine::arch::{Architecture, FlowNode, GraphPart, HparamDecl, Loader, Pooling, Registered, RopeKind, TensorDecl};
+use engine::arch::{Architecture, HparamDecl, Loader, Pooling, Registered, RopeKind, TensorDecl};
 
 use statics::{list, option, text};
 
@@ -43,7 +43,6 @@ pub fn architecture(arch: &Arch, source: &str, digest: u64, errors: &mut Errors)
         tensors: list(arch.tensors.iter().map(tensor)),
         checkpoints: list(arch.checkpoints.iter().map(checkpoint::section)),
         test: list(arch.test.iter().map(|(name, size)| (text(name), size.number()))),
-        flow: list(flow(arch).into_iter().map(flow_node)),
         media: arch.media.as_ref().map(media::declaration),
         media_use: media::media_use(arch.media_use),
         load: Loader::Program(Arc::new(program)),
@@ -71,21 +70,6 @@ fn tensor_decl(arch: &Arch, t: &Tensor) -> TensorDecl {
         tied: t.tie.map(|i| text(&arch.tensors[i].name.to_string())),
         other_name: option(t.other_name.as_deref()),
         condition: option(t.condition_text().as_deref()),
-    }
-}
-
-fn flow_node(node: LangFlowNode) -> FlowNode {
-    FlowNode {
-        label: text(&node.label),
-        shape: text(&node.shape),
-        in_layer: node.in_layer,
-        part: match node.part {
-            FlowPart::Encoder => GraphPart::Encoder,
-            FlowPart::Graph => GraphPart::Graph,
-            FlowPart::Mtp => GraphPart::Mtp,
-        },
-        condition: text(&node.condition),
-        inputs: list(node.inputs),
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
+use arch_lang::{FlowNode, FlowPart};
 use clap::ValueEnum;
-use engine::builder::GraphPart;
-use engine::model::{Architecture, FlowNode};
+use engine::model::Architecture;
 
 use crate::failure::Outcome;
 
@@ -17,10 +17,10 @@ pub enum Drawing {
     Dot,
 }
 
-pub fn draw(out: &mut dyn Write, arch: &Architecture, drawing: Drawing) -> Outcome {
+pub fn draw(out: &mut dyn Write, arch: &Architecture, graph: &[FlowNode], drawing: Drawing) -> Outcome {
     match drawing {
-        Drawing::Mermaid => mermaid(out, arch),
-        Drawing::Dot => dot(out, arch),
+        Drawing::Mermaid => mermaid(out, arch, graph),
+        Drawing::Dot => dot(out, arch, graph),
     }
 }
 
@@ -39,23 +39,19 @@ enum Item<'a> {
 }
 
 /// Returns the values grouped by layer loop and, if there are several graphs, by graph.
-fn items(arch: &Architecture) -> Vec<Item<'_>> {
+fn items<'a>(arch: &Architecture, graph: &'a [FlowNode]) -> Vec<Item<'a>> {
     let mut items = Vec::new();
     let parts = [
-        ("encoder", "encoder_layer", GraphPart::Encoder),
-        (
-            if arch.encoder { "decoder" } else { "graph" },
-            "layer",
-            GraphPart::Graph,
-        ),
-        ("mtp", "mtp_layer", GraphPart::Mtp),
+        ("encoder", "encoder_layer", FlowPart::Encoder),
+        (if arch.encoder { "decoder" } else { "graph" }, "layer", FlowPart::Graph),
+        ("mtp", "mtp_layer", FlowPart::Mtp),
     ];
-    let has = |part| arch.flow.iter().any(|n| n.part == part);
-    let is_one = !has(GraphPart::Encoder) && !has(GraphPart::Mtp);
+    let has = |part| graph.iter().any(|n| n.part == part);
+    let is_one = !has(FlowPart::Encoder) && !has(FlowPart::Mtp);
     let depth = if is_one { 1 } else { 2 };
     for (title, layer, part) in parts.into_iter().filter(|&(_, _, part)| has(part)) {
         let nodes = |in_layer| {
-            let all = arch.flow.iter().enumerate();
+            let all = graph.iter().enumerate();
             all.filter(move |(_, n)| (n.part, n.in_layer) == (part, in_layer))
         };
         if !is_one {
@@ -82,9 +78,9 @@ fn items(arch: &Architecture) -> Vec<Item<'_>> {
     items
 }
 
-fn mermaid(out: &mut dyn Write, arch: &Architecture) -> Outcome {
+fn mermaid(out: &mut dyn Write, arch: &Architecture, graph: &[FlowNode]) -> Outcome {
     writeln!(out, "flowchart TD")?;
-    for item in items(arch) {
+    for item in items(arch, graph) {
         match item {
             Item::Begin(Frame { title, id, depth }) => {
                 writeln!(out, "{}subgraph {id} [\"{title}\"]", "  ".repeat(depth))?;
@@ -96,19 +92,19 @@ fn mermaid(out: &mut dyn Write, arch: &Architecture) -> Outcome {
             Item::End(depth) => writeln!(out, "{}end", "  ".repeat(depth))?,
         }
     }
-    for (from, to) in edges(arch) {
+    for (from, to) in edges(graph) {
         writeln!(out, "  n{from} --> n{to}")?;
     }
     Ok(())
 }
 
-fn dot(out: &mut dyn Write, arch: &Architecture) -> Outcome {
+fn dot(out: &mut dyn Write, arch: &Architecture, graph: &[FlowNode]) -> Outcome {
     writeln!(
         out,
         "digraph \"{}\" {{\n  node [shape=box, fontname=\"monospace\"];",
         dot_text(arch.name)
     )?;
-    for item in items(arch) {
+    for item in items(arch, graph) {
         match item {
             Item::Begin(Frame { title, id, depth }) => {
                 let indent = "  ".repeat(depth);
@@ -121,19 +117,19 @@ fn dot(out: &mut dyn Write, arch: &Architecture) -> Outcome {
             Item::End(depth) => writeln!(out, "{}}}", "  ".repeat(depth))?,
         }
     }
-    for (from, to) in edges(arch) {
+    for (from, to) in edges(graph) {
         writeln!(out, "  n{from} -> n{to};")?;
     }
     Ok(writeln!(out, "}}")?)
 }
 
 /// Returns the label and shape of a value.
-fn lines(node: &FlowNode) -> [&'static str; 2] {
-    [node.label, node.shape]
+fn lines(node: &FlowNode) -> [&str; 2] {
+    [&node.label, &node.shape]
 }
 
-fn edges(arch: &Architecture) -> impl Iterator<Item = (usize, usize)> {
-    arch.flow
+fn edges(graph: &[FlowNode]) -> impl Iterator<Item = (usize, usize)> {
+    graph
         .iter()
         .enumerate()
         .flat_map(|(to, n)| n.inputs.iter().map(move |&from| (from, to)))

@@ -15,6 +15,7 @@ mod show;
 use std::io::Write;
 use std::path::Path;
 
+use arch_lang::FlowNode;
 use clap::{Args, Subcommand};
 use engine::model::{Registered, did_you_mean, nearest_names};
 
@@ -87,8 +88,8 @@ pub fn run(args: &ArchArgs) -> Outcome {
                 return Ok(out.flush()?);
             }
             match args.draw {
-                Some(drawing) => draw::draw(&mut out, registered.arch, drawing)?,
-                None => show::show(&mut out, &registered)?,
+                Some(drawing) => draw::draw(&mut out, registered.arch, &graph(name)?, drawing)?,
+                None => show::show(&mut out, &registered, &graph(name)?)?,
             }
             Ok(out.flush()?)
         }
@@ -118,6 +119,21 @@ pub fn find(name: &str) -> Outcome<Registered> {
             did_you_mean(&nearest)
         ))
     })
+}
+
+/// Returns the values of the graph of an architecture that [`find`] finds.
+fn graph(name: &str) -> Outcome<Vec<FlowNode>> {
+    if declared::is_file(name) {
+        return declared::graph(Path::new(name));
+    }
+    let (name, is_encoder) = match name.strip_prefix(ENCODERS) {
+        Some(name) => (name, true),
+        None => (name, false),
+    };
+    match arch_runtime::built_in_graph(name, is_encoder).map_err(Failure::new)? {
+        Some(graph) => Ok(graph),
+        None => declared::path(name, is_encoder).map_or_else(|| Ok(Vec::new()), |path| declared::graph(&path)),
+    }
 }
 
 /// Returns the name under which [`find`] finds an entry.

@@ -2,13 +2,13 @@
 
 use std::io::Write;
 
-use engine::builder::GraphPart;
-use engine::model::{Architecture, FlowNode, HparamDecl, MediaDecl, Registered, TensorDecl, TextPart};
+use arch_lang::{FlowNode, FlowPart};
+use engine::model::{Architecture, HparamDecl, MediaDecl, Registered, TensorDecl, TextPart};
 
 use super::about;
 use crate::failure::Outcome;
 
-pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
+pub fn show(out: &mut dyn Write, registered: &Registered, graph: &[FlowNode]) -> Outcome {
     let arch = registered.arch;
     writeln!(out, "{}: {}", arch.name, about(registered))?;
     if !arch.like.is_empty() {
@@ -41,14 +41,14 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
         table(out, here.map(tensor))?;
     }
     for (title, part) in [
-        ("encoder", GraphPart::Encoder),
-        (if arch.encoder { "decoder" } else { "graph" }, GraphPart::Graph),
-        ("multi-token prediction, in an additional layer", GraphPart::Mtp),
+        ("encoder", FlowPart::Encoder),
+        (if arch.encoder { "decoder" } else { "graph" }, FlowPart::Graph),
+        ("multi-token prediction, in an additional layer", FlowPart::Mtp),
     ] {
-        let nodes = || arch.flow.iter().enumerate().filter(|(_, n)| n.part == part);
+        let nodes = || graph.iter().enumerate().filter(|(_, n)| n.part == part);
         if nodes().next().is_some() {
             writeln!(out, "\n{title}")?;
-            table(out, nodes().map(|(i, node)| value(arch.flow, i, node)))?;
+            table(out, nodes().map(|(i, node)| value(graph, i, node)))?;
         }
     }
     Ok(())
@@ -119,7 +119,7 @@ fn tensor(t: &TensorDecl) -> [String; 5] {
 }
 
 /// Returns the columns number, value, shape, inputs and condition.
-fn value(flow: &[FlowNode], index: usize, node: &FlowNode) -> [String; 5] {
+fn value(graph: &[FlowNode], index: usize, node: &FlowNode) -> [String; 5] {
     let number = if node.in_layer {
         format!("  {index}")
     } else {
@@ -128,7 +128,7 @@ fn value(flow: &[FlowNode], index: usize, node: &FlowNode) -> [String; 5] {
     let inputs: Vec<_> = node
         .inputs
         .iter()
-        .filter(|&&i| i < flow.len())
+        .filter(|&&i| i < graph.len())
         .map(ToString::to_string)
         .collect();
     let from = if inputs.is_empty() {
@@ -136,11 +136,11 @@ fn value(flow: &[FlowNode], index: usize, node: &FlowNode) -> [String; 5] {
     } else {
         format!("from {}", inputs.join(", "))
     };
-    let condition = match node.condition {
+    let condition = match &*node.condition {
         "" => String::new(),
         condition => format!("if {condition}"),
     };
-    [number, node.label.to_owned(), node.shape.to_owned(), from, condition]
+    [number, node.label.clone(), node.shape.clone(), from, condition]
 }
 
 /// Prints rows with aligned columns.
