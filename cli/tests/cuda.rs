@@ -119,6 +119,41 @@ fn cpu_replaces_unusable_gpu_by_default() {
     }
 }
 
+/// A kernel of warpgroups that fails is replaced, and one line names the kernel, the error, and the remedy.
+#[test]
+fn failed_kernel_of_warpgroups_is_reported_once() {
+    let home = Home::new();
+    if is_left_out(&home) {
+        return;
+    }
+    let model = home.path("wide.gguf").into_os_string().into_string().expect("UTF-8");
+    let sizes = ["n_layer=2", "n_vocab=512", "n_ff=12800"]
+        .map(|size| ["--set", size])
+        .concat();
+    let synth = [
+        &["synth", "--shape", "tiny", "--type", "q8_0", "-o", &model],
+        &sizes[..],
+    ]
+    .concat();
+    llama(&home, "", &synth).succeeds();
+    let bench = [
+        "bench", "-m", &model, "--device", "cuda0", "-ngl", "99", "-p", "128", "-n", "0", "-r", "2",
+    ];
+    for (settings, reason) in [
+        ("fail_products=1", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"),
+        ("no_products=1", "CUDA_ERROR_INVALID_PTX"),
+    ] {
+        let ended = llama(&home, settings, &bench);
+        ended.succeeds();
+        let replaced = |line: &&str| line.contains("a slower CUDA kernel replaces mul_mat_wgmma (mul_mat_wgmma.cu");
+        let lines: Vec<&str> = ended.err.lines().filter(replaced).collect();
+        assert_eq!(lines.len(), 1, "{settings}: {}", ended.err);
+        for part in [reason, "update the NVIDIA driver and NVRTC"] {
+            assert!(lines[0].contains(part), "{settings}: {}", lines[0]);
+        }
+    }
+}
+
 /// If the driver lacks a function, the error names the function.
 #[test]
 fn driver_error_names_missing_function() {

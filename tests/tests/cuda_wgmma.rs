@@ -75,6 +75,28 @@ fn warpgroups_multiply_prompts() {
     });
 }
 
+/// Kernels of warpgroups that do not load or do not launch are replaced, and later plans do not try them again.
+#[test]
+fn warps_multiply_prompts_if_kernels_of_warpgroups_fail() {
+    let name = "cuda_wgmma::warps_multiply_prompts_if_kernels_of_warpgroups_fail";
+    for settings in ["no_products=1", "fail_products=1"] {
+        with_settings(name, settings, || {
+            if Counters::find().is_none() {
+                eprintln!("skipped: only the emulated driver has settings");
+                return;
+            }
+            let kernels = check();
+            let are_loaded = std::env::var("LLAMA_CUDA_EMU").is_ok_and(|settings| settings.starts_with("fail"));
+            let counts = ["mul_mat_wgmma", "mul_mat_tensor"].map(|name| count(&kernels, name));
+            assert_eq!(counts, [if are_loaded { 3 } else { 0 }, 3], "{kernels:?}");
+            assert_eq!(check(), kernels);
+        });
+        if std::env::var_os("LLAMA_CUDA").is_some() {
+            return;
+        }
+    }
+}
+
 /// Kernels for compute capability 9.0 run on no other GPU, and need a driver that supports CUDA 12.
 #[test]
 fn other_gpus_and_old_drivers_multiply_prompts_by_warps() {

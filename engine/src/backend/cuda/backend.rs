@@ -260,8 +260,25 @@ impl CudaBackend {
         // SAFETY: `parameters` are the words that the op built for this kernel. The addresses are within
         // buffers of the memory map, whose stamp was compared in `run`, or within the plan's scratch memory.
         // The map is borrowed mutably, so other accesses are ordered by this stream or wait for it. A buffer
-        // is freed only after its context is idle.
-        unsafe { self.stream.launch(&launch.function, launch.shape, parameters) }
+        // is freed only after its context is idle. A substitute has the parameters of the kernel that it replaces.
+        let enqueue = |function, shape| unsafe { self.stream.launch(function, shape, parameters) };
+        let Some(substitute) = &launch.substitute else {
+            return enqueue(&launch.function, launch.shape);
+        };
+        if let Some(function) = substitute.function.get() {
+            return enqueue(function, substitute.shape);
+        }
+        match enqueue(&launch.function, launch.shape) {
+            Err(error) if error.refuses_kernel() => {
+                let library = &self.ready.library;
+                library.refuse(&substitute.replaced, &error);
+                let Ok(Some(function)) = library.function_for(&substitute.kernel, substitute.shape.shared) else {
+                    return Err(error);
+                };
+                enqueue(substitute.function.get_or_init(|| function), substitute.shape)
+            }
+            launched => launched,
+        }
     }
 
     /// Returns the read whose data arrives in `staging`.
@@ -305,13 +322,14 @@ impl Backend for CudaBackend {
         self.load_writes()?;
         let steps = fuse::steps(view, memory, self.precision);
         self.reserve_scratch(view, steps.moved_bytes)?;
-        let missing = self.plan(view, memory, &steps, &mut plan)?;
-        if !missing.is_empty() {
-            self.load(&missing)?;
+        // `load` loads or refuses every kernel, or fails. Substitutes of refused kernels may be missing, too.
+        loop {
             let missing = self.plan(view, memory, &steps, &mut plan)?;
-            assert!(missing.is_empty(), "`load` loads every kernel or fails");
+            if missing.is_empty() {
+                return Ok(plan);
+            }
+            self.load(&missing)?;
         }
-        Ok(plan)
     }
 
     fn run(

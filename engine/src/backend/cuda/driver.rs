@@ -36,6 +36,11 @@ impl CudaError {
         REFUSED_FORMS.contains(&self.code)
     }
 
+    /// Returns true if the driver refused a kernel or its launch, without an effect on the GPU, so that another kernel may run.
+    pub(super) fn refuses_kernel(&self) -> bool {
+        self.refuses_code() || REFUSED_LAUNCHES.contains(&self.code)
+    }
+
     /// Appends the first lines of a log: of `errors`, or of `notes` if there are no errors.
     fn with_log(mut self, errors: &[u8], notes: &[u8]) -> CudaError {
         let text = |log| CStr::from_bytes_until_nul(log).unwrap_or_default().to_string_lossy();
@@ -67,6 +72,15 @@ const REFUSED_FORMS: [u32; 5] = [
     cu::CUresult::CUDA_ERROR_JIT_COMPILER_NOT_FOUND as u32,
     cu::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION as u32,
     cu::CUresult::CUDA_ERROR_JIT_COMPILATION_DISABLED as u32,
+];
+
+/// Codes for a launch that the driver or the device does not support. Codes of earlier kernels, which launches also return,
+/// are not among them.
+const REFUSED_LAUNCHES: [u32; 4] = [
+    cu::CUresult::CUDA_ERROR_INVALID_VALUE as u32,
+    cu::CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES as u32,
+    cu::CUresult::CUDA_ERROR_NOT_FOUND as u32,
+    cu::CUresult::CUDA_ERROR_NOT_SUPPORTED as u32,
 ];
 
 /// Size of the buffers for the output of the driver's compiler, and number of lines to report.
@@ -671,6 +685,17 @@ mod tests {
         assert!(error(218).refuses_code() && !error(218).refuses_form());
         for code in [1, 2, 700, 719, 999] {
             assert!(!error(code).refuses_code(), "{code}");
+        }
+    }
+
+    /// Errors of earlier kernels do not lead to a substitute, since the context is lost.
+    #[test]
+    fn refused_launch_leads_to_substitute() {
+        for code in [1, 209, 218, 701, 801] {
+            assert!(error(code).refuses_kernel(), "{code}");
+        }
+        for code in [2, 214, 700, 702, 715, 719, 999] {
+            assert!(!error(code).refuses_kernel(), "{code}");
         }
     }
 }

@@ -148,7 +148,8 @@ impl Kernel {
         self.with(name, Value::Int(value))
     }
 
-    /// Returns true if the kernel only runs on GPUs of the compute capability it is compiled for.
+    /// Returns true if the kernel only runs on GPUs of the compute capability it is compiled for. Launches of these kernels
+    /// name a substitute.
     pub(super) fn is_specific(&self) -> bool {
         !self.source.suffix.is_empty()
     }

@@ -1,8 +1,9 @@
 //! Kernels of a device, loaded on first use: as machine code if possible, otherwise as PTX of the compiler, or
 //! from the binary.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -48,6 +49,8 @@ pub(super) struct Library {
     candidates: Vec<Candidate>,
     cache: Cache,
     functions: Mutex<HashMap<Kernel, Arc<Function>>>,
+    /// Kernels that failed and that other kernels replace.
+    refused: Mutex<HashSet<Kernel>>,
 }
 
 /// A source of code.
@@ -92,7 +95,32 @@ impl Library {
             candidates: sources.into_iter().map(candidate).collect(),
             cache: Cache::of_user(),
             functions: Mutex::default(),
+            refused: Mutex::default(),
         })
+    }
+
+    /// Stops the use of a kernel that another kernel replaces, and logs the reason once.
+    pub(super) fn refuse(&self, kernel: &Kernel, error: &dyn fmt::Display) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.insert(*kernel) {
+            let title = kernel.describe();
+            tracing::warn!(
+                target: SHOWN,
+                "a slower CUDA kernel replaces {title}, which failed: {error}; update the NVIDIA driver and NVRTC, or report this message"
+            );
+        }
+    }
+
+    /// Returns true if a kernel failed and another kernel replaces it.
+    pub(super) fn is_refused(&self, kernel: &Kernel) -> bool {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.contains(kernel)
+    }
+
+    /// Loads a kernel for launches with this amount of dynamic shared memory. Returns `None` if the kernel was refused.
+    pub(super) fn function_for(&self, kernel: &Kernel, shared: u32) -> Result<Option<Arc<Function>>, KernelError> {
+        self.load(&[*kernel])?;
+        self.loaded(kernel, shared)
     }
 
     /// Returns true if the device, the compiler, and the driver support `wgmma`. Only GPUs of compute capability 9.0
@@ -116,7 +144,8 @@ impl Library {
         Ok(Some(function))
     }
 
-    /// Loads the kernels that are not loaded yet, with up to one thread per core.
+    /// Loads the kernels that are not loaded yet, with up to one thread per core. Kernels that have a substitute are
+    /// refused if they cannot be loaded.
     pub(super) fn load(&self, kernels: &[Kernel]) -> Result<(), KernelError> {
         let mut missing: Vec<Kernel> = Vec::new();
         {
@@ -164,7 +193,14 @@ impl Library {
 
     /// Loads a kernel. If another thread has loaded the kernel in the meantime, its function is kept.
     fn add(&self, kernel: &Kernel) -> Result<(), KernelError> {
-        let function = Arc::new(self.function(kernel)?);
+        let function = match self.function(kernel) {
+            Ok(function) => Arc::new(function),
+            Err(error) if kernel.is_specific() => {
+                self.refuse(kernel, &error);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         functions.entry(*kernel).or_insert(function);
         drop(functions);
@@ -258,8 +294,8 @@ impl Library {
     }
 }
 
-impl std::fmt::Display for Source {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::Compiler(_, form) => form.fmt(f),
             Source::Archive => f.write_str("precompiled PTX"),

@@ -1,7 +1,7 @@
 //! Plans: the kernel launches of a split with their parameters, including addresses.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use kernels::Precision;
 
@@ -24,6 +24,17 @@ pub(super) struct Launch {
     /// Index of the first parameter word.
     pub(super) parameters: usize,
     pub(super) work: Work,
+    pub(super) substitute: Option<Substitute>,
+}
+
+/// The kernel that takes the place of a kernel if the GPU cannot run it.
+pub(super) struct Substitute {
+    /// The kernel that is replaced.
+    pub(super) replaced: Kernel,
+    pub(super) kernel: Kernel,
+    pub(super) shape: LaunchShape,
+    /// The substitute's function, once a launch has failed.
+    pub(super) function: OnceLock<Arc<Function>>,
 }
 
 /// The launches of a split for a specific graph and memory.
@@ -315,10 +326,51 @@ impl Target for Planner<'_> {
 
     fn launch(&mut self, kernel: Kernel, shape: LaunchShape, parameters: &[u8]) -> Result<(), Unplanned> {
         let function = self.library.loaded(&kernel, shape.shared);
-        let Some(function) = function.map_err(|error| self.error(error.to_string()))? else {
-            self.missing.push(kernel);
-            return Ok(());
-        };
+        match function.map_err(|error| self.error(error.to_string()))? {
+            Some(function) => self.add(&kernel, function, shape, parameters, None),
+            None => self.missing.push(kernel),
+        }
+        Ok(())
+    }
+
+    fn launch_either(
+        &mut self,
+        [(replaced, wanted), (kernel, shape)]: [(Kernel, LaunchShape); 2],
+        parameters: &[u8],
+    ) -> Result<(), Unplanned> {
+        if self.library.is_refused(&replaced) {
+            return self.launch(kernel, shape, parameters);
+        }
+        match self.library.loaded(&replaced, wanted.shared) {
+            Ok(Some(function)) => {
+                let substitute = Substitute {
+                    replaced,
+                    kernel,
+                    shape,
+                    function: OnceLock::new(),
+                };
+                self.add(&replaced, function, wanted, parameters, Some(substitute));
+            }
+            Ok(None) => self.missing.push(replaced),
+            Err(error) => {
+                self.library.refuse(&replaced, &error);
+                return self.launch(kernel, shape, parameters);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Planner<'_> {
+    /// Appends a launch of a loaded kernel.
+    fn add(
+        &mut self,
+        kernel: &Kernel,
+        function: Arc<Function>,
+        shape: LaunchShape,
+        parameters: &[u8],
+        substitute: Option<Substitute>,
+    ) {
         // The matmul or attention of a step is in the first of its hot kernels.
         let work = match kernel.source.is_hot {
             true => std::mem::take(&mut self.work),
@@ -336,7 +388,7 @@ impl Target for Planner<'_> {
             shape,
             parameters: first,
             work,
+            substitute,
         });
-        Ok(())
     }
 }

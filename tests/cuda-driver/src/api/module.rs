@@ -55,6 +55,11 @@ impl Driver {
             .map(|f| decode::decode(&parsed, f, &addresses))
             .collect::<Result<Vec<_>, _>>();
         match kernels {
+            Ok(kernels) if self.config.no_products && kernels.iter().any(|kernel| kernel.has_products) => {
+                self.free_variables(device, &variables);
+                let message = "the settings of the emulated device refuse `wgmma`";
+                Err((Error::INVALID_PTX, message.into()))
+            }
             Ok(kernels) => Ok(self.add_module(device, variables, kernels)),
             Err(error) => {
                 self.free_variables(device, &variables);

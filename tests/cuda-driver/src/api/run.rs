@@ -35,7 +35,7 @@ impl Driver {
     fn launch(&mut self, stream: u64, work: &LaunchWork) -> Outcome {
         self.launches += 1;
         let is_now = |n: Option<u64>| n == Some(self.launches);
-        if is_now(self.config.fail_launch) {
+        if is_now(self.config.fail_launch) || self.config.fail_products && work.kernel.has_products {
             return Err(Error::LAUNCH_OUT_OF_RESOURCES);
         }
         if is_now(self.config.lost_at) {

@@ -22,6 +22,8 @@
 //! | `fault_at=5` | | the 5th launch fails with `CUDA_ERROR_ILLEGAL_ADDRESS` |
 //! | `lost_at=9` | | the device is lost at the 9th launch: this call and all later ones fail |
 //! | `fail_copy=3` | | the 3rd copy fails |
+//! | `no_products=1` | 0 | whether modules with `wgmma` products fail to load |
+//! | `fail_products=1` | 0 | whether launches of kernels with `wgmma` products fail with `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` |
 //! | `break_capture=1` | | the 1st stream capture is invalidated, as by a call of another thread |
 //!
 //! A graph launch counts as one launch for each kernel. Errors and leaks are printed to standard error and
@@ -51,6 +53,8 @@ pub struct Config {
     pub fault_at: Option<u64>,
     pub lost_at: Option<u64>,
     pub fail_copy: Option<u64>,
+    pub no_products: bool,
+    pub fail_products: bool,
     pub break_capture: Option<u64>,
 }
 
@@ -75,6 +79,8 @@ impl Default for Config {
             fault_at: None,
             lost_at: None,
             fail_copy: None,
+            no_products: false,
+            fail_products: false,
             break_capture: None,
         }
     }
@@ -113,6 +119,8 @@ impl Config {
                 "fault_at" => config.fault_at = Some(number),
                 "lost_at" => config.lost_at = Some(number),
                 "fail_copy" => config.fail_copy = Some(number),
+                "no_products" => config.no_products = number != 0,
+                "fail_products" => config.fail_products = number != 0,
                 "break_capture" => config.break_capture = Some(number),
                 _ => return Err(format!("unknown setting `{name}`")),
             }

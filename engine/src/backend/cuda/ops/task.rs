@@ -83,6 +83,25 @@ pub(in super::super) trait Target {
 
     /// Appends a kernel launch.
     fn launch(&mut self, kernel: Kernel, shape: LaunchShape, parameters: &[u8]) -> Result<(), Unplanned>;
+
+    /// Appends a launch of the first kernel. If the GPU cannot run it, the second kernel takes its place, with the same
+    /// parameters.
+    fn launch_either(
+        &mut self,
+        [(kernel, shape), _]: [(Kernel, LaunchShape); 2],
+        parameters: &[u8],
+    ) -> Result<(), Unplanned> {
+        self.launch(kernel, shape, parameters)
+    }
+}
+
+/// Returns the shape, unless its grid exceeds the limits.
+fn checked(shape: LaunchShape) -> Result<LaunchShape, Unplanned> {
+    let [_, y, z] = shape.grid;
+    if y > MAX_BLOCKS || z > MAX_BLOCKS {
+        return Err("the grid is too large".into());
+    }
+    Ok(shape)
 }
 
 /// A node that is being planned.
@@ -164,10 +183,19 @@ impl<'a> Task<'a> {
         shared: u32,
         parameters: &impl Pod,
     ) -> Result<(), Unplanned> {
-        if grid[1] > MAX_BLOCKS || grid[2] > MAX_BLOCKS {
-            return Err("the grid is too large".into());
+        let shape = checked(LaunchShape { grid, block, shared })?;
+        self.target.launch(kernel, shape, bytes_of(parameters))
+    }
+
+    /// Launches the first kernel, or the second if the GPU cannot run the first.
+    pub(super) fn launch_either(
+        &mut self,
+        kernels: [(Kernel, LaunchShape); 2],
+        parameters: &impl Pod,
+    ) -> Result<(), Unplanned> {
+        for (_, shape) in kernels {
+            checked(shape)?;
         }
-        self.target
-            .launch(kernel, LaunchShape { grid, block, shared }, bytes_of(parameters))
+        self.target.launch_either(kernels, bytes_of(parameters))
     }
 }

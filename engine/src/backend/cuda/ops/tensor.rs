@@ -4,6 +4,7 @@
 use bytemuck::{Pod, Zeroable};
 use kernels::{GgmlType, Precision};
 
+use super::super::context::LaunchShape;
 use super::super::gpu::Gpu;
 use super::super::kernel::{Kernel, MUL_MAT_TENSOR, MUL_MAT_WGMMA, ROUND_COLUMNS, Value};
 use super::arguments::TensorArg;
@@ -223,22 +224,19 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
             (tile, size(n)?.div_ceil(tile.columns), outer)
         }
     };
-    let of_warpgroups = tile.of_warpgroups(task.target.gpu(), groups.is_some());
-    let (kernel, tile, shared) = match of_warpgroups {
-        Some(tile) => {
-            let kernel = Kernel::new(&MUL_MAT_WGMMA, "mul_mat_wgmma").with_int("STAGES", STAGES.into());
-            (kernel, tile, tile.shared_of_stages())
-        }
-        None => (Kernel::new(&MUL_MAT_TENSOR, "mul_mat_tensor"), tile, tile.shared()),
+    let grid = [column_blocks, size(m)?.div_ceil(tile.rows), outer_blocks];
+    let launch = |kernel: Kernel, tile: Tile, shared: u32| {
+        let kernel = kernel
+            .with("TYPE", decoder(weights, &w))
+            .with_int("ALIGNED", alignment(&w))
+            .with_int("ROWS", tile.rows.into())
+            .with_int("COLUMNS", tile.columns.into())
+            .with_int("WARP_ROWS", tile.warp_rows.into())
+            .with_int("WARP_COLUMNS", tile.warp_columns.into())
+            .with_int("IDS", groups.is_some().into());
+        let block = tile.threads();
+        (kernel, LaunchShape { grid, block, shared })
     };
-    let kernel = kernel
-        .with("TYPE", decoder(weights, &w))
-        .with_int("ALIGNED", alignment(&w))
-        .with_int("ROWS", tile.rows.into())
-        .with_int("COLUMNS", tile.columns.into())
-        .with_int("WARP_ROWS", tile.warp_rows.into())
-        .with_int("WARP_COLUMNS", tile.warp_columns.into())
-        .with_int("IDS", groups.is_some().into());
     let params = Params {
         w,
         x,
@@ -249,8 +247,13 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
         n_used: size(groups.map_or(1, |g| g.n_used))? as i32,
         stride: stride as i32,
     };
-    let grid = [column_blocks, size(m)?.div_ceil(tile.rows), outer_blocks];
-    task.launch_with(kernel, grid, tile.threads(), shared, &params)
+    let of_warps = launch(Kernel::new(&MUL_MAT_TENSOR, "mul_mat_tensor"), tile, tile.shared());
+    let Some(tile) = tile.of_warpgroups(task.target.gpu(), groups.is_some()) else {
+        let (kernel, shape) = of_warps;
+        return task.launch_with(kernel, grid, shape.block, shape.shared, &params);
+    };
+    let kernel = Kernel::new(&MUL_MAT_WGMMA, "mul_mat_wgmma").with_int("STAGES", STAGES.into());
+    task.launch_either([launch(kernel, tile, tile.shared_of_stages()), of_warps], &params)
 }
 
 #[cfg(test)]
