@@ -79,19 +79,21 @@ const FAMILIES: [Sample; 15] = [
 /// Types of the matrices.
 const MIXES: [&str; 7] = ["q4_k_m", "q5_k_m", "q6_K", "q8_0", "q4_0", "f16", "bf16"];
 
-/// Few and many multiprocessors, with little and much shared memory: an RTX 3060, a 4090, and an H100.
-const GPUS: [Gpu; 3] = [
+/// Few and many multiprocessors, with little and much shared memory: an RTX 3060, a 4090, and an H100 without and with
+/// kernels of its own.
+const GPUS: [Gpu; 4] = [
     Gpu {
         multiprocessors: 28,
         shared_bytes: Gpu::LEAST_SHARED_BYTES,
-        has_wgmma: false,
+        ..Gpu::H100
     },
     Gpu {
         multiprocessors: 128,
         shared_bytes: Gpu::LEAST_SHARED_BYTES,
-        has_wgmma: false,
+        ..Gpu::H100
     },
     Gpu::H100,
+    Gpu::HOPPER,
 ];
 
 /// Numbers of tokens to decode at a time: all small batches, and prompts for each size of a tile.
@@ -208,7 +210,7 @@ fn archive_kernels_compile() {
         let faults = kernels.par_iter().filter_map(|kernel| {
             assert!(kernel.is_shipped(), "{} was packed", kernel.describe());
             let ptx = kernel.shipped_ptx().expect("the kernel compiled before");
-            let local = local_memory(&ptx, 80);
+            let local = local_memory(&ptx, kernel.shipped_capability());
             (kernel.is_hot() && !local.is_empty()).then(|| format!("{}: {local}", kernel.describe()))
         });
         let faults: Vec<String> = faults.collect();
@@ -255,11 +257,16 @@ fn planned_kernels_include_those_of_large_models() {
     for tile in ["COLUMNS=32", "COLUMNS=64", "COLUMNS=128", "COLUMNS=256"] {
         has(&dense, "mul_mat_tensor", &["TYPE=q4_K", tile, "IDS=0"]);
     }
+    for tile in [" COLUMNS=128", " COLUMNS=256"] {
+        has(&dense, "mul_mat_wgmma", &["TYPE=q4_K", tile, "IDS=0"]);
+    }
+    has(&dense, "wgmma_probe", &[]);
     has(&dense, "attention", &[]);
     let experts = names(13);
     for tile in ["COLUMNS=32", "COLUMNS=128", "COLUMNS=256"] {
         has(&experts, "mul_mat_tensor", &["TYPE=q4_K", tile, "IDS=1"]);
     }
+    has(&experts, "mul_mat_wgmma", &["TYPE=q4_K", "IDS=1"]);
     has(&experts, "mul_vec_int", &["TYPE=q4_K", "IDS=1"]);
 }
 

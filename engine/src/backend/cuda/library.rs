@@ -123,10 +123,10 @@ impl Library {
         self.loaded(kernel, shared)
     }
 
-    /// Returns true if the device, the compiler, and the driver support `wgmma`. Only GPUs of compute capability 9.0
-    /// have these instructions.
+    /// Returns true if the device, the driver, and the compiler or the archive support `wgmma`. Only GPUs of compute
+    /// capability 9.0 have these instructions.
     pub(super) fn has_wgmma(&self, capability: i32) -> bool {
-        capability == WGMMA_CAPABILITY && self.function(&Kernel::new(&WGMMA_PROBE, "wgmma_probe")).is_ok()
+        capability == WGMMA_CAPABILITY && self.function(&wgmma_probe()).is_ok()
     }
 
     /// Returns a loaded kernel that may be launched with this amount of dynamic shared memory, or `None` if the
@@ -301,6 +301,11 @@ impl fmt::Display for Source {
             Source::Archive => f.write_str("precompiled PTX"),
         }
     }
+}
+
+/// Returns the kernel that loads only if `wgmma` is supported.
+pub(super) fn wgmma_probe() -> Kernel {
+    Kernel::new(&WGMMA_PROBE, "wgmma_probe")
 }
 
 fn failed(kernel: &Kernel, error: CudaError) -> KernelError {

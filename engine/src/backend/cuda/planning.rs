@@ -11,6 +11,7 @@ use kernels::Precision;
 use super::best;
 use super::fuse;
 use super::gpu::Gpu;
+use super::library;
 use super::ops::{self, Unplanned};
 use super::parts::IN_PARTS;
 use super::planned_memory::Addresses;
@@ -139,6 +140,9 @@ impl Backend for PlanningBackend {
         let mut kernels = Kernels::new(self.precision, self.planning.gpu);
         kernels.add(writes::kernel());
         best::kernels().into_iter().for_each(|kernel| kernels.add(kernel));
+        if self.planning.gpu.has_wgmma {
+            kernels.add(library::wgmma_probe());
+        }
         for step in &fuse::steps(view, memory, self.precision).steps {
             ops::plan_step(view.graph, step, &mut kernels).map_err(|refusal| match refusal {
                 Unplanned::Unsupported(_) => rules::unsupported(view.graph, step.first()),

@@ -1,8 +1,8 @@
 //! Precompiled kernels of common models, embedded as PTX for machines without the compiler.
 //!
 //! The archive is DEFLATE-compressed text. Each kernel has a line with a hash of its sources, its name, and
-//! its specialization, followed by PTX for the oldest supported architecture, which drivers translate for
-//! newer GPUs. Kernels of other sources are ignored. `.ci/kernels` builds the archive, and
+//! its specialization, followed by PTX for compute capability 8.0, which drivers translate for newer GPUs. Kernels that
+//! only GPUs of compute capability 9.0 run are archived for these. Kernels of other sources are ignored. `.ci/kernels` builds the archive, and
 //! `tests/tests/cuda_shipped.rs` defines the contents.
 
 use std::collections::BTreeMap;
@@ -16,11 +16,14 @@ use super::code::{Code, HINT};
 use super::kernel::Kernel;
 use super::specializations::Specialization;
 
-/// Compute capability of the archived PTX: 8.0.
+/// Compute capability of the archived PTX, and of kernels that only run on one GPU.
 const ARCHITECTURE: i32 = 80;
+const SPECIFIC_ARCHITECTURE: i32 = 90;
 
-/// PTX version to declare, which every supported driver accepts: that of CUDA 11.2.
+/// PTX version to declare, which every supported driver accepts: that of CUDA 11.2. Kernels for compute capability 9.0 need
+/// that of CUDA 12.0.
 const VERSION: &str = ".version 7.2";
+const SPECIFIC_VERSION: &str = ".version 8.0";
 
 /// The archive that was there when this crate was built; empty if there was none.
 const EMBEDDED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shipped.deflate"));
@@ -106,13 +109,22 @@ impl Specialization {
         find(self.kernel()).is_some()
     }
 
+    /// Returns the compute capability of the archived PTX, as 10 * major + minor.
+    pub fn shipped_capability(&self) -> i32 {
+        match self.is_specific() {
+            true => SPECIFIC_ARCHITECTURE,
+            false => ARCHITECTURE,
+        }
+    }
+
     /// Compiles the kernel for the archive: without comments and without unused constants that the compiler
     /// retains.
     ///
     /// # Errors
     /// Returns an error under the conditions of [`Specialization::ptx`].
     pub fn shipped_ptx(&self) -> Result<String, String> {
-        let ptx = self.ptx(ARCHITECTURE)?;
+        let version = if self.is_specific() { SPECIFIC_VERSION } else { VERSION };
+        let ptx = self.ptx(self.shipped_capability())?;
         let lines: Vec<&str> = ptx
             .lines()
             .map(|line| line.split("//").next().unwrap_or_default().trim())
@@ -121,7 +133,7 @@ impl Specialization {
         let kept = lines
             .iter()
             .filter(|line| !line.is_empty() && !line.starts_with(HINT) && !is_unused(line, &code));
-        let kept = kept.map(|line| if line.starts_with(".version") { VERSION } else { line });
+        let kept = kept.map(|line| if line.starts_with(".version") { version } else { line });
         Ok(kept.flat_map(|line| [line, "\n"]).collect())
     }
 }
