@@ -13,6 +13,7 @@ impl Driver {
     /// Returns the opt-in maximum of shared memory of a block, in bytes.
     pub fn shared_max(&self) -> u32 {
         match self.config.sm {
+            75 => 64 << 10,
             80 | 87 => 163 << 10,
             86 | 89 | 120..=129 => 99 << 10,
             90..=119 => 227 << 10,

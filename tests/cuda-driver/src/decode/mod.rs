@@ -7,6 +7,7 @@ mod control;
 mod memory;
 mod moves;
 mod opcode;
+mod target;
 mod warp;
 
 use crate::exec::inst::{Action, Class, Inst, Kernel, Matrix, Special};
@@ -314,6 +315,11 @@ impl Decoder<'_> {
                 (slot, if *negated { !negate } else { negate })
             }
         };
+        let least = target::least_capability(&statement.opcode);
+        if least > self.module.target {
+            let (opcode, target) = (&statement.opcode, self.module.target);
+            return self.error(format!("`{opcode}` needs sm_{least}, but the target is sm_{target}"));
+        }
         let mut op = Opcode::new(statement);
         let known = self.arithmetic(&mut op)?
             || self.moves(&mut op)?

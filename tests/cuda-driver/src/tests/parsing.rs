@@ -115,3 +115,39 @@ ld.const.f32 %f, [floats+4]; ld.param.u64 %x, [p0]; st.global.v2.u32 [%x], {%r0,
     machine.run().expect("the kernel is correct");
     assert_eq!(machine.words(0), [0x0403_0201, 0xff, 0x0102_0304, (-2.5f32).to_bits()]);
 }
+
+/// Instructions need the compute capability that the PTX ISA states for them.
+#[test]
+fn instructions_that_the_target_lacks_are_rejected() {
+    let registers = ".reg .b32 %r<8>; .reg .f32 %f<4>; .reg .b64 %l<2>;\n";
+    let load = |target: &str, body: &str| {
+        let text = module(1, &format!("{registers}{body}")).replace("sm_80", target);
+        let parsed = parse(&text).expect("the syntax is valid");
+        decode(&parsed, &parsed.functions[0], &HashMap::new())
+            .map(|_| ())
+            .map_err(|error| error.to_string())
+    };
+    let of_80 = [
+        "cp.async.commit_group;",
+        "redux.sync.min.u32 %r0, %r1, -1;",
+        "cvt.rn.f16x2.f32 %r0, %f0, %f1;",
+        "cvt.rn.bf16x2.f32 %r0, %f0, %f1;",
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r0, %r1, %r2, %r3}, {%r4, %r5}, {%f0, %f1, %f2, %f3};",
+        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%r0, %r1}, {%r2}, {%f0, %f1, %f2, %f3};",
+        "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%r0, %r1, %r2, %r3}, {%r0, %r1, %r2, %r3}, {%r4, %r5}, {%r0, %r1, %r2, %r3};",
+    ];
+    for body in of_80 {
+        assert_eq!(load("sm_80", body), Ok(()), "{body}");
+        let error = load("sm_75", body).expect_err(body);
+        assert!(error.contains("needs sm_80, but the target is sm_75"), "{error}");
+    }
+    let of_75 = [
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r0, %r1}, {%r2}, {%f0, %f1, %f2, %f3};",
+        "mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%r0, %r1}, {%r2}, {%r3}, {%r0, %r1};",
+        "cvt.rn.f16.f32 %h, %f0;",
+    ];
+    for body in of_75 {
+        let body = format!(".reg .b16 %h;\n{body}");
+        assert_eq!(load("sm_75", &body), Ok(()), "{body}");
+    }
+}
