@@ -85,8 +85,8 @@ DEVICE Run run_from(const Params &p, const Tile &tile, int first) {
         run.end = at + n;
         if (n < 32) break;
     }
-    run.low = __reduce_min_sync(ALL_LANES, run.low);
-    run.high = __reduce_max_sync(ALL_LANES, run.high);
+    run.low = lowest_of_warp(run.low);
+    run.high = highest_of_warp(run.high);
     return run;
 }
 
@@ -180,12 +180,6 @@ DEVICE void note_masks(const Params &p, const Tile &tile, const Run &run, const 
     for (int half = 0; half < 2; half++) cell_pos[32 * half + threadIdx.x] = cells.pos[half];
 }
 
-// Starts an asynchronous copy of 16 bytes to shared memory. If `bytes` is 0, stores zeros and does not access the source.
-DEVICE void copy_or_clear(u16 *to, const char *from, u32 bytes) {
-    u32 address = (u32)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
-}
-
 // Largest power of two that divides `n`.
 __device__ constexpr int power_in(int n) {
     return n & -n;
@@ -207,10 +201,9 @@ template <class T, int SIZE> DEVICE void load_rows(const Tensor &t, int head, in
         u32 halves[2] = {(u32)some, (u32)(some >> 32)};
 #pragma unroll
         for (int i = 0; i < PAGE / ROWS_AT_ONCE; i++, row += stride) {
-            // 16 if some token sees the row, else 0.
-            u32 bytes = (halves[i * ROWS_AT_ONCE / 32] >> i * ROWS_AT_ONCE % 32 & 1) * 16;
+            bool is_seen = halves[i * ROWS_AT_ONCE / 32] >> i * ROWS_AT_ONCE % 32 & 1;
 #pragma unroll
-            for (int j = 0; j < UNITS; j += WIDTH) copy_or_clear(to + i * ROWS_AT_ONCE * STRIDE + 8 * j, row + 16 * j, bytes);
+            for (int j = 0; j < UNITS; j += WIDTH) copy_ahead(to + i * ROWS_AT_ONCE * STRIDE + 8 * j, row + 16 * j, is_seen);
         }
         return;
     }

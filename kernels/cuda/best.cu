@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(SLICE_THREADS) best_of_slice(const 
     }
     u64 *to = p.keys + slice * p.k;
     all.choose(p.k, to);
-    invalid = __reduce_min_sync(ALL_LANES, invalid);
+    invalid = lowest_of_warp(invalid);
     if (threadIdx.x % 32 == 0 && invalid != NONE) atomicMin(&first_invalid, invalid);
     __syncthreads();
     for (int i = n_chosen + threadIdx.x; i < p.k; i += blockDim.x) to[i] = 0;
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_of_row(const __gr
     if (threadIdx.x >= 32) return;
     u32 invalid = NONE;
     for (int i = threadIdx.x; i < p.n_slices; i += 32) invalid = min(invalid, p.invalid[(i64)row * p.n_slices + i]);
-    invalid = __reduce_min_sync(ALL_LANES, invalid);
+    invalid = lowest_of_warp(invalid);
     if (threadIdx.x == 0) {
         y[2 * p.k] = invalid;
         y[2 * p.k + 1] = invalid == NONE ? 0 : __float_as_uint(x[invalid]);

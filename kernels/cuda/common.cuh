@@ -93,6 +93,47 @@ DEVICE u16 float_to_bfloat(float x) {
 
 const u32 ALL_LANES = 0xffffffffu;
 
+// Rounds two floats to a pair of f16 values, the first in the low half.
+DEVICE u32 pair_of_halves(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+    u32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return float_to_half(low) | (u32)float_to_half(high) << 16;
+#endif
+}
+
+// Rounds two floats to a pair of bf16 values, the first in the low half.
+DEVICE u32 pair_of_bfloats(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return float_to_bfloat(low) | (u32)float_to_bfloat(high) << 16;
+#endif
+}
+
+// Returns the minimum and maximum over the lanes of a warp, in every lane.
+template <class T> DEVICE T lowest_of_warp(T x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_min_sync(ALL_LANES, x);
+#else
+    for (int step = 16; step > 0; step /= 2) x = min(x, __shfl_xor_sync(ALL_LANES, x, step));
+    return x;
+#endif
+}
+
+template <class T> DEVICE T highest_of_warp(T x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(ALL_LANES, x);
+#else
+    for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(ALL_LANES, x, step));
+    return x;
+#endif
+}
+
 // Returns the sum over the lanes of a warp, in every lane.
 DEVICE float warp_sum(float x) {
     for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(ALL_LANES, x, step);

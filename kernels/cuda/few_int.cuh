@@ -6,6 +6,7 @@
 #pragma once
 #include "dots.cuh"
 #include "columns.cuh"
+#include "async.cuh"
 #include "few.cuh"
 
 using W = dots::TYPE;
@@ -75,7 +76,7 @@ template <int APART, int STEP, int SLOTS, int STAGE, int STAGES> struct Stream {
                 const char *lane_from = of_row + at;
                 u32 to = stages + stage + r * SLOTS + at;
                 // In a complete piece, only the first and last load are conditional.
-                if (at >= 0) fetch_16<0>(to + pads<0>(at), lane_from, behind);
+                if (at >= 0) start_copy_within<0>(to + pads<0>(at), lane_from, behind);
                 fetch_others<1>(to, at, lane_from, behind);
             }
             from += PIECE;
@@ -86,20 +87,13 @@ template <int APART, int STEP, int SLOTS, int STAGE, int STAGES> struct Stream {
                 left = of.bytes;
             }
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        end_group();
         stage = stage_behind(stage);
-    }
-
-    // Loads the 16 bytes at AT * 512 if they are within the piece.
-    template <int AT> static DEVICE void fetch_16(u32 to, const char *from, int behind) {
-        asm volatile("{ .reg .pred is_there; setp.gt.s32 is_there, %2, %3; @is_there cp.async.cg.shared.global [%0 + %3], [%1 + %3], 16; }" ::"r"(to), "l"(from),
-                     "r"(behind), "n"(AT * 512)
-                     : "memory");
     }
 
     template <int AT> static DEVICE void fetch_others(u32 to, int at, const char *from, int behind) {
         if constexpr (AT < N) {
-            fetch_16<AT>(to + pads<AT>(at), from, behind);
+            start_copy_within<AT * 512>(to + pads<AT>(at), from, behind);
             fetch_others<AT + 1>(to, at, from, behind);
         }
     }

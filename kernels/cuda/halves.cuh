@@ -8,13 +8,7 @@ template <bool IS_BFLOAT> struct Halves {
     static const bool IS_BF16 = IS_BFLOAT;
 
     static DEVICE u32 pair(float low, float high) {
-        u32 x;
-        if (IS_BFLOAT) {
-            asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
-        } else {
-            asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
-        }
-        return x;
+        return IS_BFLOAT ? pair_of_bfloats(low, high) : pair_of_halves(low, high);
     }
     static DEVICE float low(u32 x) { return IS_BFLOAT ? __uint_as_float(x << 16) : half_to_float((u16)x); }
     static DEVICE float high(u32 x) { return IS_BFLOAT ? __uint_as_float(x & 0xffff0000u) : half_to_float((u16)(x >> 16)); }

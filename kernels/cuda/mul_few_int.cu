@@ -27,6 +27,7 @@ using BlockRows = Stream<ROWS / 2, RESULTS, ROWS / 2 * SLOT, STAGE, STAGES>;
 extern __shared__ __align__(16) u8 stages[];
 __shared__ float sums_of_warps[WARPS][COLS][ROWS];
 
+#if __CUDA_ARCH__ >= 800
 // Adds the products of eight weights of two rows with eight values of a column.
 DEVICE void multiply(int (&sums)[4], const u32 *first, const u32 *second, const u32 *x) {
     if (W::SIGNED) {
@@ -39,6 +40,20 @@ DEVICE void multiply(int (&sums)[4], const u32 *first, const u32 *second, const 
             : "r"(first[0]), "r"(second[0]), "r"(first[1]), "r"(second[1]), "r"(x[0]), "r"(x[1]));
     }
 }
+#else
+// Adds the products of four weights of a row with four values of a column.
+DEVICE void multiply_four(int *sums, u32 weights, u32 x) {
+    if (W::SIGNED) {
+        asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};" : "+r"(sums[0]), "+r"(sums[1]) : "r"(weights), "r"(x));
+    } else {
+        asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};" : "+r"(sums[0]), "+r"(sums[1]) : "r"(weights), "r"(x));
+    }
+}
+
+DEVICE void multiply(int (&sums)[4], const u32 *first, const u32 *second, const u32 *x) {
+    for (int i = 0; i < 2; i++) multiply_four(sums, first[i], x[i]), multiply_four(sums + 2, second[i], x[i]);
+}
+#endif
 
 // Zeros at the locations of a unit's runs.
 __device__ const int4 zeros[(W::RUNS - 1) * (W::GAP / 16) * 8 + 1] = {};
@@ -133,7 +148,7 @@ DEVICE void dot(BlockRows &stream, const int (&slots)[2], int n_blocks, const Co
     int first = threadIdx.x / 32 * 4, unit = first + threadIdx.x % 4;
     const Tile *tiles = columns.first;
     for (int left = n_blocks; left > 0; left -= BLOCKS) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        wait_for_groups<STAGES - 2>();
         // All warps can now read each other's loads, and none still reads the stage to be overwritten next.
         __syncthreads();
         stream.fetch();

@@ -34,11 +34,6 @@ const int OF_VALUES = sizeof(Step::values), OF_SUMS = sizeof(Step::sums) / COLUM
 extern __shared__ __align__(16) u8 stages[];
 __shared__ bool is_last;
 
-// Starts a copy of 16 bytes to shared memory, or of zeros if the source does not exist.
-DEVICE void copy_16(u32 to, const char *from, bool is_there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
-}
-
 // The columns of a tile.
 struct TileColumns {
     const Params &p;
@@ -113,14 +108,14 @@ struct Copies {
         const char *from = w + Weights::offset(step, chunk);
 #pragma unroll
         for (int i = 0; i < PASSES; i++) {
-            if (row + i * PASS < ROWS) copy_16(to + i * PASS * Weights::STRIDE, from, row + i * PASS < n_rows);
+            if (row + i * PASS < ROWS) start_copy<16>(to + i * PASS * Weights::STRIDE, from, row + i * PASS < n_rows);
             from += stride;
         }
         to = stages + stage + OF_ROWS + threadIdx.x * 16;
         i64 at = (i64)step * sizeof(Step);
 #pragma unroll
-        for (int i = 0; i < OF_VALUES; i += THREADS * 16) copy_16(to + i, values + at + i, has_values);
-        if (threadIdx.x * 16 < COLUMNS * OF_SUMS) copy_16(to + OF_VALUES, sums + at, has_sums);
+        for (int i = 0; i < OF_VALUES; i += THREADS * 16) start_copy<16>(to + i, values + at + i, has_values);
+        if (threadIdx.x * 16 < COLUMNS * OF_SUMS) start_copy<16>(to + OF_VALUES, sums + at, has_sums);
     }
 };
 
@@ -241,16 +236,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, COLUMNS > 16 ? 0 : 2) mul_
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {
         if (step + i < end) copies.load(i * STAGE, step + i);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        end_group();
     }
     float total[M][N][4] = {};
     int stage = 0, next = STAGES - 1;
     for (; step < end; step++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        wait_for_groups<STAGES - 2>();
         // All warps can now read each other's loads, and none still reads the stage to be overwritten next.
         __syncthreads();
         if (step + STAGES - 1 < end) copies.load(next * STAGE, step + STAGES - 1);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        end_group();
         multiply_step(stages + stage * STAGE, step, total);
         stage = stage + 1 == STAGES ? 0 : stage + 1, next = next + 1 == STAGES ? 0 : next + 1;
     }

@@ -72,7 +72,7 @@ DEVICE void dot(RowPairs &stream, const Lane &lane, int n_rows, int n_blocks, co
     const Tile *tile = column + lane.tile;
     int last = n_rows < RESULTS ? 0 : (ROWS - 1) * SPREAD;
     for (int left = n_blocks; left > 0; left -= BLOCKS) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        wait_for_groups<STAGES - 2>();
         // All lanes can now read each other's loads, and none still reads the stage to be overwritten next.
         __syncwarp();
         stream.fetch();

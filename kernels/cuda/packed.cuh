@@ -55,10 +55,5 @@ DEVICE constexpr int power_of_two_below(int n) {
 
 // Starts an asynchronous copy of N bytes to shared memory. Stores zeros if the source does not exist.
 template <int N> DEVICE void copy_unit(u8 *to, const char *from, bool is_there) {
-    if constexpr (N == 16) {
-        copy_ahead((u16 *)to, from, is_there);
-    } else {
-        u32 address = (u32)__cvta_generic_to_shared(to);
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(N), "r"(is_there ? N : 0) : "memory");
-    }
+    start_copy<N>((u32)__cvta_generic_to_shared(to), from, is_there);
 }

@@ -5,13 +5,6 @@
 #pragma once
 #include "dots.cuh"
 
-// Rounds two floats to a pair of bf16 values, the first in the low half.
-DEVICE u32 pair_of(float low, float high) {
-    u32 pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
 // A float with this exponent stores an integer below 2^23 in its low bits; subtracting the constant gives the
 // integer.
 const float BITS = 8388608.0f;
@@ -50,7 +43,7 @@ template <int OFFSET> DEVICE void scaled_bytes(const u32 (&q)[4], float scale, f
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         float low = byte_and_2_23(q[i / 2], i % 2 * 2) - (BITS + OFFSET), high = byte_and_2_23(q[i / 2], i % 2 * 2 + 1) - (BITS + OFFSET);
-        out[i] = pair_of(low * scale - min, high * scale - min);
+        out[i] = pair_of_bfloats(low * scale - min, high * scale - min);
     }
 }
 
@@ -62,9 +55,9 @@ DEVICE void scaled_halves(const u32 (&w)[4], float low, float low_min, float hig
     for (int i = 0; i < 8; i++) {
         u32 x = w[i / 2] >> 16 * (i % 2);
         float first = masked<0xf>(x) - (BITS + offset), second = masked<0xf00>(x) - (BITS + 256 * offset);
-        out[i] = pair_of(first * scales[0] - low_min, second * scales[2] - low_min);
+        out[i] = pair_of_bfloats(first * scales[0] - low_min, second * scales[2] - low_min);
         first = masked<0xf0>(x) - (BITS + 16 * offset), second = masked<0xf000>(x) - (BITS + 4096 * offset);
-        out[8 + i] = pair_of(first * scales[1] - high_min, second * scales[3] - high_min);
+        out[8 + i] = pair_of_bfloats(first * scales[1] - high_min, second * scales[3] - high_min);
     }
 }
 
@@ -103,7 +96,7 @@ template <class T> struct Piece {
                 }
             }
         }
-        for (int i = 0; i < 16; i++) x[i] = pair_of(v[2 * i], v[2 * i + 1]);
+        for (int i = 0; i < 16; i++) x[i] = pair_of_bfloats(v[2 * i], v[2 * i + 1]);
     }
 
     DEVICE void decode(u32 (&out)[16]) const {

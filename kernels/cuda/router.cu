@@ -75,8 +75,8 @@ DEVICE Chosen choose(const Params &p, const Gates &gates) {
         for (int i = 0; i < VALUES; i++) {
             if ((left >> i & 1) && (at == NONE || keys[i] > best)) best = keys[i], at = 32 * i + lane;
         }
-        u32 best_of_all = __reduce_max_sync(ALL_LANES, best);
-        u32 expert = __reduce_min_sync(ALL_LANES, best == best_of_all ? at : NONE);
+        u32 best_of_all = highest_of_warp(best);
+        u32 expert = lowest_of_warp(best == best_of_all ? at : NONE);
         float gate = 0.0f;
 #pragma unroll
         for (int i = 0; i < VALUES; i++) {

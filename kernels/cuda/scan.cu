@@ -6,6 +6,7 @@
 //
 // RULE: the recurrence. ROWS: rows of the matrix. DECAY: origin of the decays. DELTA, BETA: properties of linear attention.
 // X4: runs of vectors and states can be loaded at once. SPREADS: see `cells.cuh`.
+#include "async.cuh"
 #include "cells.cuh"
 
 enum Rule { LINEAR_ATTENTION, SSM_SCAN, WKV6, WKV7 };
@@ -59,8 +60,7 @@ struct Column {
 
 // Starts a copy of BYTES bytes to shared memory. Stores zeros if the source does not exist.
 template <int BYTES> DEVICE void start_copy(float *to, const char *from, bool is_there) {
-    u32 address = (u32)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(BYTES), "r"(is_there ? BYTES : 0) : "memory");
+    start_copy<BYTES>((u32)__cvta_generic_to_shared(to), from, is_there);
 }
 
 // Starts loading the operands of the tokens from the `first`th of `n` to the end of the chunk. A warp loads whole tokens.
@@ -88,7 +88,7 @@ DEVICE void load_ahead(const Params &p, const Column &column, int group, int fir
             start_copy<4>(to + N_VECTORS * ALL_ROWS + v * COLUMNS + lane, column.is_there ? from : t.data, column.is_there);
         }
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    end_group();
 }
 
 // Converts logarithms of decays to decays, and the input of a scan to its product with the step, for `n` tokens. `rate` is the
@@ -245,7 +245,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan(const __grid_constant
         int n_tokens = min(TOKENS, n - first);
         if (first % TURNS == 0) find_turns(p.states, first, n);
         load_ahead(p, loaded, group, first + TOKENS, n, operands[(first / TOKENS + 1) % 2]);
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        wait_for_groups<1>();
         __syncthreads();
         if (CONVERTS) {
             convert(chunk, n_tokens, rate);

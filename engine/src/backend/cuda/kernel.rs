@@ -95,8 +95,8 @@ macro_rules! headers {
     };
 }
 
-const HEADERS: [Header<'static>; 22] = headers! {
-    "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "few_int.cuh" "halves.cuh" "halves_of_rows.cuh"
+const HEADERS: [Header<'static>; 23] = headers! {
+    "async.cuh" "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "few_int.cuh" "halves.cuh" "halves_of_rows.cuh"
     "matrices.cuh" "packed.cuh"
     "partials.cuh" "pieces.cuh" "rope.cuh" "select.cuh" "steps.cuh" "tiles.cuh" "unary.cuh" "visible.cuh" "wgmma.cuh"
 };
