@@ -22,6 +22,9 @@ use crate::graph::{Graph, Layout, TensorId};
 /// Minimum compute capability: 8.0 (Ampere).
 const MIN_CAPABILITY: i32 = 80;
 
+/// Minimum compute capability of tensor cores that multiply bf16.
+const BFLOAT_CAPABILITY: i32 = 80;
+
 /// Properties of a device, available without creating a context.
 #[derive(Clone, Debug)]
 pub(super) struct Properties {
@@ -39,14 +42,16 @@ impl Properties {
     pub(super) fn of(driver: Driver, ordinal: i32) -> super::driver::Result<Properties> {
         let handle = driver.device(ordinal)?;
         let attribute = |attribute| driver.attribute(handle, attribute);
+        let capability = 10 * attribute(Attribute::ComputeMajor)? + attribute(Attribute::ComputeMinor)?;
         Ok(Properties {
             handle,
             name: driver.device_name(handle)?,
             memory: driver.device_memory(handle)?,
-            capability: 10 * attribute(Attribute::ComputeMajor)? + attribute(Attribute::ComputeMinor)?,
+            capability,
             gpu: Gpu {
                 multiprocessors: attribute(Attribute::Multiprocessors)?.unsigned_abs(),
                 shared_bytes: attribute(Attribute::MaxSharedBytes)?.unsigned_abs(),
+                has_bfloats: capability >= BFLOAT_CAPABILITY,
                 // Determined when the device is used for the first time.
                 has_wgmma: false,
             },

@@ -5,6 +5,8 @@
 pub struct Gpu {
     /// Number of multiprocessors.
     pub multiprocessors: u32,
+    /// True if tensor cores multiply bf16, as those of compute capability 8.0 and later do.
+    pub has_bfloats: bool,
     /// Maximum shared memory of a block in bytes: static memory, and dynamic memory that kernels opt in to.
     pub shared_bytes: u32,
     /// True if kernels may use the matrix products of warpgroups (`wgmma`) of compute capability 9.0.
@@ -16,6 +18,7 @@ impl Gpu {
     pub const H100: Gpu = Gpu {
         multiprocessors: 132,
         shared_bytes: 227 << 10,
+        has_bfloats: true,
         has_wgmma: false,
     };
 
@@ -25,6 +28,14 @@ impl Gpu {
         ..Gpu::H100
     };
 
-    /// Shared memory per block of GPUs with the least of it: compute capabilities 8.6, 8.9, and 12.x.
+    /// A T4, which has compute capability 7.5.
+    pub const T4: Gpu = Gpu {
+        multiprocessors: 40,
+        shared_bytes: 64 << 10,
+        has_bfloats: false,
+        has_wgmma: false,
+    };
+
+    /// Shared memory per block of GPUs with bf16 and the least of it: compute capabilities 8.6, 8.9, and 12.x.
     pub const LEAST_SHARED_BYTES: u32 = 99 << 10;
 }

@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use kernels::{GgmlType, Precision};
 
+use super::super::gpu::Gpu;
 use super::super::kernel::{Kernel, QUANTIZE_COLUMNS};
 use super::arguments::TensorArg;
 use super::task::{ColumnForm, Task};
@@ -56,14 +57,19 @@ pub(super) const OF_ONE: Block = Block {
     occupying: 8,
 };
 
-/// Block of `mul_few_int.cu`. Two of them fit into the shared memory of an A100 or H100, and one into that of
-/// smaller GPUs.
-pub(super) const OF_FEW: Block = Block {
-    rows: 16,
-    threads: 256,
-    shared: 75 << 10,
-    occupying: 4,
-};
+/// Static shared memory of `mul_few_int.cu`, at most.
+const STATIC_OF_FEW: u32 = 8 << 10;
+
+/// Returns the block of `mul_few_int.cu`. Two of them fit into the shared memory of an A100 or H100, and one into that
+/// of smaller GPUs.
+pub(super) fn of_few(gpu: Gpu) -> Block {
+    Block {
+        rows: 16,
+        threads: 256,
+        shared: (75 << 10).min(gpu.shared_bytes.saturating_sub(STATIC_OF_FEW)),
+        occupying: 4,
+    }
+}
 
 /// Bytes that a lane loads at a time. Rows must be aligned to this.
 pub(super) const FETCH: usize = 16;

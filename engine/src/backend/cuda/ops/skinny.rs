@@ -8,7 +8,7 @@ use super::super::kernel::{Kernel, MUL_FEW_INT, MUL_VEC, MUL_VEC_INT, Value};
 use super::arguments::{ErrorArg, TensorArg};
 use super::decoder::decoder;
 use super::elementwise::function;
-use super::integers::{self, Block, OF_FEW, OF_ONE};
+use super::integers::{self, Block, OF_ONE, of_few};
 use super::task::Task;
 use super::unplanned::{Unplanned, size};
 use crate::graph::{Op, TensorId, Unary};
@@ -182,7 +182,7 @@ fn may_round(gpu: Gpu, form: Form, y: &TensorArg, n_columns: usize) -> bool {
 }
 
 /// Returns the kernel that multiplies operands of this form with up to `columns` columns, and its block.
-fn kernel_for(form: Form, x: &TensorArg, columns: usize) -> (Kernel, Block) {
+fn kernel_for(gpu: Gpu, form: Form, x: &TensorArg, columns: usize) -> (Kernel, Block) {
     match form {
         Form::Integers(decoder) if columns == 1 => {
             (Kernel::new(&MUL_VEC_INT, "mul_vec_int").with("TYPE", decoder), OF_ONE)
@@ -190,7 +190,8 @@ fn kernel_for(form: Form, x: &TensorArg, columns: usize) -> (Kernel, Block) {
         Form::Integers(decoder) => {
             let kernel = Kernel::new(&MUL_FEW_INT, "mul_few_int").with("TYPE", decoder);
             let kernel = kernel.with_int("COLS", columns as i64);
-            (kernel.with_int("MEMORY", OF_FEW.shared.into()), OF_FEW)
+            let block = of_few(gpu);
+            (kernel.with_int("MEMORY", block.shared.into()), block)
         }
         Form::Floats(decoder) => {
             // Vectors of floats and blocks stored in parts have runs, too.
@@ -231,7 +232,7 @@ fn launch(
         params.columns = integers::columns(task, x)?;
     }
     let gpu = task.target.gpu();
-    let (kernel, block) = kernel_for(form, x, columns);
+    let (kernel, block) = kernel_for(gpu, form, x, columns);
     // In a gated unit, a block computes the rows of both matrices: half as many rows in integers, and one
     // matrix after the other in floats.
     let (n_parts, rows) = match (glu, form) {

@@ -1,4 +1,5 @@
-//! Matmuls with many columns on tensor cores, in bf16 with f32 accumulation: `mma`, or `wgmma` of GPUs that have it.
+//! Matmuls with many columns on tensor cores, in bf16 with f32 accumulation: `mma`, or `wgmma` of GPUs that have it. Tensor
+//! cores before compute capability 8.0 multiply the bf16 values as f16, with a power of two for each row and column.
 //! Only used with `Precision::Fast`.
 
 use bytemuck::{Pod, Zeroable};
@@ -82,7 +83,8 @@ impl Tiles {
 
     /// Returns the tile for `outer` matmuls with this number of rows and columns.
     fn of(self, rows: u32, columns: u32, outer: u32) -> Tile {
-        if columns <= FEW.columns {
+        // Conversions of bf16 to f16 leave too few registers for the sums of larger tiles.
+        if columns <= FEW.columns || !self.gpu.has_bfloats {
             return FEW;
         }
         let large = self.usable().find(|&t| self.is_occupied_by(t, rows, columns, outer));
@@ -97,6 +99,9 @@ impl Tiles {
     /// Returns the tile for matmuls of groups with `columns` columns on average. A tile holds columns of a
     /// single group, so it should not be much larger than a group.
     pub(super) fn of_groups(self, rows: u32, columns: u32, n_groups: u32) -> Tile {
+        if !self.gpu.has_bfloats {
+            return FEW;
+        }
         let fits = |t: &Tile| t.columns <= columns + columns / 4;
         let mut usable = self.usable();
         let large = usable.find(|&t| fits(&t) && self.is_occupied_by(t, rows, columns, n_groups));
@@ -279,9 +284,10 @@ mod tests {
         let small = Gpu {
             multiprocessors: 28,
             shared_bytes: Gpu::LEAST_SHARED_BYTES,
-            has_wgmma: false,
+            ..Gpu::H100
         };
         assert_eq!(tiles(small, false).of(4096, 512, 1).columns, 256);
+        assert_eq!(tiles(Gpu::T4, false).of(14336, 2048, 1).columns, 32);
     }
 
     #[test]

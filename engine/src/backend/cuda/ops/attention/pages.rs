@@ -48,7 +48,7 @@ const MAX_STAGES: usize = 4;
 /// Shared memory of the kernel that is allocated statically: the listed pages.
 const STATIC_SHARED: usize = 128 * 12;
 
-/// Shared memory per block in bytes, which all supported GPUs have.
+/// Maximum shared memory per block in bytes, which all GPUs with bf16 have.
 const MAX_SHARED: usize = Gpu::LEAST_SHARED_BYTES as usize;
 
 /// Rows of keys or values in shared memory.
@@ -63,8 +63,8 @@ struct Rows {
 
 impl Rows {
     /// Returns the rows of parts of `n` elements, or `None` if the type is not supported.
-    fn of(t: &Tensor, arg: &TensorArg, n: usize, precision: Precision) -> Option<Rows> {
-        let decoder = decoder(t, arg, n, precision)?;
+    fn of(t: &Tensor, arg: &TensorArg, n: usize, precision: Precision, gpu: Gpu) -> Option<Rows> {
+        let decoder = decoder(t, arg, n, precision, gpu)?;
         let packed = t.ty.row_bytes(n)?;
         let is_aligned = |unit: &usize| {
             let multiple = |bytes: i64| bytes % *unit as i64 == 0;
@@ -100,13 +100,15 @@ pub(super) struct Pages {
     blocks_of_group: usize,
     /// Number of parts that a result is divided into.
     parts: usize,
+    /// Maximum dynamic shared memory of a block in bytes.
+    max_shared: usize,
 }
 
 /// Returns the decoder type for keys or values that are read in parts of `n` elements.
-fn decoder(t: &Tensor, arg: &TensorArg, n: usize, precision: Precision) -> Option<Value> {
+fn decoder(t: &Tensor, arg: &TensorArg, n: usize, precision: Precision, gpu: Gpu) -> Option<Value> {
     match t.ty {
         GgmlType::F16 if arg.has_vectors(2, 16) => Some(Value::Word("f16x8")),
-        GgmlType::BF16 if arg.has_vectors(2, 16) => Some(Value::Word("bf16x8")),
+        GgmlType::BF16 if gpu.has_bfloats && arg.has_vectors(2, 16) => Some(Value::Word("bf16x8")),
         ty if precision.is_fast() && ty.is_quantized() && n.is_multiple_of(ty.block_size()) && t.has_dense_rows() => {
             Some(Value::Type(ty))
         }
@@ -117,7 +119,7 @@ fn decoder(t: &Tensor, arg: &TensorArg, n: usize, precision: Precision) -> Optio
 impl Pages {
     /// Returns the configuration for a node, or `None` if the kernel cannot be used.
     pub(super) fn of(task: &Task<'_>, p: &Attention, [q, k, v]: [&TensorArg; 3]) -> Option<Pages> {
-        let (at, precision) = (p.operands(), task.target.precision());
+        let (at, precision, gpu) = (p.operands(), task.target.precision(), task.target.gpu());
         if precision == Precision::Exact || p.selects || !q.has_vectors(size_of::<f32>(), 2 * size_of::<f32>()) {
             return None;
         }
@@ -129,8 +131,8 @@ impl Pages {
         }
         let heads = group.min(MAX_HEADS);
         let (k_rows, v_rows) = (
-            Rows::of(keys, k, dk, precision)?,
-            Rows::of(values, v, dv / parts, precision)?,
+            Rows::of(keys, k, dk, precision, gpu)?,
+            Rows::of(values, v, dv / parts, precision, gpu)?,
         );
         let memory = |i: usize| {
             let (id, t) = (task.node.source(i), task.operand(i));
@@ -146,8 +148,9 @@ impl Pages {
             heads,
             blocks_of_group: group.div_ceil(heads),
             parts,
+            max_shared: MAX_SHARED.min(gpu.shared_bytes as usize) - STATIC_SHARED,
         };
-        (pages.shared() + STATIC_SHARED <= MAX_SHARED).then_some(pages)
+        (pages.shared() <= pages.max_shared).then_some(pages)
     }
 
     /// Returns the number of blocks per KV head.
@@ -169,7 +172,7 @@ impl Pages {
     fn tile(&self) -> usize {
         let fits = |&cells: &usize| {
             let bytes = cells * self.cell();
-            bytes <= MAX_TILE && 2 * bytes + self.queries(cells) <= MAX_SHARED - STATIC_SHARED
+            bytes <= MAX_TILE && 2 * bytes + self.queries(cells) <= self.max_shared
         };
         [MAX_CELLS, MAX_CELLS / 2].into_iter().find(fits).unwrap_or(STEP)
     }
@@ -198,7 +201,7 @@ impl Pages {
 
     /// Returns the number of tiles in shared memory.
     fn stages(&self) -> usize {
-        let left = MAX_SHARED - STATIC_SHARED - self.queries(self.tile());
+        let left = self.max_shared.saturating_sub(self.queries(self.tile()));
         (STAGE_BYTES.min(left) / self.stage()).clamp(2, MAX_STAGES)
     }
 
@@ -265,6 +268,7 @@ mod tests {
             heads,
             blocks_of_group: 1,
             parts,
+            max_shared: MAX_SHARED - STATIC_SHARED,
         }
     }
 

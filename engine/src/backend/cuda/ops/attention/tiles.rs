@@ -2,6 +2,7 @@
 
 use kernels::GgmlType;
 
+use super::super::super::gpu::Gpu;
 use super::super::super::kernel::{ATTENTION_TILES, Kernel, Value};
 use super::super::arguments::TensorArg;
 use super::super::task::Task;
@@ -37,6 +38,9 @@ const SHORT_BF16_KEY: usize = 128;
 /// Maximum number of values of a result that a block computes.
 const MAX_VALUES: usize = 128;
 
+/// Static shared memory of the kernel, at most.
+const STATIC_SHARED: usize = 2 << 10;
+
 /// Decoder of bf16 values.
 const BFLOATS: &str = "bf16x8";
 
@@ -56,10 +60,10 @@ pub(super) struct Tiles {
 }
 
 /// Returns the decoder type for keys or values that are read in parts of `n` elements.
-fn decoder(t: &Tensor, arg: &TensorArg, n: usize) -> Option<Value> {
+fn decoder(t: &Tensor, arg: &TensorArg, n: usize, gpu: Gpu) -> Option<Value> {
     match t.ty {
         GgmlType::F16 if arg.has_vectors(2, 16) => Some(Value::Word("f16x8")),
-        GgmlType::BF16 if arg.has_vectors(2, 16) => Some(Value::Word(BFLOATS)),
+        GgmlType::BF16 if gpu.has_bfloats && arg.has_vectors(2, 16) => Some(Value::Word(BFLOATS)),
         ty if ty.is_quantized() && n.is_multiple_of(ty.block_size()) && t.has_dense_rows() => Some(Value::Type(ty)),
         // f32 caches require exact results.
         _ => None,
@@ -94,16 +98,18 @@ impl Tiles {
         }
         let key_parts = key_parts(dk, keys.ty)?;
         let heads = group.min(MAX_HEADS);
-        Some(Tiles {
-            k: decoder(keys, k, dk / key_parts)?,
-            v: decoder(values, v, dv / parts)?,
+        let gpu = task.target.gpu();
+        let tiles = Tiles {
+            k: decoder(keys, k, dk / key_parts, gpu)?,
+            v: decoder(values, v, dv / parts, gpu)?,
             dk,
             dv,
             heads,
             blocks_of_group: group.div_ceil(heads),
             parts,
             key_parts,
-        })
+        };
+        (tiles.shared() + STATIC_SHARED <= gpu.shared_bytes as usize).then_some(tiles)
     }
 
     fn splits_queries(&self) -> bool {
@@ -194,7 +200,11 @@ mod tests {
                 parts: dv.div_ceil(MAX_VALUES),
                 key_parts,
             };
-            assert!(tiles.shared() + 1024 <= 99 << 10, "{tiles:?}: {}", tiles.shared());
+            assert!(
+                tiles.shared() + STATIC_SHARED <= 99 << 10,
+                "{tiles:?}: {}",
+                tiles.shared()
+            );
         }
     }
 }

@@ -61,7 +61,8 @@ impl Chunks {
         let has_many = sizes.n_tokens >= MIN_TOKENS.max(MIN_TOKENS_OF_CELL * sizes.n_cells);
         let has_steps = rows.is_multiple_of(STEP) && (STEP..=MAX_ROWS).contains(&rows);
         let fits = chunks.shared() <= gpu.shared_bytes as usize;
-        (precision != Precision::Exact && has_many && has_steps && fits).then_some(chunks)
+        let is_fast = precision != Precision::Exact && gpu.has_bfloats;
+        (is_fast && has_many && has_steps && fits).then_some(chunks)
     }
 
     /// Returns the number of blocks per head.
@@ -112,7 +113,7 @@ mod tests {
     const SMALL_GPU: Gpu = Gpu {
         multiprocessors: 28,
         shared_bytes: Gpu::LEAST_SHARED_BYTES,
-        has_wgmma: false,
+        ..Gpu::H100
     };
 
     fn found(sizes: Sizes) -> Option<Chunks> {
