@@ -23,21 +23,28 @@ use crate::cuda_fusion::quantized;
 /// Compute capabilities of Ampere (A100, and RTX 30), Ada, Hopper, and Blackwell (RTX 50).
 const CAPABILITIES: [i32; 5] = [80, 86, 89, 90, 120];
 
+/// Compute capabilities whose assemblers differ most, for tests with many kernels: those of 8.6 and 8.9 have the registers
+/// and instructions of 8.0.
+const DISTINCT: [i32; 3] = [80, 90, 120];
+
 /// Capabilities for tests with many kernels.
 const AMPERE: [i32; 1] = [80];
 const HOPPER: [i32; 1] = [90];
 
+/// Capability of GPUs without bf16 and asynchronous copies.
+const TURING: [i32; 1] = [75];
+
 type Found = Arc<Mutex<BTreeMap<String, Specialization>>>;
 
 /// Collects the kernels of every computed node.
-struct Look(Found);
+struct Look(Found, Gpu);
 
 impl Observer for Look {
     fn observes(&mut self, graph: &Graph, node: TensorId) -> bool {
         let mut found = self.0.lock().expect("no thread panics while holding the lock");
         let all: Vec<_> = [Precision::Exact, Precision::Fast]
             .into_iter()
-            .flat_map(|precision| specializations(graph, node, precision, Gpu::H100))
+            .flat_map(|precision| specializations(graph, node, precision, self.1))
             .collect();
         assert!(
             !all.is_empty() || !graph.tensor(node).op.computes() || graph.tensor(node).nelements() == 0,
@@ -53,13 +60,13 @@ impl Observer for Look {
     }
 }
 
-/// Returns the kernels of a prompt and of a single token of each fixture.
-fn kernels_of<'a>(fixtures: impl IntoIterator<Item = &'a str>) -> Vec<Specialization> {
+/// Returns the kernels of a prompt and of a single token of each fixture on a GPU.
+fn kernels_of<N: AsRef<str>>(fixtures: &[N], gpu: Gpu) -> Vec<Specialization> {
     let found = Found::default();
     for name in fixtures {
-        let (model, tokens) = (model(name), tokens(name));
+        let (model, tokens) = (model(name.as_ref()), tokens(name.as_ref()));
         let mut ctx = context(&model, |p| p.n_ubatch = 16);
-        ctx.set_observer(Some(Box::new(Look(found.clone()))));
+        ctx.set_observer(Some(Box::new(Look(found.clone(), gpu))));
         let n = tokens.len().min(17);
         decode_last(&mut ctx, &tokens[..n], 0, 0);
     }
@@ -146,22 +153,48 @@ fn check(kernels: &[Specialization], capabilities: &[i32]) {
 
 /// Returns the fault of a compiled kernel, if any.
 fn fault_of(kernel: &Specialization, capability: i32) -> Option<String> {
-    let title = format!("{}, sm_{capability}", kernel.describe());
-    let ptx = match kernel.ptx(capability) {
+    faults_of(kernel, capability, &[capability]).into_iter().next()
+}
+
+/// Compiles a kernel to PTX for one capability, and assembles the PTX for several. Returns the faults.
+fn faults_of(kernel: &Specialization, compiled: i32, assembled: &[i32]) -> Vec<String> {
+    let title = kernel.describe();
+    let ptx = match kernel.ptx(compiled) {
         Ok(ptx) => ptx,
-        Err(error) => return Some(format!("{title}: {error}")),
+        Err(error) => return vec![format!("{title}, sm_{compiled}: {error}")],
     };
     if !ptx.contains(".entry") {
-        return Some(format!("{title}: it has no kernel"));
+        return vec![format!("{title}, sm_{compiled}: it has no kernel")];
     }
-    let local = local_memory(&ptx, capability);
-    (kernel.is_hot() && !local.is_empty()).then(|| format!("{title}: {local}"))
+    let locals = assembled
+        .iter()
+        .map(|&capability| (capability, local_memory(&ptx, capability)));
+    let faults = locals.filter(|(_, local)| kernel.is_hot() && !local.is_empty());
+    faults
+        .map(|(capability, local)| format!("{title}, sm_{capability}: {local}"))
+        .collect()
+}
+
+/// Like [`check`] for [`DISTINCT`] capabilities, but compiles each kernel once: the sources are the same for all of them.
+fn check_once_compiled(kernels: &BTreeMap<String, Specialization>) {
+    assert_eq!(compiler_error(), None, "NVRTC is available");
+    let kernels: Vec<&Specialization> = kernels.values().collect();
+    let faults: Vec<String> = (kernels.par_iter())
+        .flat_map_iter(|kernel| faults_of(kernel, DISTINCT[0], &DISTINCT))
+        .collect();
+    assert!(
+        faults.is_empty(),
+        "{} faults of {} kernels:\n{}",
+        faults.len(),
+        kernels.len(),
+        faults.join("\n")
+    );
 }
 
 #[test]
 fn kernels_of_common_models_compile() {
     with_device("cuda_kernels::kernels_of_common_models_compile", || {
-        let kernels = kernels_of(CORE);
+        let kernels = kernels_of(&CORE, Gpu::H100);
         assert!(kernels.len() > 20, "{} kernels", kernels.len());
         check(&kernels, &AMPERE);
     });
@@ -319,35 +352,104 @@ fn warpgroup_kernels_use_no_local_memory() {
     });
 }
 
+/// Calls `add` with each type that matmuls support, and with the layouts of its weights.
+fn for_each_layout(mut add: impl FnMut(GgmlType, Layout)) {
+    let device = engine::backend::device(&card()).expect("the GPU exists");
+    let layouts: Vec<Layout> = device.weight_storage().iter().map(|place| place.layout).collect();
+    for &ty in GgmlType::ALL.iter().filter(|ty| kernels::can_dequantize(**ty)) {
+        let accepted = layouts.iter().filter(|layout| layout.accepts(ty, [2048, 32, 1, 1]));
+        accepted.for_each(|&layout| add(ty, layout));
+    }
+}
+
+/// Returns the hot kernels for all types of weights with these columns, and for tiles of these rows and columns.
+fn matmuls_of_all_types(gpu: Gpu, columns: &[usize], tiles: &[[usize; 2]]) -> BTreeMap<String, Specialization> {
+    let mut kernels = Vec::new();
+    for_each_layout(|ty, layout| {
+        for &n in columns {
+            kernels.extend(product_kernels_on(gpu, ty, layout, [2048, 32, n], 0));
+        }
+        for &[m, n] in tiles {
+            kernels.extend(product_kernels_on(gpu, ty, layout, [2048, m, n], 0));
+            kernels.extend(product_kernels_on(gpu, ty, layout, [2048, m, 8 * n], 8));
+        }
+    });
+    let hot = kernels.into_iter().filter(Specialization::is_hot);
+    hot.map(|kernel| (kernel.describe(), kernel)).collect()
+}
+
 #[test]
-#[ignore = "compiles the matmuls of every type for five architectures"]
-fn matmuls_of_all_types_use_no_local_memory() {
-    let name = "cuda_kernels::matmuls_of_all_types_use_no_local_memory";
+#[ignore = "compiles the matmuls with few columns of every type for three architectures"]
+fn matmuls_of_all_types_with_few_columns_use_no_local_memory() {
+    let name = "cuda_kernels::matmuls_of_all_types_with_few_columns_use_no_local_memory";
     with_device(name, || {
-        let places = engine::backend::device(&card())
-            .expect("the GPU exists")
-            .weight_storage();
-        let (mut kernels, mut of_warpgroups) = (Vec::new(), Vec::new());
-        for &ty in GgmlType::ALL.iter().filter(|ty| kernels::can_dequantize(**ty)) {
-            let accepts = |layout: &Layout| layout.accepts(ty, [2048, 32, 1, 1]);
-            for layout in places.iter().map(|place| place.layout).filter(accepts) {
-                of_warpgroups.extend(warpgroup_kernels(ty, layout));
-                for n in [1, 2, 3, 8] {
-                    kernels.extend(product_kernels(ty, layout, [2048, 32, n], 0));
-                }
-                for [m, n] in [[64, 17], [1024, 512], [4096, 512], [14336, 2048]] {
-                    kernels.extend(product_kernels(ty, layout, [2048, m, n], 0));
-                    kernels.extend(product_kernels(ty, layout, [2048, m, 8 * n], 8));
-                }
+        let all = matmuls_of_all_types(Gpu::H100, &[1, 2, 3, 8], &[[64, 17]]);
+        assert!(all.len() > 150, "{} kernels", all.len());
+        check_once_compiled(&all);
+    });
+}
+
+#[test]
+#[ignore = "compiles the matmuls of prompts of every type for three architectures"]
+fn matmuls_of_all_types_with_tiles_use_no_local_memory() {
+    let name = "cuda_kernels::matmuls_of_all_types_with_tiles_use_no_local_memory";
+    with_device(name, || {
+        let all = matmuls_of_all_types(Gpu::H100, &[], &[[1024, 512], [4096, 512], [14336, 2048]]);
+        assert!(all.len() > 150, "{} kernels", all.len());
+        check_once_compiled(&all);
+    });
+}
+
+#[test]
+#[ignore = "compiles the matmuls of warpgroups of every type"]
+fn matmuls_of_all_types_with_warpgroups_use_no_local_memory() {
+    let name = "cuda_kernels::matmuls_of_all_types_with_warpgroups_use_no_local_memory";
+    with_device(name, || {
+        let mut all = BTreeMap::new();
+        for_each_layout(|ty, layout| {
+            let kernels = warpgroup_kernels(ty, layout);
+            all.extend(kernels.into_iter().map(|kernel| (kernel.describe(), kernel)));
+        });
+        let all: Vec<Specialization> = all.into_values().collect();
+        assert!(all.len() > 100, "{} kernels", all.len());
+        check(&all, &HOPPER);
+    });
+}
+
+/// Kernels for compute capability 7.5, planned for a T4.
+#[test]
+#[ignore = "compiles the matmuls of every type for compute capability 7.5"]
+fn matmuls_of_all_types_compile_for_turing() {
+    let name = "cuda_kernels::matmuls_of_all_types_compile_for_turing";
+    with_device(name, || {
+        let all = matmuls_of_all_types(Gpu::T4, &[1, 8], &[[64, 17], [4096, 512]]);
+        let all: Vec<Specialization> = all.into_values().collect();
+        check(&all, &TURING);
+    });
+}
+
+/// Kernels of fixtures for compute capability 7.5, and the most common matmuls.
+#[test]
+#[ignore = "GPUs of compute capability 7.5 are not supported yet"]
+fn kernels_compile_for_turing() {
+    with_device("cuda_kernels::kernels_compile_for_turing", || {
+        let mut kernels = kernels_of(&["qwen3-dense", "llama-moe"], Gpu::T4);
+        for ty in [GgmlType::Q4_K, GgmlType::Q8_0, GgmlType::F16] {
+            for n in [1, 8, 17, 512] {
+                kernels.extend(product_kernels_on(Gpu::T4, ty, Layout::Plain, [2048, 4096, n], 0));
             }
         }
-        kernels.retain(Specialization::is_hot);
-        let all: BTreeMap<String, Specialization> = kernels.into_iter().map(|k| (k.describe(), k)).collect();
-        let all: Vec<Specialization> = all.into_values().collect();
-        assert!(all.len() > 300, "{} kernels", all.len());
-        check(&all, &CAPABILITIES);
-        assert!(of_warpgroups.len() > 100, "{} kernels", of_warpgroups.len());
-        check(&of_warpgroups, &HOPPER);
+        let names: Vec<String> = kernels.iter().map(Specialization::describe).collect();
+        for name in [
+            "mul_mat_tensor",
+            "mul_stream",
+            "mul_few_int",
+            "mul_vec_int",
+            "attention",
+        ] {
+            assert!(names.iter().any(|found| found.starts_with(name)), "{name}: {names:?}");
+        }
+        check(&kernels, &TURING);
     });
 }
 
@@ -513,7 +615,7 @@ fn compile_error_includes_compiler_log() {
 fn kernels_of_every_model_compile() {
     with_device("cuda_kernels::kernels_of_every_model_compile", || {
         let names = fixture_names();
-        let kernels = kernels_of(names.iter().map(String::as_str));
+        let kernels = kernels_of(&names, Gpu::H100);
         check(&kernels, &CAPABILITIES);
     });
 }
