@@ -141,13 +141,27 @@ pub(crate) unsafe fn set_scales<U: TileUnit, D: UnpackGroup<U::Int>>(
         let scales: *const GroupScales = scales.as_ptr().cast();
         for at in 0..if D::BY_16 { 2 * runs } else { runs } {
             let both = [GroupScales::scale(scales, at), GroupScales::scale(scales.add(1), at)];
-            let mins = if has_mins::<U::Int, D>() {
-                [GroupScales::min(scales, at), GroupScales::min(scales.add(1), at)]
+            let own = if has_mins::<U::Int, D>() {
+                Some([GroupScales::min(scales, at), GroupScales::min(scales.add(1), at)])
             } else {
-                zero_min(both, &const { IntFormat::of::<U::Int, D>() })
+                None
             };
+            let mins = unsigned_mins(both, own, &const { IntFormat::of::<U::Int, D>() });
             U::store_scales(both, mins, &mut to[if D::BY_16 { at } else { 2 * at }]);
         }
+    }
+}
+
+/// Returns the minimums of unsigned bytes: minimums of the type, if any, plus minimums implied by its zero point.
+#[inline(always)]
+fn unsigned_mins<V: Simd>(scales: [V; GROUPS], own: Option<[V; GROUPS]>, integers: &IntFormat) -> [V; GROUPS] {
+    match own {
+        Some(own) if !integers.signed => own,
+        Some(own) => {
+            let [first, second] = zero_min(scales, integers);
+            [own[0].add(first), own[1].add(second)]
+        }
+        None => zero_min(scales, integers),
     }
 }
 
@@ -279,12 +293,12 @@ unsafe fn set_chunk_scales<U: TileUnit>(
         // SAFETY: the CPU supports `U` (function contract), and each group has 8 lanes.
         unsafe {
             let scales = load_both(&from.scales[half]);
-            let mins = if integers.has_own_mins() {
-                load_both(&from.mins[half])
+            let own = if integers.has_own_mins() {
+                Some(load_both(&from.mins[half]))
             } else {
-                zero_min(scales, integers)
+                None
             };
-            U::store_scales(scales, mins, &mut to[half]);
+            U::store_scales(scales, unsigned_mins(scales, own, integers), &mut to[half]);
         }
     }
 }
