@@ -43,6 +43,27 @@ DEVICE float fp4_value(u32 n) {
     return of_table(table, n);
 }
 
+// Tables of IQ5_K and IQ6_K, in parts of 16 bytes.
+#define IQ5_K_TABLE                                                                                                    \
+    {                                                                                                                  \
+        {0xa4998e82u, 0xc7bfb6adu, 0xe2dcd5ceu, 0xfaf4eee8u}, {0x110b05ffu, 0x2b241d17u, 0x4d443b33u, 0x796d6157u}     \
+    }
+#define IQ6_K_TABLE                                                                                                    \
+    {                                                                                                                  \
+        {0x938d8781u, 0xa8a39e98u, 0xbab6b1acu, 0xcac6c2beu}, {0xd8d4d1cdu, 0xe4e1dedbu, 0xf0edeae7u, 0xfbf8f5f3u},    \
+        {0x060300feu, 0x110e0c09u, 0x1e1b1714u, 0x2c282421u}, {0x3b37332fu, 0x4d48443fu, 0x625c5752u, 0x79736d67u}     \
+    }
+
+// Returns element `n` of a table in parts of 16 bytes.
+template <int TABLES> DEVICE float of_parts(const u32 (&table)[TABLES][4], u32 n) {
+    float value = of_table(table[0], n & 15);
+    for (int part = 1; part < TABLES; part++) {
+        float other = of_table(table[part], n & 15);
+        value = (int)(n >> 4) == part ? other : value;
+    }
+    return value;
+}
+
 // Defines the chunk layout of a block type.
 #define BLOCK(qk, bytes, run, runs, gap)                                                                               \
     static const int QK = qk, BYTES = bytes, RUN = run, RUNS = runs, GAP = gap, N = run * runs;                        \
@@ -319,6 +340,63 @@ struct iq4_xs {
         for (int i = 0; i < 4; i++) {
             v[i] = d * iq4_value(byte_of(w, i) & 15);
             v[4 + i] = d * iq4_value(byte_of(w, i) >> 4);
+        }
+    }
+};
+
+// Returns a 6-bit scale of IQ4_K or IQ5_K, minus 32. The header of a block ends with the scales.
+DEVICE float six_bit_scale(const u8 *b, int g) {
+    u32 scale = (b[8 + g / 2] >> g % 2 * 4 & 15) | (b[4 + g / 4] >> g % 4 * 2 & 3) << 4;
+    return (float)((int)scale - 32);
+}
+
+// Returns the constant that is added to the values of group `g` in IQ4_K, IQ5_K, and IQ6_K.
+DEVICE float shift_of(const u8 *b, int g, float shift) {
+    return half_word(b + 2) >> g & 1 ? shift : 0.0f;
+}
+
+struct iq4_k {
+    BLOCK(256, 144, 4, 2, 16)
+    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
+        u32 w = word<4>(b + 16 + 4 * c);
+        for (int r = 0; r < 2; r++) {
+            int g = c / 4 * 2 + r;
+            float scale = half_at(b) * six_bit_scale(b, g), shift = shift_of(b, g, 4.0f);
+            for (int i = 0; i < 4; i++) v[4 * r + i] = scale * (iq4_value(byte_of(w, i) >> 4 * r & 15) + shift);
+        }
+    }
+};
+
+struct iq5_k {
+    BLOCK(256, 176, 4, 2, 32)
+    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
+        const u32 table[2][4] = IQ5_K_TABLE;
+        int pair = c / 8, l = c % 8 * 4;
+        u32 w = word<4>(b + 16 + 4 * c), high = word<4>(b + 144 + l);
+        for (int r = 0; r < 2; r++) {
+            int g = 4 * pair + 2 * r + l / 16;
+            float scale = half_at(b) * six_bit_scale(b, g), shift = shift_of(b, g, 2.0f);
+            for (int i = 0; i < 4; i++) {
+                u32 q = (byte_of(w, i) >> 4 * r & 15) | (byte_of(high, i) >> (2 * pair + r) & 1) << 4;
+                v[4 * r + i] = scale * (of_parts(table, q) + shift);
+            }
+        }
+    }
+};
+
+struct iq6_k {
+    BLOCK(256, 212, 4, 2, 32)
+    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
+        const u32 table[4][4] = IQ6_K_TABLE;
+        int pair = c / 8, l = c % 8 * 4;
+        u32 w = word<4>(b + 20 + 4 * c), high = word<4>(b + 148 + pair / 2 * 32 + l);
+        for (int r = 0; r < 2; r++) {
+            int g = 4 * pair + 2 * r + l / 16;
+            float scale = half_at(b) * (float)(i8)b[4 + g], shift = shift_of(b, g, 1.0f);
+            for (int i = 0; i < 4; i++) {
+                u32 q = (byte_of(w, i) >> 4 * r & 15) | (byte_of(high, i) >> (pair % 2 * 4 + 2 * r) & 3) << 4;
+                v[4 * r + i] = scale * (of_parts(table, q) + shift);
+            }
         }
     }
 };

@@ -383,6 +383,85 @@ struct iq4_xs : types::iq4_xs {
     }
 };
 
+// Units of IQ4_K, IQ5_K, and IQ6_K are halves of two adjacent groups of 32 values. Shifts become minimums.
+DEVICE int half_of_pair(int u) { return u / 2 * 64 + u % 2 * 16; }
+
+template <class UNIT> DEVICE void shift_halves(const u8 *s, int u, float shift, UNIT &to) {
+    for (int r = 0; r < 2; r++) to.min[r] = to.scale[r] * types::shift_of(s, u / 2 * 4 + 2 * r + u % 2, shift);
+}
+
+// Combines bytes of `b` where the lowest bit of the byte of `bits` is set with bytes of `a`.
+DEVICE u32 select_bytes(u32 bits, u32 a, u32 b) {
+    u32 mask = (bits & 0x01010101u) * 255;
+    return (a & ~mask) | (b & mask);
+}
+
+struct iq4_k : types::iq4_k {
+    DOTS(8, 2, 32, true, 0, true)
+    NOT_PADDED
+    static DEVICE int first(int u) { return half_of_pair(u); }
+    static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
+        u32 w[8];
+        words<16>(s, 16 + u / 2 * 32, w);
+        for (int i = 0; i < 8; i++) {
+            u32 low, high;
+            iq4_values(w[i], low, high);
+            to.q[i / 4][i % 4] = u % 2 ? high : low;
+        }
+        float d = shared_half(s, 0);
+        for (int r = 0; r < 2; r++) to.scale[r] = d * types::six_bit_scale(s, u / 2 * 4 + 2 * r + u % 2);
+        shift_halves(s, u, 4.0f, to);
+    }
+};
+
+struct iq5_k : types::iq5_k {
+    DOTS(8, 2, 32, true, 0, true)
+    NOT_PADDED
+    static DEVICE int first(int u) { return half_of_pair(u); }
+    static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
+        const u32 table[2][4] = IQ5_K_TABLE;
+        u32 w[4], fifth[4];
+        words<16>(s, 16 + 16 * u, w);
+        words<16>(s, 144 + u % 2 * 16, fifth);
+        for (int i = 0; i < 4; i++) {
+            u32 of_low[2], of_high[2];
+            for (int part = 0; part < 2; part++) of_table(table[part], w[i], of_low[part], of_high[part]);
+            u32 bits = fifth[i] >> u / 2 * 2;
+            to.q[0][i] = select_bytes(bits, of_low[0], of_low[1]);
+            to.q[1][i] = select_bytes(bits >> 1, of_high[0], of_high[1]);
+        }
+        float d = shared_half(s, 0);
+        for (int r = 0; r < 2; r++) to.scale[r] = d * types::six_bit_scale(s, u / 2 * 4 + 2 * r + u % 2);
+        shift_halves(s, u, 2.0f, to);
+    }
+};
+
+struct iq6_k : types::iq6_k {
+    DOTS(8, 2, 32, true, 0, true)
+    NOT_PADDED
+    static DEVICE int first(int u) { return half_of_pair(u); }
+    // Selects from values of each part of the table.
+    static DEVICE u32 select(u32 bits, const u32 (&v)[4]) {
+        return select_bytes(bits >> 1, select_bytes(bits, v[0], v[1]), select_bytes(bits, v[2], v[3]));
+    }
+    static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
+        const u32 table[4][4] = IQ6_K_TABLE;
+        u32 w[4], top[4];
+        words<4>(s, 20 + 16 * u, w);
+        words<4>(s, 148 + u / 4 * 32 + u % 2 * 16, top);
+        for (int i = 0; i < 4; i++) {
+            u32 of_low[4], of_high[4];
+            for (int part = 0; part < 4; part++) of_table(table[part], w[i], of_low[part], of_high[part]);
+            u32 bits = top[i] >> u / 2 % 2 * 4;
+            to.q[0][i] = select(bits, of_low);
+            to.q[1][i] = select(bits >> 2, of_high);
+        }
+        float d = shared_half(s, 0);
+        for (int r = 0; r < 2; r++) to.scale[r] = d * (float)(i8)s[4 + u / 2 * 4 + 2 * r + u % 2];
+        shift_halves(s, u, 1.0f, to);
+    }
+};
+
 // Looks up 4-bit indices in the table of `fp4_value`.
 DEVICE void fp4_values(u32 w, u32 &low, u32 &high) {
     const u32 table[4] = {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu};

@@ -250,7 +250,7 @@ impl Kernels {
     /// Returns the kernels of a type, or `None`.
     #[inline]
     pub(crate) fn find(&'static self, ty: GgmlType) -> Option<&'static TypeKernels> {
-        self.types[ty.id() as usize].as_ref()
+        self.types[ty.index()].as_ref()
     }
 
     /// Returns the attention kernels for many queries per page.
@@ -264,7 +264,7 @@ impl Kernels {
 
     /// Returns the AMX kernels that multiply interleaved rows of a type by a few columns, or `None`.
     pub(crate) fn column_tiles(&'static self, ty: GgmlType) -> Option<&'static ColumnTileKernels> {
-        self.tile_unit?.columns[ty.id() as usize].as_ref()
+        self.tile_unit?.columns[ty.index()].as_ref()
     }
 
     /// Returns the kernels for bf16 activations and weights of floating-point types.
@@ -286,13 +286,13 @@ impl Kernels {
     }
 }
 
-/// Builds the table of kernels of all types, indexed by type id.
+/// Builds the table of kernels of all types, indexed by [`GgmlType::index`].
 macro_rules! type_table {
     (() $( $block:ident [$($quantize:ident)?] $unpack:tt $interleave:tt; )*) => { {
         let mut table = [const { None }; N_TYPES];
         $(
             let quantize = type_table!(@ $block $($quantize)?);
-            table[<quants::$block as Block>::TYPE.id() as usize] = Some(type_kernels::<quants::$block>(quantize));
+            table[<quants::$block as Block>::TYPE.index()] = Some(type_kernels::<quants::$block>(quantize));
         )*
         table
     } };

@@ -1,4 +1,4 @@
-//! Tensor types of the GGUF format: a table of names, ids, and block sizes.
+//! Tensor types of the GGUF format: a table of names, ids, and block sizes. Ids from 100 on belong to ik_llama.cpp.
 
 use std::fmt;
 
@@ -18,6 +18,13 @@ macro_rules! ggml_types {
             /// Returns the type with this id, or `None` if the id is unknown or was removed from the format.
             pub const fn from_id(id: u32) -> Option<GgmlType> {
                 match id { $( $id => Some(GgmlType::$variant), )* _ => None }
+            }
+
+            /// Returns the position in [`ALL`](Self::ALL), as an index of tables. Ids have gaps.
+            pub(crate) const fn index(self) -> usize {
+                #[allow(non_camel_case_types)]
+                enum Position { $( $variant, )* }
+                match self { $( GgmlType::$variant => Position::$variant as usize, )* }
             }
 
             /// Returns the format's name of the type, such as `q4_K`.
@@ -74,10 +81,13 @@ ggml_types! {
     NVFP4 = 40, "nvfp4", block 64, bytes 36;
     Q1_0 = 41, "q1_0", block 128, bytes 18;
     Q2_0 = 42, "q2_0", block 64, bytes 18;
+    IQ4_K = 139, "iq4_k", block 256, bytes 144;
+    IQ5_K = 140, "iq5_k", block 256, bytes 176;
+    IQ6_K = 141, "iq6_k", block 256, bytes 212;
 }
 
-/// Exclusive upper bound of the type ids.
-pub(crate) const N_TYPES: usize = 48;
+/// Number of types.
+pub(crate) const N_TYPES: usize = GgmlType::ALL.len();
 
 impl GgmlType {
     /// Returns the id stored in GGUF files.
@@ -117,12 +127,13 @@ mod tests {
 
     #[test]
     fn ids_and_names_round_trip() {
-        assert_eq!(GgmlType::ALL.len(), 35);
-        for &t in GgmlType::ALL {
+        assert_eq!(GgmlType::ALL.len(), 38);
+        for (i, &t) in GgmlType::ALL.iter().enumerate() {
+            assert_eq!(t.index(), i);
             assert_eq!(GgmlType::from_id(t.id()), Some(t));
             assert_eq!(GgmlType::from_name(t.name()), Some(t));
         }
-        for removed in [4, 5, 31, 32, 33, 36, 37, 38, 43, u32::MAX] {
+        for removed in [4, 5, 31, 32, 33, 36, 37, 38, 43, 138, 142, u32::MAX] {
             assert_eq!(GgmlType::from_id(removed), None);
         }
     }

@@ -8,8 +8,8 @@ use super::facts::{Facts, is_sensitive};
 use super::grid_mixture::GridKind;
 use super::role::Role;
 
-/// Named assignment of types to the tensors of a model. Names and types equal those of llama.cpp, so that files
-/// of one name are comparable.
+/// Named assignment of types to the tensors of a model. Names and types equal those of llama.cpp, or of
+/// ik_llama.cpp for its types, so that files of one name are comparable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mixture(&'static Row);
 
@@ -54,7 +54,7 @@ const fn alias(mut row: Row, alias: &'static str) -> Row {
     row
 }
 
-static MIXTURES: [Row; 36] = [
+static MIXTURES: [Row; 37] = [
     row("f32", 0, F32, Kind::Plain),
     row("f16", 1, F16, Kind::Plain),
     row("bf16", 32, BF16, Kind::Plain),
@@ -91,6 +91,7 @@ static MIXTURES: [Row; 36] = [
     row("nvfp4", 39, NVFP4, Kind::Base),
     row("q1_0", 40, Q1_0, Kind::Base),
     row("q2_0", 41, Q2_0, Kind::Base),
+    row("iq4_k", 140, IQ4_K, Kind::Base),
 ];
 
 impl Mixture {
@@ -182,6 +183,7 @@ impl Mixture {
             }
             (Q3_K, Kind::Large) => Q5_K,
             (IQ4_NL | IQ4_XS, _) if facts.n_gqa >= 4 => Q5_K,
+            (IQ4_K, _) if facts.n_gqa >= 2 => Q5_K,
             (Q4_K | Q5_K, Kind::Medium) if is_sensitive(facts.turn) => Q6_K,
             (Q4_K, Kind::Small) if i < 4 => Q5_K,
             _ => base,
@@ -225,7 +227,7 @@ impl Mixture {
             (Q3_K, Kind::Large) if facts.is_falcon => Q4_K,
             (base, _) if facts.is_falcon => base,
             (Q3_K, Kind::Large) if facts.n_expert == 8 => Q3_K,
-            (Q2_K, Kind::Medium) | (Q3_K | Q4_K, _) | (IQ4_NL | IQ4_XS, _) if facts.n_expert == 8 => Q5_K,
+            (Q2_K, Kind::Medium) | (Q3_K | Q4_K, _) | (IQ4_NL | IQ4_XS | IQ4_K, _) if facts.n_expert == 8 => Q5_K,
             (Q2_K, Kind::Medium) => Q3_K,
             (Q3_K, Kind::Medium) => Q4_K,
             (Q3_K, Kind::Large) => Q5_K,
@@ -248,10 +250,10 @@ pub(super) fn fitting(ty: GgmlType, n_in: usize) -> GgmlType {
     }
     let smaller = match ty {
         Q2_K | Q3_K | TQ1_0 | TQ2_0 | Q2_0 | Q1_0 | NVFP4 => Q4_0,
-        IQ4_XS | IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S => IQ4_NL,
+        IQ4_XS | IQ4_K | IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S => IQ4_NL,
         Q4_K => Q5_0,
-        Q5_K => Q5_1,
-        Q6_K => Q8_0,
+        Q5_K | IQ5_K => Q5_1,
+        Q6_K | IQ6_K => Q8_0,
         _ => F16,
     };
     if fits(smaller) { smaller } else { F16 }

@@ -109,6 +109,7 @@ fn mixtures_give_sensitive_tensors_more_bits() {
     assert_eq!(layers("q2_k", "attn_v", Q3_K).len(), 16);
     assert_eq!(layers("q2_k_s", "ffn_down", Q4_K), [0, 1]);
     assert_eq!(layers("iq4_xs", "ffn_down", Q5_K), [0, 1]);
+    assert_eq!(layers("iq4_k", "attn_v", Q5_K).len(), 16);
     assert_eq!(layers("iq2_xxs", "attn_v", Q2_K).len(), 16);
     assert_eq!(layers("iq2_xxs", "ffn_down", Q2_K), [0, 1]);
     assert_eq!(layers("iq2_m", "attn_output", IQ3_S).len(), 16);

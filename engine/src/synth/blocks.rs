@@ -26,6 +26,7 @@ fn scales(ty: GgmlType) -> &'static [Scale] {
     match ty {
         Q4_0 | Q5_0 | Q8_0 | Q1_0 | Q2_0 => &[Half(0, 1.0)],
         IQ1_S | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ4_NL | IQ4_XS => &[Half(0, 1.0)],
+        IQ4_K | IQ5_K | IQ6_K => &[Half(0, 1.0)],
         Q4_1 => &[Half(0, 1.0), Half(2, -7.5)],
         Q5_1 => &[Half(0, 1.0), Half(2, -15.5)],
         Q2_K => &[Half(80, 1.0), Half(82, 1.5)],

@@ -120,10 +120,12 @@ fn medium(base: GgmlType, matrix: &Matrix<'_>) -> GgmlType {
 fn shorter(ty: GgmlType) -> GgmlType {
     use GgmlType::*;
     match ty {
-        Q2_K | Q3_K | IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ4_XS | TQ1_0 | TQ2_0 => IQ4_NL,
+        Q2_K | Q3_K | IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ4_XS | IQ4_K | TQ1_0 | TQ2_0 => {
+            IQ4_NL
+        }
         Q4_K => Q5_0,
-        Q5_K => Q5_1,
-        Q6_K => Q8_0,
+        Q5_K | IQ5_K => Q5_1,
+        Q6_K | IQ6_K => Q8_0,
         _ => F16,
     }
 }

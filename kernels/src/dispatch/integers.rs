@@ -72,11 +72,11 @@ impl IntKernels {
     /// Returns the kernels of a type, or `None`.
     #[inline]
     pub(crate) fn find(&'static self, ty: GgmlType) -> Option<&'static IntTypeKernels> {
-        self.types[ty.id() as usize].as_ref()
+        self.types[ty.index()].as_ref()
     }
 }
 
-/// Builds the table of kernels of all types that can be unpacked, indexed by type id.
+/// Builds the table of kernels of all types that can be unpacked, indexed by [`GgmlType::index`].
 macro_rules! type_table {
     (() $( $block:ident $quantize:tt [$($unpack:ident)?] $interleave:tt; )*) => { {
         let mut table = [const { None }; N_TYPES];
@@ -85,11 +85,11 @@ macro_rules! type_table {
     } };
     (@ $table:ident $block:ident []) => {};
     (@ $table:ident $block:ident unpack []) => {
-        $table[<quants::$block as Block>::TYPE.id() as usize] = Some(type_kernels::<quants::$block>(None));
+        $table[<quants::$block as Block>::TYPE.index()] = Some(type_kernels::<quants::$block>(None));
     };
     (@ $table:ident $block:ident unpack [interleave]) => {
         let groups = Some(group_kernels::<quants::$block>());
-        $table[<quants::$block as Block>::TYPE.id() as usize] = Some(type_kernels::<quants::$block>(groups));
+        $table[<quants::$block as Block>::TYPE.index()] = Some(type_kernels::<quants::$block>(groups));
     };
 }
 
@@ -212,7 +212,7 @@ macro_rules! instantiate {
                 }
             }
 
-            /// Integer kernels, indexed by type id.
+            /// Integer kernels, indexed by [`GgmlType::index`].
             pub(super) const TYPES: [Option<IntTypeKernels>; N_TYPES] = for_each_block!(type_table!());
 
             pub(in crate::dispatch) static KERNELS: IntKernels = IntKernels {

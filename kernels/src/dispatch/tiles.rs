@@ -37,7 +37,7 @@ pub(crate) struct FloatTileKernels {
 pub(crate) struct TileKernels {
     /// Multiplies weights of any type that unpacks to integers.
     pub multiply: unsafe fn(&PanelProduct),
-    /// Multiply interleaved rows by up to [`MAX_TILES`] tiles of columns, indexed by type id; see
+    /// Multiply interleaved rows by up to [`MAX_TILES`] tiles of columns, indexed by [`GgmlType::index`]; see
     /// [`byte_tiles`].
     pub columns: [Option<ColumnTileKernels>; N_TYPES],
 }
@@ -45,7 +45,7 @@ pub(crate) struct TileKernels {
 /// Matmuls with one tile of columns, with two, and so on.
 pub(crate) type ColumnTileKernels = [unsafe fn(&IntProduct); MAX_TILES];
 
-/// Builds a table for all interleaved types, indexed by type id.
+/// Builds a table for all interleaved types, indexed by [`GgmlType::index`].
 macro_rules! group_table {
     (($kernels_for:ident) $( $block:ident $quantize:tt $unpack:tt [$($interleave:ident)?]; )*) => { {
         let mut table = [const { None }; N_TYPES];
@@ -54,7 +54,7 @@ macro_rules! group_table {
     } };
     (@ $table:ident $kernels_for:ident $block:ident) => {};
     (@ $table:ident $kernels_for:ident $block:ident interleave) => {
-        $table[<quants::$block as Block>::TYPE.id() as usize] = Some($kernels_for::<quants::$block>());
+        $table[<quants::$block as Block>::TYPE.index()] = Some($kernels_for::<quants::$block>());
     };
 }
 
@@ -137,7 +137,7 @@ macro_rules! instantiate {
             unsafe fn multiply(product: &PanelProduct) {
                 let groups = match product.w.layout {
                     RowLayout::Rows(_) => None,
-                    RowLayout::Groups(_) => TYPES[product.w.ty.id() as usize],
+                    RowLayout::Groups(_) => TYPES[product.w.ty.index()],
                 };
                 // SAFETY: the caller upholds the contract of `multiply_integers`; `groups` belongs to the
                 // type of the weights.

@@ -147,7 +147,7 @@ fn feedback_lowers_the_output_error_of_all_types() {
         assert!(after < 0.85 * before, "{ty}: {after} is not less than {before}");
         n_types += 1;
     }
-    assert_eq!(n_types, 24);
+    assert_eq!(n_types, 25);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! - `lines`: types with scales and minimums
 //! - `scales`: types with scales
 //! - `floats`: types of 4-bit floats
+//! - `shifted`: types with scales and a choice of two tables
 //! - `equal`, `words`: scales for weights of equal importance, in integers
 //! - `grid`: types whose elements are points of a grid
 //! - `ternary`: types with one or two magnitudes
@@ -24,6 +25,7 @@ mod lines;
 mod moments;
 mod rounding;
 mod scales;
+mod shifted;
 mod ternary;
 mod words;
 
@@ -36,10 +38,11 @@ use self::grid::{Bits, Grid, Search};
 use self::lanes::{Groups, Lanes, N};
 use self::lines::{COARSE, COARSE_WEIGHTED, FINE, Limits, WEIGHTED};
 pub use self::moments::{FACTOR_ROWS, add_moments, factor_diagonal, factor_rows};
-use self::rounding::{GridPoints, IntLines, IntScaled, Line, Mxfp4, Nvfp4, Scaled};
+use self::rounding::{GridPoints, IntLines, IntScaled, Line, Mxfp4, Nvfp4, Scaled, Shifted};
 use self::scales::{Integers, Iq4, Levels, Range};
+use self::shifted::ShiftedLevels;
 use crate::GgmlType;
-use crate::layout::assemble::{FromLine, FromLines, FromScale, FromScales};
+use crate::layout::assemble::{FromLine, FromLines, FromScale, FromScales, FromShifted};
 use crate::layout::block::Block;
 use crate::quants::grids::GridBlock;
 use crate::quants::{grids, *};
@@ -88,6 +91,7 @@ fn encoder(ty: GgmlType) -> Option<Encode> {
         GgmlType::Q3_K => scales::<BlockQ3K, Integers<-4, 3>, 2, 16, 16, 32>,
         GgmlType::Q6_K => scales::<BlockQ6K, Integers<-32, 31>, 2, 16, 16, 128>,
         GgmlType::IQ4_XS => scales::<BlockIQ4XS, Iq4, 1, 32, 8, 32>,
+        GgmlType::IQ4_K => shifted::<BlockIQ4K, Iq4, 32>,
         GgmlType::IQ1_S => iq1::<BlockIQ1S, 32>,
         GgmlType::IQ1_M => iq1::<BlockIQ1M, 16>,
         GgmlType::IQ2_XXS => iq2_xxs,
@@ -158,6 +162,7 @@ fn encode_with(ty: GgmlType, feedback: Option<&Feedback>, x: &[f32], out: &mut [
             PhantomData
         )),
         GgmlType::IQ4_XS => encode!(IntScaled::<BlockIQ4XS, Iq4, 1, 32, 8>(range_of(32), PhantomData)),
+        GgmlType::IQ4_K => encode!(Shifted::<BlockIQ4K, Iq4>(range_of(32), PhantomData)),
         GgmlType::IQ1_S => encode!(GridPoints::<BlockIQ1S, 8>(iq1_search::<BlockIQ1S>(32), PhantomData)),
         GgmlType::IQ1_M => encode!(GridPoints::<BlockIQ1M, 8>(iq1_search::<BlockIQ1M>(16), PhantomData)),
         GgmlType::IQ2_XXS => encode!(GridPoints::<BlockIQ2XXS, 8>(iq2_xxs_search(), PhantomData)),
@@ -209,6 +214,8 @@ for_this_cpu! {
     fn lines[B: FromLines<G>, const S: usize, const L: usize, const G: usize, const MAX: i32, const SCALE: i32][B, S, L, G, MAX, SCALE](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_lines;
     /// Encodes types with `G` integer scales of at least `-LIMIT`, for groups of `L` elements in `S` sets of lanes.
     fn scales[B: FromScales<G>, T: Levels, const S: usize, const L: usize, const G: usize, const LIMIT: i32][B, T, S, L, G, LIMIT](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_scales;
+    /// Encodes types with integer scales of at least `-LIMIT`, for groups of 16 elements with a choice of two tables.
+    fn shifted[B: FromShifted, T: ShiftedLevels, const LIMIT: i32][B, T, LIMIT](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_shifted;
     /// Encodes ternary types.
     fn ternary[B: FromScale][B](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_ternary;
     fn mxfp4[][](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_mxfp4;
@@ -354,6 +361,20 @@ fn encode_scales<B, T, const S: usize, const L: usize, const G: usize, const LIM
             scales::indices_of::<T>(x, found.d.get() * f32::from(found.scales[g]), q);
         }
         *block = B::from_scales(&found, &q);
+    }
+}
+
+/// See [`shifted`].
+#[inline(always)]
+fn encode_shifted<B: FromShifted, T: ShiftedLevels, const LIMIT: i32>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
+    for ((x, w), block) in chunks(x, w, 256).zip(blocks) {
+        let found = shifted::best_scales::<T>(&Groups::sets(x, w), range_of(LIMIT));
+        let mut q = [0; 256];
+        for (g, (x, q)) in x.chunks_exact(16).zip(q.chunks_exact_mut(16)).enumerate() {
+            shifted::indices_of::<T>(x, &found, g, q);
+        }
+        *block = B::from_shifted(&found, &q);
     }
 }
 

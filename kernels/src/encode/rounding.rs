@@ -8,8 +8,11 @@ use super::grid::Search;
 use super::lanes::{Groups, Lanes};
 use super::lines::{self, Limits};
 use super::scales::{self, Levels, Range};
+use super::shifted::{self, ShiftedLevels};
 use super::ternary;
-use crate::layout::assemble::{FromLine, FromLines, FromScale, FromScales, IntScales, Lines};
+use crate::layout::assemble::{
+    FromLine, FromLines, FromScale, FromScales, FromShifted, IntScales, Lines, ShiftedScales,
+};
 use crate::layout::block::Half;
 use crate::quants::grids::{BlockParts, GridBlock};
 use crate::quants::{BlockMXFP4, BlockNVFP4, BlockQ1_0};
@@ -199,6 +202,32 @@ impl<B: FromScales<G>, T: Levels, const S: usize, const L: usize, const G: usize
 
     fn finish(&self, state: &Self::State, out: &mut [u8]) {
         bytemuck::cast_slice_mut(out)[0] = B::from_scales(&state.scales, &state.q);
+    }
+}
+
+/// Types with integer scales, for groups of 16 elements with a choice of two tables.
+pub(super) struct Shifted<B, T>(pub Range, pub PhantomData<(B, T)>);
+
+impl<B: FromShifted, T: ShiftedLevels> Rounding for Shifted<B, T> {
+    const LEN: usize = 256;
+    const STEP: usize = 1;
+    type State = Scalars<ShiftedScales, 256>;
+
+    fn start(&self, x: &[f32], w: &[f32]) -> Vec<Self::State> {
+        let rows = x.chunks_exact(256).zip(w.chunks_exact(256));
+        let search = |(x, w)| shifted::search::<T>(&Groups::sets(x, Some(w)), self.0);
+        rows.map(search).map(Scalars::new).collect()
+    }
+
+    #[inline(always)]
+    fn round(&self, state: &mut Self::State, at: usize, x: &[f32], _: &[f32], values: &mut [f32]) {
+        let (scale, shift) = shifted::scale_and_shift::<T>(&state.scales, at / 16);
+        let q = T::index(x[0] * Lanes::splat(scale).inverse().0[0] - shift);
+        (state.q[at], values[0]) = (q, scale * (T::value(q) + shift));
+    }
+
+    fn finish(&self, state: &Self::State, out: &mut [u8]) {
+        bytemuck::cast_slice_mut(out)[0] = B::from_shifted(&state.scales, &state.q);
     }
 }
 

@@ -121,19 +121,19 @@ impl Levels for Iq4 {
 /// Sums over a group, for fixed levels `v`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sums {
-    xv: Lanes,
-    vv: Lanes,
+    pub xv: Lanes,
+    pub vv: Lanes,
 }
 
 impl Sums {
     /// Returns the squared error less the constant `sum(w x^2)`.
     #[inline(always)]
-    fn error(&self, scale: Lanes) -> Lanes {
+    pub(super) fn error(&self, scale: Lanes) -> Lanes {
         scale * (scale * self.vv - Lanes::splat(2.0) * self.xv)
     }
 
     #[inline(always)]
-    fn best(&self) -> Lanes {
+    pub(super) fn best(&self) -> Lanes {
         self.xv.over(self.vv)
     }
 }
@@ -146,7 +146,7 @@ for_this_cpu! {
     /// Returns the scales of a block of `S` times 8 groups with the least error found.
     pub(super) fn search[T: Levels, const S: usize, const L: usize, const G: usize][T, S, L, G](groups: &[Groups<L>; S], range: Range) -> IntScales<G> = best_scales;
     /// Returns the common factor with the least error for the levels of the fitted scales.
-    fn start[const S: usize][S](fitted: &[(Lanes, Sums); S], range: Range, largest: f32) -> Half = start_for;
+    pub(super) fn start[const S: usize][S](fitted: &[(Lanes, Sums); S], range: Range, largest: f32) -> Half = start_for;
     /// Alternates between choosing integers and fitting the common factor. Improves on `best` and its error.
     fn refine[T: Levels, const S: usize, const L: usize, const G: usize][T, S, L, G](groups: &[Groups<L>; S], range: Range, fitted: [(Lanes, Sums); S], d: Half, best: &mut IntScales<G>, best_error: &mut f32) -> () = refine_with;
 }
@@ -261,7 +261,7 @@ pub(super) fn to_halves(scales: Lanes) -> [Half; N] {
 
 /// Rounds to F16, but not to an infinity, and numbers other than 0 not to 0.
 #[inline(always)]
-fn to_half(x: f32) -> Half {
+pub(super) fn to_half(x: f32) -> Half {
     let half = Half::new(x.clamp(-LARGEST, LARGEST));
     if half.get() != 0.0 || x == 0.0 {
         half
@@ -279,7 +279,7 @@ pub(super) struct Range {
 
 impl Range {
     #[inline(always)]
-    fn nearest(self, ideal: Lanes, d: Half) -> Lanes {
+    pub(super) fn nearest(self, ideal: Lanes, d: Half) -> Lanes {
         (ideal * Lanes::splat(d.get()).inverse())
             .clamp(self.low, self.high)
             .round()
@@ -365,14 +365,14 @@ fn at_end<const S: usize, const L: usize>(groups: &[Groups<L>; S], end: f32) -> 
 
 /// Returns the number of groups whose integer scale is so small that levels depend on its rounding.
 #[inline(always)]
-fn n_coarse(ideal: Lanes, d: Half) -> usize {
+pub(super) fn n_coarse(ideal: Lanes, d: Half) -> usize {
     let limit = 4.0 * d.get().abs();
     ideal.0.into_iter().filter(|ideal| ideal.abs() < limit).count()
 }
 
 /// Returns the value of largest magnitude, with its sign.
 #[inline(always)]
-fn larger(max: f32, lanes: Lanes) -> f32 {
+pub(super) fn larger(max: f32, lanes: Lanes) -> f32 {
     lanes
         .0
         .into_iter()

@@ -1,5 +1,5 @@
 //! Tests against the errors of llama.cpp's quantizers, recorded in `tests/data/quants/errors.txt` from its
-//! release b11434.
+//! release b11434. The errors of IQ4_K are from ik_llama.cpp.
 
 use super::*;
 use crate::dequantize_row;
@@ -125,7 +125,7 @@ fn count_worse(weighted: bool, slack: f64) -> Vec<(GgmlType, usize)> {
         counts.push((ty, worse));
     }
     // llama.cpp does not encode IQ1 and the small IQ2 types without importance.
-    assert_eq!(counts.len(), if weighted { 25 } else { 21 });
+    assert_eq!(counts.len(), if weighted { 26 } else { 22 });
     counts
 }
 

@@ -18,6 +18,14 @@ pub(crate) struct IntScales<const G: usize> {
     pub scales: [i8; G],
 }
 
+/// Integer scales of 16 groups, their common factor, and flags of the groups that use the shifted table.
+#[derive(Clone, Copy)]
+pub(crate) struct ShiftedScales {
+    pub d: Half,
+    pub scales: [i8; 16],
+    pub shifted: u16,
+}
+
 /// A block of 256 elements with scales and minimums, made from the indices of its elements.
 pub(crate) trait FromLines<const G: usize>: Block {
     fn from_lines(lines: &Lines<G>, q: &[u8; 256]) -> Self;
@@ -26,6 +34,11 @@ pub(crate) trait FromLines<const G: usize>: Block {
 /// A block of 256 elements with scales, made from the indices of its elements.
 pub(crate) trait FromScales<const G: usize>: Block {
     fn from_scales(scales: &IntScales<G>, q: &[u8; 256]) -> Self;
+}
+
+/// A block of 256 elements with scales and a choice of two tables, made from the indices of its elements.
+pub(crate) trait FromShifted: Block {
+    fn from_shifted(scales: &ShiftedScales, q: &[u8; 256]) -> Self;
 }
 
 /// A block with one scale, made from the indices of its elements.

@@ -6,8 +6,8 @@
 //! - the unpacking of rows and of row groups to integers, if the type has integer kernels;
 //! - the quantizer of caches and the assembly of encoded blocks, if any.
 //!
-//! Shared code is in `fit` (search for scales) and, for the grid types IQ1, IQ2, and IQ3, in `grids`, `levels`,
-//! and `grid_block`.
+//! Shared code is in `fit` (search for scales), in `grids`, `levels`, and `grid_block` (the grid types IQ1, IQ2, and
+//! IQ3), and in `shifted` (IQ4_K, IQ5_K, and IQ6_K).
 //!
 //! To add a type, add a file and a row in the table of `for_each_block`.
 
@@ -24,8 +24,11 @@ mod iq2_xs;
 mod iq2_xxs;
 mod iq3_s;
 mod iq3_xxs;
+mod iq4_k;
 mod iq4_nl;
 mod iq4_xs;
+mod iq5_k;
+mod iq6_k;
 mod levels;
 mod mxfp4;
 mod nvfp4;
@@ -41,6 +44,7 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod shifted;
 mod tq1_0;
 mod tq2_0;
 
@@ -54,9 +58,13 @@ pub use self::iq2_xs::BlockIQ2XS;
 pub use self::iq2_xxs::BlockIQ2XXS;
 pub use self::iq3_s::BlockIQ3S;
 pub use self::iq3_xxs::BlockIQ3XXS;
+pub use self::iq4_k::BlockIQ4K;
+pub(crate) use self::iq4_k::SHIFT as IQ4_K_SHIFT;
 pub use self::iq4_nl::BlockIQ4NL;
 pub(crate) use self::iq4_nl::VALUES as IQ4_VALUES;
 pub use self::iq4_xs::BlockIQ4XS;
+pub use self::iq5_k::BlockIQ5K;
+pub use self::iq6_k::BlockIQ6K;
 pub use self::mxfp4::BlockMXFP4;
 pub use self::nvfp4::BlockNVFP4;
 pub use self::q1_0::BlockQ1_0;
@@ -111,6 +119,9 @@ macro_rules! for_each_block {
             BlockNVFP4 [] [unpack] [interleave];
             BlockQ1_0 [] [unpack] [interleave];
             BlockQ2_0 [] [unpack] [interleave];
+            BlockIQ4K [] [unpack] [interleave];
+            BlockIQ5K [] [unpack] [];
+            BlockIQ6K [] [unpack] [];
         }
     };
 }

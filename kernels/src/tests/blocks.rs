@@ -23,6 +23,7 @@ pub(super) fn bits_of_infinity(ty: GgmlType) -> &'static [(usize, u8)] {
         Q4_1 | Q5_1 | Q4_K | Q5_K => &[(1, 4), (3, 4)],
         F16 | Q4_0 | Q5_0 | Q8_0 | Q1_0 | Q2_0 => &[(1, 4)],
         IQ1_S | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ4_NL | IQ4_XS => &[(1, 4)],
+        IQ4_K | IQ5_K | IQ6_K => &[(1, 4)],
         // An f16 in the top nibbles of four words; the lowest exponent bit is in the third.
         IQ1_M => &[(53, 0x40)],
         Q2_K => &[(81, 4), (83, 4)],
@@ -134,7 +135,7 @@ fn decoders_cover_all_fixture_types() {
             n += 1;
         }
     }
-    assert_eq!(n, 27);
+    assert_eq!(n, 30);
 }
 
 #[test]
@@ -236,7 +237,7 @@ fn set_scales_supports_most_types() {
         };
         scalar_decoders().into_iter().filter(|(ty, _)| can(*ty)).count()
     };
-    assert_eq!([Scale::Subnormal, Scale::Infinite, Scale::Nan].map(count), [25, 23, 23]);
+    assert_eq!([Scale::Subnormal, Scale::Infinite, Scale::Nan].map(count), [28, 26, 26]);
     for (ty, dequantize) in scalar_decoders() {
         for bad in spoiled(ty, &blocks(ty), 0, 256.max(ty.block_size())) {
             let mut floats = vec![0.0; 4096];

@@ -197,7 +197,7 @@ impl ModelSummary {
 }
 
 /// Names of quantization mixes by the value of `general.file_type`.
-const MIXES: [(u32, &str); 34] = [
+const MIXES: [(u32, &str); 37] = [
     (0, "F32"),
     (1, "F16"),
     (2, "Q4_0"),
@@ -232,6 +232,9 @@ const MIXES: [(u32, &str); 34] = [
     (37, "TQ2_0"),
     (38, "MXFP4_MOE"),
     (39, "NVFP4"),
+    (140, "IQ4_K"),
+    (141, "IQ5_K"),
+    (142, "IQ6_K"),
 ];
 
 /// Returns the quantization mix recorded in the file, or an empty string.

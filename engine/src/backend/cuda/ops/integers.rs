@@ -11,7 +11,7 @@ use super::unplanned::{Unplanned, size};
 use crate::graph::Tensor;
 
 /// Types that `dots.cuh` supports: all quantized types.
-const TYPES: [GgmlType; 25] = [
+const TYPES: [GgmlType; 28] = [
     GgmlType::Q4_0,
     GgmlType::Q4_1,
     GgmlType::Q5_0,
@@ -37,6 +37,9 @@ const TYPES: [GgmlType; 25] = [
     GgmlType::IQ2_S,
     GgmlType::IQ3_XXS,
     GgmlType::IQ3_S,
+    GgmlType::IQ4_K,
+    GgmlType::IQ5_K,
+    GgmlType::IQ6_K,
 ];
 
 /// Weight rows, threads, and dynamic shared memory of a block.

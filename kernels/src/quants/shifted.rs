@@ -1,0 +1,108 @@
+//! Parts shared by IQ4_K, IQ5_K, and IQ6_K: a scale for each 16 values, and a flag that shifts their table.
+
+use crate::layout::runs::{RUNS, Scales};
+use crate::simd::{IntSimd, Simd};
+
+/// Number of groups of 16 values in a block.
+pub(super) const GROUPS: usize = 16;
+
+/// Splits 16 6-bit scales of IQ4_K and IQ5_K by even and odd groups. The low 4 bits of group `g` are nibble
+/// `g` of `low`, and the high 2 bits are bits `2 g` and `2 g + 1` of `high`.
+#[inline(always)]
+pub(super) fn even_and_odd_scales(low: [u8; 8], high: [u8; 4]) -> [[u8; RUNS]; 2] {
+    const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+    let low = u64::from_le_bytes(low);
+    // Moves nibble `i` to byte `i`.
+    let mut bits = u64::from(u32::from_le_bytes(high));
+    for (shift, mask) in [(16, 0x0000_ffff_0000_ffff), (8, 0x00ff_00ff_00ff_00ff), (4, LOW)] {
+        bits = (bits | bits << shift) & mask;
+    }
+    let even = low & LOW | (bits & (LOW / 15 * 3)) << 4;
+    let odd = low >> 4 & LOW | (bits & (LOW / 15 * 12)) << 2;
+    [even.to_le_bytes(), odd.to_le_bytes()]
+}
+
+/// Returns the 6-bit scales minus 32 in the order of the groups.
+pub(super) fn six_bit_scales(low: [u8; 8], high: [u8; 4]) -> [i8; GROUPS] {
+    let halves = even_and_odd_scales(low, high);
+    std::array::from_fn(|g| halves[g % 2][g / 2] as i8 - 32)
+}
+
+/// Packs scales of at least -32 and at most 31 into low 4 and high 2 bits.
+pub(super) fn packed_scales(scales: &[i8; GROUPS]) -> ([u8; 8], [u8; 4]) {
+    let scale = |g: usize| (scales[g] + 32) as u8;
+    (
+        std::array::from_fn(|i| scale(2 * i) & 15 | (scale(2 * i + 1) & 15) << 4),
+        std::array::from_fn(|i| (0..4).fold(0, |byte, j| byte | (scale(4 * i + j) >> 4) << (2 * j))),
+    )
+}
+
+/// Loads the 6-bit scales minus 32 of even and of odd groups.
+///
+/// # Safety
+/// The CPU supports `V`.
+#[inline(always)]
+pub(super) unsafe fn load_six_bit_scales<V: Simd>(low: [u8; 8], high: [u8; 4]) -> [V; 2] {
+    let halves = even_and_odd_scales(low, high);
+    // SAFETY: each half has 8 bytes, and callers use registers of 8 floats.
+    unsafe { halves.map(|half| V::from_int(V::load_u8(half.as_ptr())).sub(V::splat(32.0))) }
+}
+
+/// Stores the scales of even and of odd groups. Values of groups whose bit in `flags` is set are larger by `shift`
+/// scales, which become minimums.
+///
+/// # Safety
+/// The CPU supports `V`.
+#[inline(always)]
+pub(super) unsafe fn set_shifted_scales<V: Simd>(scales: [V; 2], flags: u16, shift: f32, to: &mut Scales) {
+    for (half, scales) in scales.into_iter().enumerate() {
+        // SAFETY: `to` has 8 floats for each half, and callers use registers of 8 floats.
+        unsafe {
+            scales.store(to.scales[half].as_mut_ptr());
+            let is_shifted = V::mask(every_second_bit(flags >> half), 0);
+            let mins = V::splat(0.0).add_where(is_shifted, scales.mul(V::splat(shift)));
+            mins.store(to.mins[half].as_mut_ptr());
+        }
+    }
+}
+
+/// Moves bit `2 i` to bit `i`.
+#[inline(always)]
+fn every_second_bit(bits: u16) -> u32 {
+    let bits = u32::from(bits) & 0x5555;
+    let bits = (bits | bits >> 1) & 0x3333;
+    let bits = (bits | bits >> 2) & 0x0f0f;
+    (bits | bits >> 4) & 0xff
+}
+
+/// Returns the XOR of two tables. A further index bit selects between the tables by combining lookups.
+pub(super) const fn xor(a: [i8; 16], b: [i8; 16]) -> [i8; 16] {
+    let mut table = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        table[i] = a[i] ^ b[i];
+        i += 1;
+    }
+    table
+}
+
+/// Returns entries `16 part..16 part + 16` of a table.
+pub(super) const fn part<const N: usize>(values: &[i8; N], part: usize) -> [i8; 16] {
+    let mut table = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        table[i] = values[16 * part + i];
+        i += 1;
+    }
+    table
+}
+
+/// Returns 255 for each byte whose low nibble has bit `bit` set, and 0 elsewhere.
+#[inline(always)]
+pub(super) fn nibble_has_bit<V: IntSimd>(nibbles: V, bit: u32) -> V {
+    const MASKS: [[i8; 16]; 2] = [
+        [0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1],
+        [0, 0, -1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0, -1, -1],
+    ];
+    nibbles.lookup(&MASKS[bit as usize])
+}
