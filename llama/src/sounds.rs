@@ -164,6 +164,7 @@ fn decoded(encoder: &AudioEncoder, file: &[u8], limits: &Limits) -> Result<(usiz
         Spectrogram::Whisper => MelKind::Whisper,
         Spectrogram::Gemma4 => MelKind::Gemma4,
         Spectrogram::Granite => MelKind::Granite,
+        Spectrogram::Conformer => MelKind::Conformer,
     };
     Ok((n_samples, mel(&samples, kind, rules.n_mel).data))
 }

@@ -36,7 +36,7 @@ struct Family {
     bounded: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 8] = [
+const FAMILIES: [Family; 9] = [
     // An odd number of positions: the last one is seen, but belongs to no pair.
     Family {
         encoder: "qwen2a",
@@ -116,6 +116,26 @@ const FAMILIES: [Family; 8] = [
         sizes: SIZES,
         bounded: &[],
     },
+    // Two chunks. The last one has an odd number of frames.
+    Family {
+        encoder: "lfm2a",
+        text: "lfm2",
+        n_frames: 203,
+        without_bias: &["linear_pos"],
+        text_bias: &[],
+        sizes: LFM2_SIZES,
+        bounded: &[],
+    },
+];
+
+const LFM2_SIZES: &[(&str, f64)] = &[
+    ("n_embd", 64.0),
+    ("n_head", 4.0),
+    ("n_head_kv", 2.0),
+    ("n_layer", 2.0),
+    ("n_ff", 96.0),
+    ("n_vocab", 128.0),
+    ("l_cache", 3.0),
 ];
 
 const GEMMA4_BOUNDED: &[&str] = &[
@@ -186,6 +206,10 @@ impl Family {
         let arch = archs::find_encoder(self.encoder).unwrap().arch;
         let mut encoder = Draft::of_declaration(arch, archs::ENCODERS, true).unwrap();
         encoder.add_biases(arch, archs::ENCODERS, |t| !self.without_bias.contains(&t.gguf));
+        if self.encoder == "lfm2a" {
+            // Scales and shifts in files contain the statistics.
+            encoder.tensors.retain(|(name, _)| !name.contains(".conv_norm_"));
+        }
         for suffix in ["input_min", "input_max", "output_min", "output_max"] {
             let has = |prefix: &String| {
                 encoder
@@ -347,6 +371,10 @@ fn published_rows(encoder: &str, n_samples: usize) -> usize {
             };
             let n_frames = n_frames.max(1);
             n_frames / chunk * of(chunk) + of(n_frames % chunk)
+        }
+        "lfm2a" => {
+            let n_frames = n_samples.max(2 * HOP) / HOP;
+            n_frames / 160 * 20 + (n_frames % 160).div_ceil(8)
         }
         "granite_speech" => (n_samples.max(HOP) / HOP).div_ceil(2).div_ceil(6) * 3,
         "voxtral" => n_frames.max(1).div_ceil(chunk) * (chunk / 2 / 4),

@@ -78,10 +78,10 @@ def musicflamingo(audio, text):
 def masked_chunk(kind, projector, mask_name, audio, text):
     settings = text_config(text) | {"model_type": "qwen2"}
     settings.pop("head_dim")
-    config = getattr(transformers, f"{kind}Config")(
+    config = transformers.GraniteSpeechConfig(
         text_config=settings, audio_config=audio_config(audio), audio_token_index=PLACEHOLDER, audio_token_id=PLACEHOLDER
     )
-    model = getattr(transformers, f"{kind}ForConditionalGeneration")._from_config(config, attn_implementation="eager").double().eval()
+    model = transformers.GraniteSpeechForConditionalGeneration._from_config(config, attn_implementation="eager").double().eval()
     names = within("model.audio_tower", AUDIO) | within("model.language_model", TEXT | QWEN)
     names |= within("model.multi_modal_projector", projector)
     load(model, names, audio.tensors | text.tensors, settings["hidden_size"] // settings["num_attention_heads"])
@@ -423,7 +423,7 @@ def granite_speech(audio, text):
         "intermediate_size": len(tensors["a.proj_blk.0.ffn_up.weight"]),
         "cross_attention_frequency": 1,
     }
-    config = transformers.GraniteSpeechConfig(
+    config = getattr(transformers, f"{kind}Config")(
         text_config=settings,
         encoder_config=ears,
         projector_config=queries,
@@ -432,7 +432,7 @@ def granite_speech(audio, text):
         audio_token_index=PLACEHOLDER,
         has_lora_adapter=False,
     )
-    model = transformers.GraniteSpeechForConditionalGeneration._from_config(config, attn_implementation="eager").double().eval()
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")._from_config(config, attn_implementation="eager").double().eval()
     names = {"input_linear": "a.input_projection", "out": "a.enc_ctc_out", "out_mid": "a.enc_ctc_out_mid"}
     names |= {f"layers.{{}}.{module}": f"a.blk.{{}}.{tensor}" for module, tensor in GRANITE_BLOCK.items()}
     of_queries = {f"qformer.encoder.layer.{{}}.{module}": f"a.proj_blk.{{}}.{tensor}" for module, tensor in QFORMER_BLOCK.items()}
@@ -454,7 +454,106 @@ def granite_speech(audio, text):
     return rows, tokens, logits
 
 
+CONFORMER = {
+    "subsampling.layers.{}": "a.conv1d.{}",
+    "subsampling.linear": "a.pre_encode.out",
+    "layers.{}.norm_feed_forward1": "a.blk.{}.ffn_norm",
+    "layers.{}.feed_forward1.linear1": "a.blk.{}.ffn_up",
+    "layers.{}.feed_forward1.linear2": "a.blk.{}.ffn_down",
+    "layers.{}.norm_self_att": "a.blk.{}.ln1",
+    "layers.{}.self_attn.q_proj": "a.blk.{}.attn_q",
+    "layers.{}.self_attn.k_proj": "a.blk.{}.attn_k",
+    "layers.{}.self_attn.v_proj": "a.blk.{}.attn_v",
+    "layers.{}.self_attn.o_proj": "a.blk.{}.attn_out",
+    "layers.{}.self_attn.relative_k_proj": "a.blk.{}.linear_pos",
+    "layers.{}.self_attn.bias_u": "a.blk.{}.pos_bias_u",
+    "layers.{}.self_attn.bias_v": "a.blk.{}.pos_bias_v",
+    "layers.{}.norm_conv": "a.blk.{}.norm_conv",
+    "layers.{}.conv.pointwise_conv1": "a.blk.{}.conv_pw1",
+    "layers.{}.conv.depthwise_conv": "a.blk.{}.conv_dw",
+    "layers.{}.conv.norm": "a.blk.{}.conv_norm",
+    "layers.{}.conv.norm.running_mean": "a.blk.{}.conv_norm_mean",
+    "layers.{}.conv.norm.running_var": "a.blk.{}.conv_norm_var",
+    "layers.{}.conv.pointwise_conv2": "a.blk.{}.conv_pw2",
+    "layers.{}.norm_feed_forward2": "a.blk.{}.ffn_norm_1",
+    "layers.{}.feed_forward2.linear1": "a.blk.{}.ffn_up_1",
+    "layers.{}.feed_forward2.linear2": "a.blk.{}.ffn_down_1",
+    "layers.{}.norm_out": "a.blk.{}.ln2",
+}
+
+
+class Conformer(torch.nn.Module):
+    """NeMo's conformer with a projector, and a language model that transformers does not pair with it."""
+
+    def __init__(self, audio, projector, language_model):
+        super().__init__()
+        tensors = audio.tensors
+        config = transformers.ParakeetEncoderConfig(
+            hidden_size=audio.key("embedding_length"),
+            num_hidden_layers=audio.key("block_count"),
+            num_attention_heads=audio.key("attention.head_count"),
+            intermediate_size=len(tensors["a.blk.0.ffn_up.weight"]),
+            conv_kernel_size=tensors["a.blk.0.conv_dw.weight"].shape[1],
+            subsampling_conv_channels=len(tensors["a.conv1d.0.weight"]),
+            num_mel_bins=audio.key("num_mel_bins"),
+            scale_input=False,
+        )
+        self.encoder = transformers.ParakeetEncoder._from_config(config, attn_implementation="eager")
+        n_freq = tensors["a.pre_encode.out.weight"].shape[1] // config.subsampling_conv_channels
+        # The published class expects a multiple of 8 mel filters.
+        self.encoder.subsampling.linear = torch.nn.Linear(n_freq * config.subsampling_conv_channels, config.hidden_size)
+        self.projector, self.language_model = projector, language_model
+
+    def tie_weights(self):
+        self.language_model.tie_weights()
+
+    def rows(self, features):
+        """The rows of frames [n_mel, T]."""
+        return self.projector(self.encoder(features.T[None]).last_hidden_state[0])
+
+
+def conformer(audio, text, projector, of_projector, language_model, text_names):
+    model = Conformer(audio, projector, language_model).double().eval()
+    # The frequencies of the published class are those of 32 bits.
+    width = audio.key("embedding_length")
+    model.encoder.encode_positions.forward = lambda x: sinusoids_in_turn(x.shape[1], width)
+    names = within("encoder", CONFORMER) | within("projector", of_projector) | within("language_model.model", text_names)
+    kept = within("encoder", CONFORMER)["encoder.layers.{}.conv.norm.running_mean"].format(0) in audio.tensors
+    if not kept:
+        names = {name: tensor for name, tensor in names.items() if ".running_" not in name}
+    load(model, names, audio.tensors | text.tensors, text_config(text)["head_dim"])
+    if not kept:
+        # Scales and shifts in files contain the statistics.
+        for layer in model.encoder.layers:
+            layer.conv.norm.running_var.fill_(1 - layer.conv.norm.eps)
+    return model
+
+
+def sinusoids_in_turn(n, width):
+    distances = torch.arange(n - 1, -n, -1).double()[:, None]
+    angles = distances * 10000.0 ** (-torch.arange(0, width, 2).double() / width)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).reshape(1, 2 * n - 1, width)
+
+
+def lfm2a(audio, text):
+    from record_media_families import LFM2, lfm2_text
+
+    width, n_out = audio.key("embedding_length"), audio.key("projection_dim")
+    n_mid = len(audio.tensors["mm.a.mlp.1.weight"])
+    projector = torch.nn.Sequential(torch.nn.LayerNorm(width), torch.nn.Linear(width, n_mid), torch.nn.GELU(), torch.nn.Linear(n_mid, n_out))
+    settings = lfm2_text(text)
+    settings.pop("model_type")
+    language_model = transformers.Lfm2ForCausalLM._from_config(transformers.Lfm2Config(**settings), attn_implementation="eager")
+    model = conformer(audio, text, projector, {"{}": "mm.a.mlp.{}"}, language_model, TEXT | LFM2)
+    # Two chunks.
+    features, chunk = spectrogram(audio.key("num_mel_bins"), 203), audio.key("context_length")
+    rows = torch.cat([model.rows(features[:, :chunk]), model.rows(features[:, chunk:])])
+    tokens, logits = logits_around(model.language_model, rows, model.language_model.get_input_embeddings())
+    return rows, tokens, logits
+
+
 FAMILIES = {
+    "lfm2a": lfm2a,
     "granite_speech": granite_speech,
     "qwen2a": qwen2a,
     "qwen3a": qwen3a,

@@ -60,6 +60,8 @@ def seeded(name, shape, seed=1):
         v = -np.abs(v)
     if "norm" in name and ".weight" in name:
         v = v + np.float32(1)
+    if name.endswith("_var"):
+        v = np.float32(1) + np.abs(v)
     # Frequencies are divided by 1 and more, and bounds enclose 0.
     if name.startswith("rope_freqs"):
         v = np.float32(1) + np.float32(8) * np.abs(v)

@@ -152,10 +152,10 @@ LFM2 = {
 }
 
 
-def lfm2(vision, text):
+def lfm2_text(text):
     heads = text.key("attention.head_count_kv")
     heads = heads if isinstance(heads, list) else [heads] * text.key("block_count")
-    settings = text_config(text) | {
+    return text_config(text) | {
         "model_type": "lfm2",
         "rope_parameters": ROPE,
         "layer_types": ["full_attention" if n else "conv" for n in heads],
@@ -165,6 +165,10 @@ def lfm2(vision, text):
         "norm_eps": text.key("attention.layer_norm_rms_epsilon"),
         "block_auto_adjust_ff_dim": False,
     }
+
+
+def lfm2(vision, text):
+    settings = lfm2_text(text)
     eyes = vision_config(vision) | {"num_patches": vision.tensors["v.position_embd.weight"].shape[0], "vision_use_head": False}
     config = transformers.Lfm2VlConfig(
         text_config=settings,

@@ -43,6 +43,9 @@ pub enum Spectrogram {
     /// Log-mel spectrogram of Granite Speech: a frame every 10 ms, the first centered on the first sample. Frames have
     /// positions in pairs.
     Granite,
+    /// Log-mel spectrogram of NeMo's conformers: a frame every 10 ms, centered on its first sample. Each filter has mean 0
+    /// and variance 1 over time.
+    Conformer,
 }
 
 /// Treatment of the silence after the last sample of a chunk.
@@ -97,7 +100,7 @@ impl AudioRules {
     /// Returns the number of samples that a spectrogram needs in addition to a hop for each frame.
     fn extra(&self) -> usize {
         match self.mel {
-            Spectrogram::Whisper | Spectrogram::Granite => 0,
+            Spectrogram::Whisper | Spectrogram::Granite | Spectrogram::Conformer => 0,
             // A frame reads one sample beyond the next hop.
             Spectrogram::Gemma4 => 1,
         }

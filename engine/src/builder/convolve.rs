@@ -1,6 +1,6 @@
 //! Convolutions over columns, composed of strided views, copies, and matmuls.
 
-use crate::graph::TensorId;
+use crate::graph::{TensorId, Unary};
 
 use super::Builder;
 use super::handles::{Linear, Vector};
@@ -81,6 +81,36 @@ impl Builder<'_> {
         let taps = self.mul(taps, w);
         let y = self.sum_rows(taps);
         self.reshaped(y, [c, t, 1, 1])
+    }
+
+    /// Applies a convolution of 3 x 3 taps with stride 2 of its own to each channel of `x [c, F, T]`: `[c, F / 2, T / 2]`,
+    /// rounded up. Zeros surround the values. The weights are `w [9, c]`.
+    pub fn depthwise_2d(&mut self, x: TensorId, w: Vector) -> TensorId {
+        let [c, f, t, _] = self.g.tensor(x).ne;
+        let (rows, columns) = (f.div_ceil(2), t.div_ceil(2));
+        let x = self.padded(x, 2, [1, 1]);
+        let taps = self.taps(x);
+        let column = 3 * c * rows * F32;
+        let ne = [3, 3, c * rows, columns];
+        let taps = self.unfolded(taps, ne, [F32, column, 3 * F32, 2 * column], 0);
+        let taps = self.reshaped(taps, [9, c, rows * columns, 1]);
+        let w = self.leaf(w.0);
+        let w = self.reshaped(w, [9, c, 1, 1]);
+        let taps = self.mul(taps, w);
+        let y = self.sum_rows(taps);
+        self.reshaped(y, [c, rows, columns, 1])
+    }
+
+    /// Shifts and scales the values of each column of `x [d, T]` to mean 0 and variance 1, by the weights `mean [d]` and
+    /// `variance [d]`.
+    pub fn batch_norm(&mut self, x: TensorId, mean: Vector, variance: Vector, eps: f32) -> TensorId {
+        let [mean, variance] = [mean, variance].map(|w| self.leaf(w.0));
+        let moved = self.sub(x, mean);
+        let variance = self.g.scale(variance, 1.0, eps);
+        let variance = self.ok(variance, x);
+        let deviation = self.unary(Unary::Sqrt, variance);
+        let y = self.g.div(moved, deviation);
+        self.ok(y, moved)
     }
 
     /// Returns `x` between zeros along a dimension, as a contiguous tensor.

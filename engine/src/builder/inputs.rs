@@ -101,6 +101,8 @@ pub struct GridFactors {
 pub struct Sinusoids {
     /// Number of values of a distance: sines, then cosines.
     pub d: usize,
+    /// Sines and cosines follow each other in turn, and their periods are those of rotary positions.
+    pub in_turn: bool,
     /// Largest distance.
     pub before: usize,
     /// Negated smallest distance.

@@ -6,6 +6,7 @@ use crate::graph::TensorId;
 
 use super::Builder;
 use super::convolve::F32;
+use super::handles::Vector;
 use super::inputs::{Distances, Sinusoids};
 
 /// Arguments of [`Builder::local_attention`].
@@ -182,13 +183,68 @@ impl Builder<'_> {
 
     /// Returns the input of sinusoids of the distances from `before` down to `-after`: `[d, before + 1 + after]`.
     pub fn sinusoids(&mut self, d: usize, before: usize, after: usize) -> TensorId {
-        let known = |s: &&Sinusoids| s.before == before && s.after == after && s.d == d;
+        self.sines(d, [before, after], false)
+    }
+
+    /// Returns the input of sinusoids of the distances between the columns of `x [c, T]`, from T - 1 down to 1 - T. Sines
+    /// and cosines follow each other in turn: `[d, 2 T - 1]`.
+    pub fn sinusoids_of(&mut self, x: TensorId, d: usize) -> TensorId {
+        let last = self.g.tensor(x).ne[1].saturating_sub(1);
+        self.sines(d, [last, last], true)
+    }
+
+    fn sines(&mut self, d: usize, [before, after]: [usize; 2], in_turn: bool) -> TensorId {
+        let known = |s: &&Sinusoids| (s.before, s.after, s.d, s.in_turn) == (before, after, d, in_turn);
         if let Some(known) = self.inputs.sinusoids.iter().find(known) {
             return known.rows;
         }
         let n = before.saturating_add(after).saturating_add(1);
         let rows = self.g.input(GgmlType::F32, [d, n, 1, 1], "sinusoids");
-        self.inputs.sinusoids.push(Sinusoids { d, before, after, rows });
+        self.inputs.sinusoids.push(Sinusoids {
+            d,
+            in_turn,
+            before,
+            after,
+            rows,
+        });
         rows
+    }
+
+    /// Attends from each column to all: q and k `[d, n, T]`, v `[dv, n, T]` -> `[dv * n, T]`. The scores are those of the
+    /// keys, and those of the columns of `relative [d * n, 2 T - 1]` by the distance, from T - 1 down (Transformer-XL).
+    /// A bias `[d, n]` is added to the queries for each.
+    pub fn distance_attention(
+        &mut self,
+        q: TensorId,
+        k: TensorId,
+        v: TensorId,
+        relative: TensorId,
+        content_bias: Vector,
+        distance_bias: Vector,
+    ) -> TensorId {
+        let ([d, n, t, _], dv) = (self.g.tensor(q).ne, self.g.tensor(v).ne[0]);
+        let w = self.g.tensor(relative).ne[1];
+        let [of_keys, of_distances] = [content_bias, distance_bias].map(|bias| {
+            let bias = self.leaf(bias.0);
+            let bias = self.reshaped(bias, [d, n, 1, 1]);
+            let q = self.add(q, bias);
+            self.in_blocks(q, [t, 1], [0, 2, 1, 3])
+        });
+        let k = self.in_blocks(k, [t, 1], [0, 2, 1, 3]);
+        let v = self.in_blocks(v, [t, 1], [1, 2, 0, 3]);
+        let scores = self.matmul(k, of_keys);
+        let relative = self.dense(relative);
+        let column = d * n * F32;
+        let relative = self.unfolded(relative, [d, w, n, 1], [F32, column, d * F32, column * w], 0);
+        let all = self.matmul(relative, of_distances);
+        // The column of a query and a key grows with the key, and falls with the query.
+        let (row, head) = (w.saturating_sub(1) * F32, t * w * F32);
+        let first = t.saturating_sub(1) * F32;
+        let by_key = self.unfolded(all, [t, t, n, 1], [F32, row, head, head * n], first);
+        let scores = self.add(scores, by_key);
+        let scores = self.scale(scores, 1.0 / (d as f32).sqrt());
+        let weights = self.softmax(scores);
+        let y = self.matmul(v, weights);
+        self.reordered(y, [dv, t, n, 1], [0, 2, 1, 3], [dv * n, t, 1, 1])
     }
 }

@@ -101,6 +101,7 @@ struct Weights {
     base: u64,
     is_ssm_a: bool,
     is_norm: bool,
+    is_variance: bool,
     scale: f32,
 }
 
@@ -110,6 +111,7 @@ impl Weights {
             base: hash_of_name(name) ^ seed,
             is_ssm_a: name.contains("ssm_a"),
             is_norm: name.contains("norm") && name.contains(".weight"),
+            is_variance: name.ends_with("_var"),
             scale,
         }
     }
@@ -125,6 +127,9 @@ impl Weights {
         }
         if self.is_norm {
             v += 1.0;
+        }
+        if self.is_variance {
+            v = 1.0 + v.abs();
         }
         v * self.scale
     }

@@ -10,7 +10,12 @@ use crate::model::{Audio, Value, ValueKind};
 use crate::sym::{Dim, Shape};
 
 /// Kinds of spectrograms, each with the engine's variant.
-const MELS: [(&str, &str); 3] = [("whisper", "Whisper"), ("gemma4", "Gemma4"), ("granite", "Granite")];
+const MELS: [(&str, &str); 4] = [
+    ("whisper", "Whisper"),
+    ("gemma4", "Gemma4"),
+    ("granite", "Granite"),
+    ("conformer", "Conformer"),
+];
 
 /// Treatments of silence, each with the engine's variant.
 const SILENCES: [(&str, &str); 5] = [

@@ -25,7 +25,7 @@ const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
 const CLASSES: [(&str, &str); 2] = [("first", "First"), ("last", "Last")];
 
 /// Operations that only encoders have.
-const OF_ENCODERS: [&str; 20] = [
+const OF_ENCODERS: [&str; 24] = [
     "rope_grid",
     "resized",
     "beside",
@@ -46,6 +46,10 @@ const OF_ENCODERS: [&str; 20] = [
     "padded_rows",
     "repeat_rows",
     "prepend",
+    "depthwise_2d",
+    "sinusoids_of",
+    "distance_attention",
+    "batch_norm",
 ];
 
 /// Values of `of:`.

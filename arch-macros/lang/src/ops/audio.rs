@@ -61,6 +61,26 @@ pub static OPS: &[OpSpec] = &[
          precede the column of the result",
     ),
     op(
+        "depthwise_2d",
+        &[tensor("x"), positional("w", ParamKind::Vector)],
+        depthwise_2d,
+        Emit::Method("depthwise_2d"),
+        "convolution of each channel with 3 x 3 taps and stride 2, between zeros: x [c, F, T] and w [9, c] -> [c, F / 2, \
+         T / 2], rounded up. Weights have the taps of F first",
+    ),
+    op(
+        "batch_norm",
+        &[
+            tensor("x"),
+            positional("mean", ParamKind::Vector),
+            positional("variance", ParamKind::Vector),
+            positional("eps", ParamKind::Float),
+        ],
+        batch_norm,
+        Emit::Method("batch_norm"),
+        "(x - mean) / sqrt(variance + eps), with a mean and a variance for each value of a column: x [d, T] -> [d, T]",
+    ),
+    op(
         "local_attention",
         &[
             tensor("q"),
@@ -86,6 +106,30 @@ pub static OPS: &[OpSpec] = &[
         sinusoids,
         Emit::Method("sinusoids"),
         "sines and cosines of the distances from `before` down to -`after` -> [d, before + 1 + after]",
+    ),
+    op(
+        "sinusoids_of",
+        &[tensor("x"), positional("d", ParamKind::Int)],
+        sinusoids_of,
+        Emit::Method("sinusoids_of"),
+        "sines and cosines, in turn, of the distances between the columns of x [c, T], from T - 1 down to 1 - T -> \
+         [d, 2 * T - 1]",
+    ),
+    op(
+        "distance_attention",
+        &[
+            tensor("q"),
+            tensor("k"),
+            tensor("v"),
+            tensor("relative"),
+            positional("content_bias", ParamKind::Vector),
+            positional("distance_bias", ParamKind::Vector),
+        ],
+        distance_attention,
+        Emit::Method("distance_attention"),
+        "attends to all columns: q and k [d, n, T], v [dv, n, T] -> [dv * n, T]. A score is the product of q + \
+         `content_bias` [d, n] and k, plus that of q + `distance_bias` [d, n] and the column of `relative` [d * n, \
+         2 * T - 1] for the distance, from T - 1 down",
     ),
     OpSpec {
         rotates: true,
@@ -204,6 +248,68 @@ fn depthwise(c: &mut Call<'_>) -> Option<Shape> {
     let x = c.shape("x")?;
     c.want("w", 1, &x.dim(0), "dimension 0 of `x`");
     (c.rank("w", 2, "[k, c]", "") && c.rank("x", 2, "[c, T]", "")).then_some(x)
+}
+
+fn depthwise_2d(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, w) = (c.shape("x")?, c.shape("w")?);
+    c.want("w", 1, &x.dim(0), "dimension 0 of `x`");
+    if w.dim(0) != Dim::constant(9) {
+        c.fail(
+            "w",
+            format!("`depthwise_2d` needs 9 taps of each channel, found {}", w.dim(0)),
+        );
+    }
+    let half = |i: usize| x.dim(i).add(&Dim::constant(1)).div(&Dim::constant(2));
+    (c.rank("w", 2, "[9, c]", "") && c.rank("x", 3, "[c, F, T]", "")).then(|| Shape(vec![x.dim(0), half(1), half(2)]))
+}
+
+fn batch_norm(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    for of_channel in ["mean", "variance"] {
+        c.want(of_channel, 0, &x.dim(0), "dimension 0 of `x`");
+        c.rank(of_channel, 1, "[d]", "");
+    }
+    c.rank("x", 2, "[d, T]", "").then_some(x)
+}
+
+fn sinusoids_of(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, d) = (c.shape("x")?, c.dim("d")?);
+    c.rank("x", 2, "[c, T]", "")
+        .then(|| Shape(vec![d, distances_of(&x.dim(1))]))
+}
+
+/// Returns the number of distances between `n` columns.
+fn distances_of(n: &Dim) -> Dim {
+    n.add(n).sub(&Dim::constant(1))
+}
+
+fn distance_attention(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, v) = (c.shape("q")?, c.shape("v")?);
+    let ranks = [
+        c.rank("q", 3, "[d, n, T]", ""),
+        c.rank("k", 3, "[d, n, T]", ""),
+        c.rank("v", 3, "[dv, n, T]", ""),
+        c.rank("relative", 2, "[d * n, 2 * T - 1]", ""),
+        c.rank("content_bias", 2, "[d, n]", ""),
+        c.rank("distance_bias", 2, "[d, n]", ""),
+    ];
+    if ranks.contains(&false) {
+        return None;
+    }
+    for i in 0..3 {
+        c.want("k", i, &q.dim(i), "as in `q`");
+    }
+    for i in 1..3 {
+        c.want("v", i, &q.dim(i), "as in `q`");
+    }
+    for bias in ["content_bias", "distance_bias"] {
+        for i in 0..2 {
+            c.want(bias, i, &q.dim(i), "as in `q`");
+        }
+    }
+    c.want("relative", 0, &q.dim(0).mul(&q.dim(1)), "the keys of all heads");
+    c.want("relative", 1, &distances_of(&q.dim(2)), "the distances between columns");
+    Some(Shape(vec![v.dim(0).mul(&q.dim(1)), q.dim(2)]))
 }
 
 fn local_attention(c: &mut Call<'_>) -> Option<Shape> {

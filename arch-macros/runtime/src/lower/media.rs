@@ -204,6 +204,7 @@ fn spectrogram(variant: &str) -> Option<Spectrogram> {
         "Whisper" => Some(Spectrogram::Whisper),
         "Gemma4" => Some(Spectrogram::Gemma4),
         "Granite" => Some(Spectrogram::Granite),
+        "Conformer" => Some(Spectrogram::Conformer),
         _ => None,
     }
 }
