@@ -47,7 +47,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens];
+        let x = with_media(token_embd[tokens]);
         for layer {
             let h = rms_norm(x, attn_norm);
             x += if recurrent {

@@ -36,7 +36,7 @@ struct Family {
     bounded: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 9] = [
+const FAMILIES: [Family; 10] = [
     // An odd number of positions: the last one is seen, but belongs to no pair.
     Family {
         encoder: "qwen2a",
@@ -126,6 +126,15 @@ const FAMILIES: [Family; 9] = [
         sizes: LFM2_SIZES,
         bounded: &[],
     },
+    Family {
+        encoder: "parakeet",
+        text: "nemotron_h",
+        n_frames: 61,
+        without_bias: &["linear_pos", "mm.a.mlp.1", "mm.a.mlp.2"],
+        text_bias: &[],
+        sizes: NEMOTRON_SIZES,
+        bounded: &[],
+    },
 ];
 
 const LFM2_SIZES: &[(&str, f64)] = &[
@@ -136,6 +145,21 @@ const LFM2_SIZES: &[(&str, f64)] = &[
     ("n_ff", 96.0),
     ("n_vocab", 128.0),
     ("l_cache", 3.0),
+];
+
+/// Layers without heads of keys and without a feed-forward network are mixers of Mamba 2.
+const NEMOTRON_SIZES: &[(&str, f64)] = &[
+    ("n_embd", 64.0),
+    ("n_head", 4.0),
+    ("n_head_kv", 0.0),
+    ("n_layer", 2.0),
+    ("n_ff", 0.0),
+    ("n_vocab", 128.0),
+    ("d_conv", 4.0),
+    ("d_inner", 128.0),
+    ("d_state", 16.0),
+    ("n_ssm", 4.0),
+    ("n_group", 2.0),
 ];
 
 const GEMMA4_BOUNDED: &[&str] = &[
@@ -372,7 +396,7 @@ fn published_rows(encoder: &str, n_samples: usize) -> usize {
             let n_frames = n_frames.max(1);
             n_frames / chunk * of(chunk) + of(n_frames % chunk)
         }
-        "lfm2a" => {
+        "lfm2a" | "parakeet" => {
             let n_frames = n_samples.max(2 * HOP) / HOP;
             n_frames / 160 * 20 + (n_frames % 160).div_ceil(8)
         }

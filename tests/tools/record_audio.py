@@ -552,8 +552,68 @@ def lfm2a(audio, text):
     return rows, tokens, logits
 
 
+class SquaredReluProjector(torch.nn.Module):
+    """The published projector of sounds in Nemotron 3 Omni."""
+
+    def __init__(self, width, n_mid, n_out):
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(width, eps=1e-6)
+        self.linear1, self.linear2 = torch.nn.Linear(width, n_mid, bias=False), torch.nn.Linear(n_mid, n_out, bias=False)
+
+    def forward(self, x):
+        return self.linear2(torch.relu(self.linear1(self.norm(x))) ** 2)
+
+
+NEMOTRON_H = {
+    "embeddings": "token_embd",
+    "norm_f": "output_norm",
+    "layers.{}.norm": "blk.{}.attn_norm",
+    "layers.{}.mixer.in_proj": "blk.{}.ssm_in",
+    "layers.{}.mixer.conv1d": "blk.{}.ssm_conv1d",
+    "layers.{}.mixer.dt_bias": "blk.{}.ssm_dt.bias",
+    "layers.{}.mixer.A_log": "blk.{}.ssm_a",
+    "layers.{}.mixer.D": "blk.{}.ssm_d",
+    "layers.{}.mixer.norm": "blk.{}.ssm_norm",
+    "layers.{}.mixer.out_proj": "blk.{}.ssm_out",
+}
+
+
+def nemotron_h(text):
+    """All layers are mixers of Mamba 2."""
+    n_ssm, inner = text.key("ssm.time_step_rank"), text.key("ssm.inner_size")
+    settings = text_config(text) | {
+        "layers_block_type": ["mamba"] * text.key("block_count"),
+        "num_key_value_heads": 1,
+        "intermediate_size": 1,
+        "layer_norm_epsilon": text.key("attention.layer_norm_epsilon"),
+        "use_conv_bias": "blk.0.ssm_conv1d.bias" in text.tensors,
+        "mamba_num_heads": n_ssm,
+        "mamba_head_dim": inner // n_ssm,
+        "ssm_state_size": text.key("ssm.state_size"),
+        "n_groups": text.key("ssm.group_count"),
+        "conv_kernel": text.key("ssm.conv_kernel"),
+        "use_cache": False,
+    }
+    # Files have the decays.
+    for name in [name for name in text.tensors if name.endswith("ssm_a")]:
+        text.tensors[name] = np.log(-text.tensors[name])
+    return transformers.NemotronHForCausalLM._from_config(transformers.NemotronHConfig(**settings), attn_implementation="eager")
+
+
+def parakeet(audio, text):
+    projector = SquaredReluProjector(audio.key("embedding_length"), len(audio.tensors["mm.a.mlp.1.weight"]), audio.key("projection_dim"))
+    of_projector = {"norm": "mm.a.norm_pre", "linear1": "mm.a.mlp.1", "linear2": "mm.a.mlp.2"}
+    model = conformer(audio, text, projector, of_projector, nemotron_h(text), NEMOTRON_H)
+    # The published class has no tied output.
+    model.language_model.lm_head.weight = model.language_model.get_input_embeddings().weight
+    rows = model.rows(spectrogram(audio.key("num_mel_bins"), 61))
+    tokens, logits = logits_around(model.language_model, rows, model.language_model.get_input_embeddings())
+    return rows, tokens, logits
+
+
 FAMILIES = {
     "lfm2a": lfm2a,
+    "parakeet": parakeet,
     "granite_speech": granite_speech,
     "qwen2a": qwen2a,
     "qwen3a": qwen3a,
