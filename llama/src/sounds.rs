@@ -165,6 +165,7 @@ fn decoded(encoder: &AudioEncoder, file: &[u8], limits: &Limits) -> Result<(usiz
         Spectrogram::Gemma4 => MelKind::Gemma4,
         Spectrogram::Granite => MelKind::Granite,
         Spectrogram::Conformer => MelKind::Conformer,
+        Spectrogram::Samples => return Ok((n_samples, samples)),
     };
     Ok((n_samples, mel(&samples, kind, rules.n_mel).data))
 }

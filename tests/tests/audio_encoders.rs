@@ -36,7 +36,7 @@ struct Family {
     bounded: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 10] = [
+const FAMILIES: [Family; 11] = [
     // An odd number of positions: the last one is seen, but belongs to no pair.
     Family {
         encoder: "qwen2a",
@@ -135,6 +135,16 @@ const FAMILIES: [Family; 10] = [
         sizes: NEMOTRON_SIZES,
         bounded: &[],
     },
+    // A part of the samples of the last row.
+    Family {
+        encoder: "gemma4ua",
+        text: "gemma4",
+        n_frames: 10,
+        without_bias: &["mm.a.input_projection"],
+        text_bias: &[],
+        sizes: GEMMA4_UNIFIED_SIZES,
+        bounded: &[],
+    },
 ];
 
 const LFM2_SIZES: &[(&str, f64)] = &[
@@ -160,6 +170,23 @@ const NEMOTRON_SIZES: &[(&str, f64)] = &[
     ("d_state", 16.0),
     ("n_ssm", 4.0),
     ("n_group", 2.0),
+];
+
+/// No per-layer embeddings, as in the published models without an encoder.
+const GEMMA4_UNIFIED_SIZES: &[(&str, f64)] = &[
+    ("n_embd", 64.0),
+    ("n_head", 4.0),
+    ("n_head_kv", 2.0),
+    ("head_dim", 32.0),
+    ("head_dim_v", 32.0),
+    ("head_dim_swa", 16.0),
+    ("head_dim_v_swa", 16.0),
+    ("n_rot_swa", 16.0),
+    ("n_layer", 2.0),
+    ("n_ff", 96.0),
+    ("n_vocab", 128.0),
+    ("n_swa", 20.0),
+    ("n_pl", 0.0),
 ];
 
 const GEMMA4_BOUNDED: &[&str] = &[
@@ -400,6 +427,7 @@ fn published_rows(encoder: &str, n_samples: usize) -> usize {
             let n_frames = n_samples.max(2 * HOP) / HOP;
             n_frames / 160 * 20 + (n_frames % 160).div_ceil(8)
         }
+        "gemma4ua" => n_samples.max(1).div_ceil(640),
         "granite_speech" => (n_samples.max(HOP) / HOP).div_ceil(2).div_ceil(6) * 3,
         "voxtral" => n_frames.max(1).div_ceil(chunk) * (chunk / 2 / 4),
         _ => {

@@ -611,9 +611,34 @@ def parakeet(audio, text):
     return rows, tokens, logits
 
 
+def gemma4ua(audio, text):
+    from record_media_families import GEMMA4, divide_frequencies, gemma4_text, model_of
+
+    settings, size = gemma4_text(text), audio.key("embedding_length")
+    settings.pop("hidden_size_per_layer_input")
+    ears = {"audio_samples_per_token": size, "audio_embed_dim": size, "output_proj_dims": size, "rms_norm_eps": audio.key("attention.layer_norm_epsilon")}
+    config = transformers.Gemma4UnifiedConfig(
+        text_config=settings, vision_config=None, audio_config=ears, audio_token_id=PLACEHOLDER, tie_word_embeddings=True
+    )
+    model = model_of(config).double().eval()
+    divide_frequencies(model.model.language_model.rotary_emb, text)
+    names = within("model.language_model", TEXT | GEMMA4)
+    names["model.embed_audio.embedding_projection"] = "mm.a.input_projection"
+    load(model, names, audio.tensors | text.tensors, settings["head_dim"])
+    samples = spectrogram(160, 10).T.reshape(-1)
+    features = torch.nn.functional.pad(samples, (0, -len(samples) % size)).reshape(1, -1, size)
+    mask = torch.ones(features.shape[:2], dtype=torch.bool)
+    rows = model.model.get_audio_features(features, mask).pooler_output[0]
+    text_ids = [(i * 37 + 11) % PLACEHOLDER for i in range(BEFORE + AFTER)]
+    tokens = text_ids[:BEFORE] + [PLACEHOLDER] * len(rows) + text_ids[BEFORE:]
+    logits = model(input_ids=torch.tensor([tokens]), input_features=features, input_features_mask=mask).logits[0]
+    return rows, tokens, logits
+
+
 FAMILIES = {
     "lfm2a": lfm2a,
     "parakeet": parakeet,
+    "gemma4ua": gemma4ua,
     "granite_speech": granite_speech,
     "qwen2a": qwen2a,
     "qwen3a": qwen3a,

@@ -480,7 +480,7 @@ fn mistakes_in_audio_have_one_message_at_their_tokens() {
         (
             "whisper(n_mel)",
             "mfcc(n_mel)",
-            "mfcc: expected `whisper`, `gemma4`, `granite` or `conformer`, found `mfcc`",
+            "mfcc: expected `whisper`, `gemma4`, `granite`, `conformer` or `samples`, found `mfcc`",
         ),
         (
             "= \"projector.stack_factor\";",

@@ -46,6 +46,8 @@ pub enum Spectrogram {
     /// Log-mel spectrogram of NeMo's conformers: a frame every 10 ms, centered on its first sample. Each filter has mean 0
     /// and variance 1 over time.
     Conformer,
+    /// The samples of 10 ms themselves.
+    Samples,
 }
 
 /// Treatment of the silence after the last sample of a chunk.
@@ -100,7 +102,7 @@ impl AudioRules {
     /// Returns the number of samples that a spectrogram needs in addition to a hop for each frame.
     fn extra(&self) -> usize {
         match self.mel {
-            Spectrogram::Whisper | Spectrogram::Granite | Spectrogram::Conformer => 0,
+            Spectrogram::Whisper | Spectrogram::Granite | Spectrogram::Conformer | Spectrogram::Samples => 0,
             // A frame reads one sample beyond the next hop.
             Spectrogram::Gemma4 => 1,
         }
@@ -118,7 +120,9 @@ impl AudioRules {
                 n_samples.max(1).next_multiple_of(self.chunk_samples().max(1)) + self.extra()
             }
             Silence::Cut => n_samples.max(2 * HOP),
-            Silence::Bare if self.mel != Spectrogram::Whisper => n_samples.max(HOP + self.extra()),
+            Silence::Bare if !matches!(self.mel, Spectrogram::Whisper | Spectrogram::Samples) => {
+                n_samples.max(HOP + self.extra())
+            }
             Silence::Bare => n_samples.max(2 * HOP).next_multiple_of(HOP),
         }
     }

@@ -260,7 +260,7 @@ impl Validator<'_> {
         if found != expected {
             return Err(DecodeError::MediaWidth { index, found, expected });
         }
-        if !self.settings.has_whole_media {
+        if !self.settings.has_whole_media || !row.is_image {
             return Ok(());
         }
         let (rows, max) = (row.left as usize + 1, self.settings.params.n_ubatch);

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::model::Medium;
 use crate::vocab::Token;
 
 use super::media::{MediaRow, MediaRows};
@@ -166,6 +167,7 @@ impl Batch {
                     row: row as u32,
                     left: (rows.end - 1 - row) as u32,
                     grid: media.grid(),
+                    is_image: media.medium() == Medium::Image,
                 });
             }
         }
@@ -242,15 +244,15 @@ impl Batch {
 pub(super) struct UbatchLimits {
     pub n_tokens: usize,
     pub n_outputs: usize,
-    /// The rows of a medium have a ubatch of their own.
+    /// The rows of an image have a ubatch of their own.
     pub whole_media: bool,
 }
 
 /// Returns the end of the ubatch that starts at `from`.
 pub(super) fn ubatch_end(tokens: &[BatchToken], from: usize, limits: UbatchLimits) -> usize {
-    let medium = |i: usize| tokens[i].media.map(|row| row.medium);
+    let image = |i: usize| tokens.get(i)?.media.filter(|row| row.is_image);
     if limits.whole_media
-        && let Some(row) = tokens.get(from).and_then(|token| token.media)
+        && let Some(row) = image(from)
     {
         return tokens.len().min(from + 1 + row.left as usize);
     }
@@ -260,7 +262,7 @@ pub(super) fn ubatch_end(tokens: &[BatchToken], from: usize, limits: UbatchLimit
         n_tokens, n_outputs, ..
     } = limits;
     while end < tokens.len() && end - from < n_tokens {
-        if limits.whole_media && medium(end).is_some() {
+        if limits.whole_media && image(end).is_some() {
             break;
         }
         outputs += tokens[end].output as usize;
@@ -320,6 +322,21 @@ mod tests {
         assert_eq!(ends(false), [0, 4, 7]);
         assert_eq!(b.media().len(), 2);
         assert!(b.tokens()[1..6].iter().all(|t| t.media.is_some() && !t.output));
+    }
+
+    #[test]
+    fn rows_of_audio_share_ubatches_with_tokens() {
+        let audio = Arc::new(MediaRows::new(7, 2, vec![0.0; 6]).of(Medium::Audio));
+        let mut b = Batch::new();
+        b.push(0, 0, SeqSet::one(0), false);
+        b.push_media(&audio, 0..3, 1, SeqSet::one(0));
+        b.push(0, 4, SeqSet::one(0), true);
+        let limits = UbatchLimits {
+            n_tokens: 8,
+            n_outputs: 8,
+            whole_media: true,
+        };
+        assert_eq!(ubatch_end(b.tokens(), 0, limits), 5);
     }
 
     #[test]

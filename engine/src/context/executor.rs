@@ -255,9 +255,12 @@ impl Executor {
 
     /// Returns the media rows of a ubatch.
     fn media_of(&self, tokens: &[BatchToken]) -> BatchMedia {
-        let has_media = tokens.iter().any(|token| token.media.is_some());
-        let media = self.settings.batch_media().filter(|_| has_media);
-        media.unwrap_or_default()
+        let mut rows = tokens.iter().filter_map(|token| token.media).peekable();
+        let media = self.settings.batch_media().filter(|_| rows.peek().is_some());
+        match media {
+            Some(BatchMedia::Whole) if !rows.any(|row| row.is_image) => BatchMedia::Some,
+            media => media.unwrap_or_default(),
+        }
     }
 
     fn decoder_params(&self, outputs: &Outputs, n_tokens: usize, n_rows: usize) -> BuildParams {

@@ -132,6 +132,8 @@ pub struct MediaRow {
     pub left: u32,
     /// Columns and rows of the grid that gives the rows of the medium positions, if any.
     pub grid: Option<[u32; 2]>,
+    /// The medium is an image, whose rows attend to each other in models with such layers. Rows of audio are causal.
+    pub is_image: bool,
 }
 
 impl MediaRow {

@@ -10,11 +10,12 @@ use crate::model::{Audio, Value, ValueKind};
 use crate::sym::{Dim, Shape};
 
 /// Kinds of spectrograms, each with the engine's variant.
-const MELS: [(&str, &str); 4] = [
+const MELS: [(&str, &str); 5] = [
     ("whisper", "Whisper"),
     ("gemma4", "Gemma4"),
     ("granite", "Granite"),
     ("conformer", "Conformer"),
+    ("samples", "Samples"),
 ];
 
 /// Treatments of silence, each with the engine's variant.

@@ -205,6 +205,7 @@ fn spectrogram(variant: &str) -> Option<Spectrogram> {
         "Gemma4" => Some(Spectrogram::Gemma4),
         "Granite" => Some(Spectrogram::Granite),
         "Conformer" => Some(Spectrogram::Conformer),
+        "Samples" => Some(Spectrogram::Samples),
         _ => None,
     }
 }
