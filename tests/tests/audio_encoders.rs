@@ -36,7 +36,7 @@ struct Family {
     bounded: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 11] = [
+const FAMILIES: [Family; 12] = [
     // An odd number of positions: the last one is seen, but belongs to no pair.
     Family {
         encoder: "qwen2a",
@@ -133,6 +133,16 @@ const FAMILIES: [Family; 11] = [
         without_bias: &["linear_pos", "mm.a.mlp.1", "mm.a.mlp.2"],
         text_bias: &[],
         sizes: NEMOTRON_SIZES,
+        bounded: &[],
+    },
+    // Two chunks. An odd number of positions in the last one, whose last frame has no successor.
+    Family {
+        encoder: "qwen2.5o",
+        text: "qwen2vl",
+        n_frames: 125,
+        without_bias: &["attn_k"],
+        text_bias: &["attn_q", "attn_k", "attn_v"],
+        sizes: SIZES,
         bounded: &[],
     },
     // A part of the samples of the last row.
@@ -406,6 +416,7 @@ fn published_rows(encoder: &str, n_samples: usize) -> usize {
             let of = |n: usize| n.div_ceil(2) / 2;
             whole * of(chunk) + of(n_frames % chunk)
         }
+        "qwen2.5o" => n_samples.max(1).div_ceil(HOP).div_ceil(2) / 2,
         "gemma4a" => {
             let n_frames = (n_samples.max(HOP + 1) - 1) / HOP;
             let of = |n: usize| n.div_ceil(2).div_ceil(2);

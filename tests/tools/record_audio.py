@@ -167,6 +167,36 @@ def ultravox(audio, text):
     return rows, tokens, logits
 
 
+class Qwen25Omni(torch.nn.Module):
+    def __init__(self, audio, text):
+        super().__init__()
+        # Files have the whole table of positions.
+        positions = torch.from_numpy(audio.tensors.pop("a.position_embd.weight"))
+        sizes = audio_config(audio) | {"max_source_positions": len(positions), "output_dim": audio.key("projection_dim")}
+        kind = transformers.models.qwen2_5_omni.modeling_qwen2_5_omni.Qwen2_5OmniAudioEncoder
+        configs = transformers.models.qwen2_5_omni.configuration_qwen2_5_omni
+        self.audio_tower = kind._from_config(configs.Qwen2_5OmniAudioEncoderConfig(**sizes, n_window=len(positions)), attn_implementation="eager")
+        self.audio_tower.positional_embedding.positional_embedding = positions
+        # Files without the key have no epsilon.
+        settings = text_config(text) | {"rms_norm_eps": text.key("attention.layer_norm_rms_epsilon") or 0.0}
+        settings.pop("head_dim")
+        self.language_model = transformers.Qwen2ForCausalLM._from_config(transformers.Qwen2Config(**settings), attn_implementation="eager")
+
+    def tie_weights(self):
+        self.language_model.tie_weights()
+
+
+def qwen25o(audio, text):
+    model = Qwen25Omni(audio, text).double().eval()
+    names = {name: tensor for name, tensor in AUDIO.items() if name not in ("embed_positions", "layer_norm")}
+    names |= {"ln_post": "a.post_ln", "proj": "mm.a.fc"}
+    load(model, within("audio_tower", names) | within("language_model.model", TEXT | QWEN), audio.tensors | text.tensors, text_config(text)["head_dim"])
+    n_frames = 125
+    rows = model.audio_tower(spectrogram(audio.key("num_mel_bins"), n_frames), feature_lens=torch.tensor([n_frames])).last_hidden_state
+    tokens, logits = logits_around(model.language_model, rows, model.language_model.get_input_embeddings())
+    return rows, tokens, logits
+
+
 QWEN3A = {
     "conv2d1": "a.conv2d.1",
     "conv2d2": "a.conv2d.2",
@@ -639,6 +669,7 @@ FAMILIES = {
     "lfm2a": lfm2a,
     "parakeet": parakeet,
     "gemma4ua": gemma4ua,
+    "qwen2.5o": qwen25o,
     "granite_speech": granite_speech,
     "qwen2a": qwen2a,
     "qwen3a": qwen3a,

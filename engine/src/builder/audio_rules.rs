@@ -61,6 +61,8 @@ pub enum Silence {
     Bare,
     /// The spectrogram ends with the last whole hop between frames.
     Cut,
+    /// Silence follows in the spectrogram, and zeros follow the last frame with sound in the encoder.
+    Ended,
     /// Silence fills the last chunk, and is encoded. The result has no rows of its own for it.
     Trimmed,
 }
@@ -119,6 +121,8 @@ impl AudioRules {
             Silence::Filled | Silence::Masked | Silence::Trimmed => {
                 n_samples.max(1).next_multiple_of(self.chunk_samples().max(1)) + self.extra()
             }
+            // More silence than a frame reads.
+            Silence::Ended => n_samples.max(1).saturating_add(2 * HOP).next_multiple_of(HOP),
             Silence::Cut => n_samples.max(2 * HOP),
             Silence::Bare if !matches!(self.mel, Spectrogram::Whisper | Spectrogram::Samples) => {
                 n_samples.max(HOP + self.extra())
@@ -136,7 +140,7 @@ impl AudioRules {
     pub fn samples_of(&self, n: usize) -> usize {
         let before = self.first_frame(n.saturating_sub(1)) * HOP;
         match self.silence {
-            Silence::Filled | Silence::Masked | Silence::Trimmed => before + 1,
+            Silence::Filled | Silence::Masked | Silence::Trimmed | Silence::Ended => before + 1,
             // The second frame of a pair is around the next hop.
             Silence::Bare if self.mel == Spectrogram::Granite => before + HOP,
             Silence::Bare => before + 1 + self.extra() * HOP,
@@ -155,7 +159,7 @@ impl AudioRules {
                     n_frames
                 }
             }
-            Silence::Masked | Silence::Trimmed => n_samples.max(1).div_ceil(HOP),
+            Silence::Masked | Silence::Trimmed | Silence::Ended => n_samples.max(1).div_ceil(HOP),
         }
     }
 
@@ -230,7 +234,7 @@ impl AudioRules {
         match self.silence {
             Silence::Filled | Silence::Masked | Silence::Trimmed => whole.min(n_frames),
             Silence::Bare if start > 0 => whole,
-            Silence::Bare | Silence::Cut => end,
+            Silence::Bare | Silence::Cut | Silence::Ended => end,
         }
     }
 
@@ -291,6 +295,13 @@ mod tests {
         assert_eq!(chunks(Silence::Masked, 1280 + 321), [4, 2]);
         assert_eq!(chunks(Silence::Bare, 1), [1]);
         assert_eq!(chunks(Silence::Bare, 481), [2]);
+        assert_eq!(chunks(Silence::Ended, 1280 + 321), [4, 2]);
+        let ended = AudioRules {
+            silence: Silence::Ended,
+            ..RULES
+        };
+        assert_eq!(ended.padded_samples(1280), 1600);
+        assert_eq!(ended.spectrogram_frames(161), 4);
     }
 
     #[test]

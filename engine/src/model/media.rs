@@ -71,11 +71,22 @@ const NAME_KEYS: [(Medium, &str); 2] = [
     (Medium::Audio, "clip.audio.projector_type"),
 ];
 
+/// Name of both encoders of Qwen2.5-Omni, and the name of the encoder of each medium.
+const OMNI: &str = "qwen2.5o";
+const OMNI_NAMES: [(Medium, &str, &str); 2] = [
+    (Medium::Image, "qwen2.5vl_merger", "clip.vision.embedding_length"),
+    (Medium::Audio, OMNI, "clip.audio.embedding_length"),
+];
+
 /// Returns the media and names of the encoders in a file, the one of images first. The medium of a single encoder may
 /// be unknown.
 pub fn projector_types(metadata: &Metadata) -> Vec<(Option<Medium>, &str)> {
     let text = |key: &str| metadata.get(key).and_then(Value::as_str);
     match text(NAME_KEY) {
+        Some(OMNI) if OMNI_NAMES.iter().any(|(_, _, key)| metadata.get(key).is_some()) => {
+            let found = OMNI_NAMES.iter().filter(|(_, _, key)| metadata.get(key).is_some());
+            found.map(|&(medium, name, _)| (Some(medium), name)).collect()
+        }
         Some(name) => vec![(None, name)],
         None => {
             let of_medium = |&(medium, key): &(Medium, &'static str)| Some((Some(medium), text(key)?));
@@ -104,4 +115,22 @@ pub(super) fn projector_of(metadata: &Metadata, medium: Option<Medium>) -> Optio
     let types = projector_types(metadata);
     let of_medium = types.iter().find(|(of, _)| of.is_some() && *of == medium);
     of_medium.or(types.first()).map(|(_, name)| *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_of_omni_stands_for_encoder_of_each_medium() {
+        let mut metadata = Metadata::default();
+        metadata.insert("clip.projector_type", OMNI);
+        assert_eq!(projector_types(&metadata), [(None, OMNI)]);
+        metadata.insert("clip.audio.embedding_length", 64u32);
+        assert_eq!(projector_types(&metadata), [(Some(Medium::Audio), OMNI)]);
+        metadata.insert("clip.vision.embedding_length", 64u32);
+        assert_eq!(encoder_media(&metadata), [Some(Medium::Image), Some(Medium::Audio)]);
+        assert_eq!(projector_of(&metadata, Some(Medium::Image)), Some("qwen2.5vl_merger"));
+        assert_eq!(projector_of(&metadata, Some(Medium::Audio)), Some(OMNI));
+    }
 }

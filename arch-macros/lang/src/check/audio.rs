@@ -19,11 +19,12 @@ const MELS: [(&str, &str); 5] = [
 ];
 
 /// Treatments of silence, each with the engine's variant.
-const SILENCES: [(&str, &str); 5] = [
+const SILENCES: [(&str, &str); 6] = [
     ("filled", "Filled"),
     ("masked", "Masked"),
     ("bare", "Bare"),
     ("cut", "Cut"),
+    ("ended", "Ended"),
     ("trimmed", "Trimmed"),
 ];
 

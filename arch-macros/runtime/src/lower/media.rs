@@ -216,6 +216,7 @@ fn silence(variant: &str) -> Option<Silence> {
         "Masked" => Silence::Masked,
         "Bare" => Silence::Bare,
         "Cut" => Silence::Cut,
+        "Ended" => Silence::Ended,
         "Trimmed" => Silence::Trimmed,
         _ => return None,
     })
