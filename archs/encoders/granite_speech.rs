@@ -29,8 +29,8 @@ arch_macros::encoder! {
         let kept = x;
         for layer {
             x = conformer(x);
-            kept = if il + 1 == kept_layer { x } else { kept };
             x = if il + 1 == n_layer / 2 { with_letters(x) } else { x };
+            kept = if il + 1 == kept_layer { x } else { kept };
         }
         let x = padded_rows(prepend(kept, n_kept, x), window);
         let y = first_queries(x);

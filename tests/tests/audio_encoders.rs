@@ -34,9 +34,11 @@ struct Family {
     sizes: &'static [(&'static str, f64)],
     /// Matrices in the layers of the encoder with bounds of their inputs and results.
     bounded: &'static [&'static str],
+    /// Layer whose input the projector of Granite Speech reads, too.
+    kept_layer: Option<u32>,
 }
 
-const FAMILIES: [Family; 12] = [
+const FAMILIES: [Family; 13] = [
     // An odd number of positions: the last one is seen, but belongs to no pair.
     Family {
         encoder: "qwen2a",
@@ -46,6 +48,7 @@ const FAMILIES: [Family; 12] = [
         text_bias: &["attn_q", "attn_k", "attn_v"],
         sizes: SIZES,
         bounded: &[],
+        kept_layer: None,
     },
     // Two chunks.
     Family {
@@ -56,6 +59,7 @@ const FAMILIES: [Family; 12] = [
         text_bias: &[],
         sizes: SIZES,
         bounded: &[],
+        kept_layer: None,
     },
     // An odd number of frames: the last position has a frame beyond the sound.
     Family {
@@ -66,6 +70,7 @@ const FAMILIES: [Family; 12] = [
         text_bias: &[],
         sizes: SIZES,
         bounded: &[],
+        kept_layer: None,
     },
     Family {
         encoder: "musicflamingo",
@@ -75,6 +80,7 @@ const FAMILIES: [Family; 12] = [
         text_bias: &["attn_q", "attn_k", "attn_v"],
         sizes: SIZES,
         bounded: &[],
+        kept_layer: None,
     },
     // An odd number of frames, and more rows than the window of attention.
     Family {
@@ -85,6 +91,7 @@ const FAMILIES: [Family; 12] = [
         text_bias: &[],
         sizes: GEMMA4_SIZES,
         bounded: GEMMA4_BOUNDED,
+        kept_layer: None,
     },
     // Two windows of attention. The last piece is not filled.
     Family {
@@ -95,6 +102,7 @@ const FAMILIES: [Family; 12] = [
         text_bias: &[],
         sizes: SIZES,
         bounded: &[],
+        kept_layer: None,
     },
     // Two chunks. The second one ends with silence, which is encoded.
     Family {
@@ -105,6 +113,7 @@ const FAMILIES: [Family; 12] = [
         text_bias: &[],
         sizes: SIZES,
         bounded: &[],
+        kept_layer: None,
     },
     // A frame without a pair, and a part of a block and of a window.
     Family {
@@ -115,6 +124,7 @@ const FAMILIES: [Family; 12] = [
         text_bias: &[],
         sizes: SIZES,
         bounded: &[],
+        kept_layer: None,
     },
     // Two chunks. The last one has an odd number of frames.
     Family {
@@ -125,6 +135,7 @@ const FAMILIES: [Family; 12] = [
         text_bias: &[],
         sizes: LFM2_SIZES,
         bounded: &[],
+        kept_layer: None,
     },
     Family {
         encoder: "parakeet",
@@ -134,6 +145,7 @@ const FAMILIES: [Family; 12] = [
         text_bias: &[],
         sizes: NEMOTRON_SIZES,
         bounded: &[],
+        kept_layer: None,
     },
     // Two chunks. An odd number of positions in the last one, whose last frame has no successor.
     Family {
@@ -144,6 +156,7 @@ const FAMILIES: [Family; 12] = [
         text_bias: &["attn_q", "attn_k", "attn_v"],
         sizes: SIZES,
         bounded: &[],
+        kept_layer: None,
     },
     // A part of the samples of the last row.
     Family {
@@ -154,6 +167,18 @@ const FAMILIES: [Family; 12] = [
         text_bias: &[],
         sizes: GEMMA4_UNIFIED_SIZES,
         bounded: &[],
+        kept_layer: None,
+    },
+    // The input of a layer, which the letters are added to, precedes the results.
+    Family {
+        encoder: "granite_speech",
+        text: "granite",
+        n_frames: 40,
+        without_bias: &["attn_q", "attn_k", "attn_v"],
+        text_bias: &[],
+        sizes: SIZES,
+        bounded: &[],
+        kept_layer: Some(1),
     },
 ];
 
@@ -259,7 +284,8 @@ const SIZES: &[(&str, f64)] = &[
 
 impl Family {
     fn path(&self, suffix: &str) -> PathBuf {
-        data_dir().join(format!("encoders/{}{suffix}", self.encoder))
+        let variant = if self.kept_layer.is_some() { "-plus" } else { "" };
+        data_dir().join(format!("encoders/{}{variant}{suffix}", self.encoder))
     }
 
     /// Returns the drafts of the encoder and of the language model.
@@ -267,6 +293,12 @@ impl Family {
         let arch = archs::find_encoder(self.encoder).unwrap().arch;
         let mut encoder = Draft::of_declaration(arch, archs::ENCODERS, true).unwrap();
         encoder.add_biases(arch, archs::ENCODERS, |t| !self.without_bias.contains(&t.gguf));
+        if let Some(layer) = self.kept_layer {
+            encoder.metadata.insert("clip.audio.feature_layer", vec![layer]);
+            let is_wide = |name: &str| name.ends_with("cross_attn_k.weight") || name.ends_with("cross_attn_v.weight");
+            let wide = encoder.tensors.iter_mut().filter(|(name, _)| is_wide(name));
+            wide.for_each(|(_, ne)| ne[0] *= 2);
+        }
         if self.encoder == "lfm2a" {
             // Scales and shifts in files contain the statistics.
             encoder.tensors.retain(|(name, _)| !name.contains(".conv_norm_"));

@@ -78,10 +78,10 @@ def musicflamingo(audio, text):
 def masked_chunk(kind, projector, mask_name, audio, text):
     settings = text_config(text) | {"model_type": "qwen2"}
     settings.pop("head_dim")
-    config = transformers.GraniteSpeechConfig(
+    config = getattr(transformers, f"{kind}Config")(
         text_config=settings, audio_config=audio_config(audio), audio_token_index=PLACEHOLDER, audio_token_id=PLACEHOLDER
     )
-    model = transformers.GraniteSpeechForConditionalGeneration._from_config(config, attn_implementation="eager").double().eval()
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")._from_config(config, attn_implementation="eager").double().eval()
     names = within("model.audio_tower", AUDIO) | within("model.language_model", TEXT | QWEN)
     names |= within("model.multi_modal_projector", projector)
     load(model, names, audio.tensors | text.tensors, settings["hidden_size"] // settings["num_attention_heads"])
@@ -418,7 +418,12 @@ QFORMER_BLOCK = {
 }
 
 
-def granite_speech(audio, text):
+def granite_speech_plus(audio, text):
+    """With the input of a layer beside the results."""
+    return granite_speech(audio, text, "GraniteSpeechPlus", {"cat_hidden_layers": audio.key("feature_layer")}, 40)
+
+
+def granite_speech(audio, text, kind="GraniteSpeech", more={}, n_frames=64):
     tensors, n_embd, n_in = audio.tensors, audio.key("embedding_length"), audio.key("num_mel_bins")
     for il in range(audio.key("block_count")):
         block = f"a.blk.{il}"
@@ -443,11 +448,11 @@ def granite_speech(audio, text):
         "context_size": audio.key("chunk_size"),
         "max_pos_emb": audio.key("max_pos_emb"),
         "conv_kernel_size": audio.key("conv_kernel_size"),
-    }
+    } | more
     queries = {
         "model_type": "blip_2_qformer",
         "hidden_size": n_embd,
-        "encoder_hidden_size": n_embd,
+        "encoder_hidden_size": n_embd * (1 + len(more.get("cat_hidden_layers", []))),
         "num_hidden_layers": 2,
         "num_attention_heads": audio.key("projector.head_count"),
         "intermediate_size": len(tensors["a.proj_blk.0.ffn_up.weight"]),
@@ -475,7 +480,7 @@ def granite_speech(audio, text):
         norm = layer.conv.batch_norm
         norm.running_var.fill_(1 - norm.eps)
     # The last frame belongs to no pair.
-    features = spectrogram(n_in // 2, 64).T.reshape(1, 32, n_in)
+    features = spectrogram(n_in // 2, n_frames).T.reshape(1, n_frames // 2, n_in)
     rows = model.model.get_audio_features(features).pooler_output[0]
     # The class of the whole model does not divide logits by their scale, unlike that of the language model.
     language_model = transformers.GraniteForCausalLM._from_config(config.text_config, attn_implementation="eager").double().eval()
@@ -671,6 +676,7 @@ FAMILIES = {
     "gemma4ua": gemma4ua,
     "qwen2.5o": qwen25o,
     "granite_speech": granite_speech,
+    "granite_speech-plus": granite_speech_plus,
     "qwen2a": qwen2a,
     "qwen3a": qwen3a,
     "voxtral": voxtral,
