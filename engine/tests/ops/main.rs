@@ -137,25 +137,25 @@ fn nmse_of_seen(got: &[f32], want: &[f32]) -> f64 {
 fn matmuls_with_quantized_activations_match_reference() {
     // Four matmuls of more than 8 columns with F16 weights, and four with Q8_0 weights.
     compare_quantized(&cases::matrix_products(), 2 * 4);
-    // 13 quantized types have rows of 512 values aligned to 16 bytes, so that GPUs multiply them in integers.
+    // 15 quantized types have rows of 512 values aligned to 16 bytes, so that GPUs multiply them in integers.
     // With 17 columns, all types except F32 are rounded to bf16.
     compare_quantized(
         &cases::matrix_products_of_all_types(),
-        2 * 13 + cases::readable_types().count() - 1,
+        2 * 15 + cases::readable_types().count() - 1,
     );
 }
 
 #[test]
 fn long_row_matmuls_with_quantized_activations_match_reference() {
-    // Rows of 6144 values are aligned to 16 bytes for all quantized types, rows of 3072 values for 15 types,
-    // and rows of 1280 values for 9 types.
-    compare_quantized(&cases::matrix_products_of_long_rows(), 25 + 15 + 2 * 9);
+    // Rows of 6144 values are aligned to 16 bytes for all quantized types, rows of 3072 values for 18 types,
+    // and rows of 1280 values for 11 types.
+    compare_quantized(&cases::matrix_products_of_long_rows(), 28 + 18 + 2 * 11);
 }
 
 #[test]
 fn repacked_matmuls_with_quantized_activations_match_reference() {
-    // The cases cover all 25 quantized types.
-    compare_quantized(&cases::matrix_products_of_arranged_weights(), 4 * 25);
+    // The cases cover all 28 quantized types.
+    compare_quantized(&cases::matrix_products_of_arranged_weights(), 4 * 28);
 }
 
 #[test]
