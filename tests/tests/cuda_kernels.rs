@@ -430,7 +430,6 @@ fn matmuls_of_all_types_compile_for_turing() {
 
 /// Kernels of fixtures for compute capability 7.5, and the most common matmuls.
 #[test]
-#[ignore = "GPUs of compute capability 7.5 are not supported yet"]
 fn kernels_compile_for_turing() {
     with_device("cuda_kernels::kernels_compile_for_turing", || {
         let mut kernels = kernels_of(&["qwen3-dense", "llama-moe"], Gpu::T4);

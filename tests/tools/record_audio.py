@@ -419,7 +419,7 @@ QFORMER_BLOCK = {
 
 
 def granite_speech_plus(audio, text):
-    """With the input of a layer beside the results."""
+    """Joins the results and the features of `feature_layer`."""
     return granite_speech(audio, text, "GraniteSpeechPlus", {"cat_hidden_layers": audio.key("feature_layer")}, 40)
 
 
@@ -629,7 +629,7 @@ def nemotron_h(text):
         "conv_kernel": text.key("ssm.conv_kernel"),
         "use_cache": False,
     }
-    # Files have the decays.
+    # Files store -exp(A_log).
     for name in [name for name in text.tensors if name.endswith("ssm_a")]:
         text.tensors[name] = np.log(-text.tensors[name])
     return transformers.NemotronHForCausalLM._from_config(transformers.NemotronHConfig(**settings), attn_implementation="eager")

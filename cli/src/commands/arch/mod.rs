@@ -132,7 +132,10 @@ fn graph(name: &str) -> Outcome<Vec<FlowNode>> {
     };
     match arch_runtime::built_in_graph(name, is_encoder).map_err(Failure::new)? {
         Some(graph) => Ok(graph),
-        None => declared::path(name, is_encoder).map_or_else(|| Ok(Vec::new()), |path| declared::graph(&path)),
+        None => match declared::path(name, is_encoder) {
+            Some(path) => declared::graph(&path),
+            None => Err(Failure::new(format_args!("the declaration of `{name}` was removed"))),
+        },
     }
 }
 

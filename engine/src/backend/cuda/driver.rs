@@ -36,7 +36,7 @@ impl CudaError {
         REFUSED_FORMS.contains(&self.code)
     }
 
-    /// Returns true if the driver refused a kernel or its launch, without an effect on the GPU, so that another kernel may run.
+    /// Returns true if the driver refused a kernel or its launch and left the GPU unchanged. Another kernel can run instead.
     pub(super) fn refuses_kernel(&self) -> bool {
         self.refuses_code() || REFUSED_LAUNCHES.contains(&self.code)
     }

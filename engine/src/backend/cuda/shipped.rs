@@ -16,13 +16,16 @@ use super::code::{Code, HINT};
 use super::kernel::Kernel;
 use super::specializations::Specialization;
 
-/// Compute capability of the archived PTX, and of kernels that only run on one GPU.
+/// Compute capability of the archived PTX.
 const ARCHITECTURE: i32 = 80;
+
+/// Compute capability of archived kernels that run on no other.
 const SPECIFIC_ARCHITECTURE: i32 = 90;
 
-/// PTX version to declare, which every supported driver accepts: that of CUDA 11.2. Kernels for compute capability 9.0 need
-/// that of CUDA 12.0.
+/// PTX version to declare, which every supported driver accepts: that of CUDA 11.2.
 const VERSION: &str = ".version 7.2";
+
+/// PTX version of kernels for compute capability 9.0 only: that of CUDA 12.0.
 const SPECIFIC_VERSION: &str = ".version 8.0";
 
 /// The archive that was there when this crate was built; empty if there was none.

@@ -5,7 +5,7 @@
 //! | setting | default | meaning |
 //! |---|---|---|
 //! | `devices=2` | 1 | number of devices; with 0, `cuInit` fails as on a machine without a GPU |
-//! | `sm=90` | 90 | compute capability; modules for a newer one fail to load, as do instructions that the module's target lacks |
+//! | `sm=90` | 90 | compute capability; modules for a newer one, or with instructions that their target lacks, fail to load |
 //! | `memory=8G` | 8G | memory of each device, in bytes or with suffix K, M, or G |
 //! | `used=1G` | 0 | device memory that other programs use |
 //! | `peer=0` | 1 | whether devices can access each other's memory |
