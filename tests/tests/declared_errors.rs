@@ -33,7 +33,7 @@ fn found(path: &Path) -> Vec<Found> {
 
 #[test]
 fn errors_equal_those_of_a_build() {
-    let directory = root().join("tests/tests/ui");
+    let directory = root().join("arch-macros/tests/ui");
     let mut n_cases = 0;
     for entry in std::fs::read_dir(&directory).expect("the directory is readable") {
         let path = entry.expect("an entry").path();
