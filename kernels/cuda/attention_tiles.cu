@@ -35,11 +35,11 @@ extern __shared__ __align__(16) u16 shared[];
 __shared__ u64 masks[TOKENS];
 __shared__ int cell_pos[PAGE];
 
-// A page that some tokens of a block see, and a mask of the cells that some token sees.
+// A page with cells that are visible to some tokens of a block, and the mask of these cells.
 struct Seen {
     Page page;
     u64 some;
-    // True if every token sees every cell of the page.
+    // True if all cells of the page are visible to all tokens.
     bool is_whole;
 };
 

@@ -1,4 +1,4 @@
-// Holds manifests against schemas and queries against the grammar of PromQL: see manifests.py, which runs this.
+// Validates manifests against published schemas, and queries against the grammar of PromQL. `manifests.py` runs this script.
 
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -13,7 +13,7 @@ function fault(text) {
   console.log("fault:", text);
 }
 
-// Packages by the end of an API's group; the first is for groups of Kubernetes itself.
+// npm packages with the schemas of API groups. The first has the groups of Kubernetes.
 const PACKAGES = [
   [/^(v1|apps\/|policy\/|networking\.k8s\.io\/)/, "kubernetes-models"],
   [/^gateway\.networking\.k8s\.io\//, "@kubernetes-models/gateway-api"],
@@ -21,22 +21,22 @@ const PACKAGES = [
   [/^keda\.sh\//, "@kubernetes-models/keda"],
 ];
 
-/** The class of a kind, which validates; null where no package has it. */
+/** Returns the class that validates a kind of object, or null if no package has one. */
 async function model({ apiVersion, kind }) {
   const [, name] = PACKAGES.find(([group]) => group.test(apiVersion)) ?? [];
   return name ? (await import(`${name}/${apiVersion}/${kind}`))[kind] : null;
 }
 
-/** Where a query is none: positions of what the grammar does not have. */
+/** Returns the positions of syntax errors in a query. */
 function broken(query) {
-  // What the dashboard fills in.
+  // Grafana substitutes this variable.
   const text = query.replaceAll("$__rate_interval", "5m");
   const places = [];
   parser.parse(text).iterate({ enter: (node) => void (node.type.isError && places.push(node.from)) });
   return places;
 }
 
-/** All texts under some names, wherever they are. */
+/** Yields all strings with one of these keys, at any depth. */
 function* under(names, value, name = "") {
   if (typeof value === "string" && names.includes(name)) yield value;
   if (value && typeof value === "object") {
@@ -55,14 +55,14 @@ async function checkManifest(file, object) {
       fault(`${what}: ${error.message}`);
     }
   } else {
-    console.log("no schema in a registry, untried:", what);
+    console.log("no published schema, not validated:", what);
   }
 }
 
 function checkQueries(file, queries) {
   for (const query of queries) {
     const places = broken(query);
-    if (places.length) fault(`${file}: not PromQL at ${places}: ${query}`);
+    if (places.length) fault(`${file}: syntax errors at ${places}: ${query}`);
   }
   console.log("valid:", queries.length, "queries of", file);
 }
@@ -78,12 +78,12 @@ for (const file of readdirSync(join(folder, "kubernetes")).sort()) {
 }
 const dashboard = JSON.parse(readFileSync(join(folder, "grafana", "llama.json"), "utf8"));
 checkQueries("grafana/llama.json", [...under(["expr"], dashboard)]);
-// A check that takes anything is none.
-if (!broken("sum(rate(a[5m])").length) fault("a query that is none is taken for one");
-const nonsense = { apiVersion: "apps/v1", kind: "Deployment", spec: { replicas: "two" } };
-const Deployment = await model(nonsense);
+// The validators must reject invalid input.
+if (!broken("sum(rate(a[5m])").length) fault("an invalid query was accepted");
+const invalid = { apiVersion: "apps/v1", kind: "Deployment", spec: { replicas: "two" } };
+const Deployment = await model(invalid);
 try {
-  new Deployment(nonsense).validate();
-  fault("a manifest that is none is taken for one");
+  new Deployment(invalid).validate();
+  fault("an invalid manifest was accepted");
 } catch {}
 process.exit(faults ? 1 : 0);

@@ -323,7 +323,7 @@ def mels():
     single, torch.float32 = torch.float32, torch.float64
     e = ParakeetFeatureExtractor()
     e.mel_filters = e.mel_filters.double()
-    # Padding, which nothing is to be done for here, rounds to float32.
+    # Padding would round to float32, and one file needs no padding.
     e.pad = lambda batch, **_: BatchFeature({'input_features': torch.from_numpy(x(4100))[None, :, None], 'audio_lengths': torch.tensor([4100])})
     got = e(x(4100), sampling_rate=16000)
     torch.float32 = single

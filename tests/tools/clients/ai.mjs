@@ -1,4 +1,4 @@
-// Asks a server all that the package `ai` can; ai.py runs it.
+// Tests the features of the npm package `ai` against a server. `ai.py` runs this script.
 import assert from "node:assert";
 
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
