@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures a GPU with PyTorch: bandwidth of copies, and rate of bf16 products. Prints JSON lines."""
+"""Measures a GPU with PyTorch: bandwidth of copies, and rate of bf16 products (f16 before compute capability 8.0). Prints JSON lines."""
 
 import json
 
@@ -33,10 +33,11 @@ def main():
         t = seconds(torch, lambda: b.copy_(a))
         print(json.dumps({"copy_bytes": n_bytes, "tb_s": 2 * n_bytes / t / 1e12}))
         del a, b
+    name, dtype = ("bf16", torch.bfloat16) if torch.cuda.get_device_capability() >= (8, 0) else ("f16", torch.float16)
     for n in (2048, 4096, 8192):
-        a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        a, b = (torch.randn(n, n, device="cuda", dtype=dtype) for _ in range(2))
         t = seconds(torch, lambda: torch.matmul(a, b))
-        print(json.dumps({"product": n, "bf16_tflops": 2 * n**3 / t / 1e12}))
+        print(json.dumps({"product": n, f"{name}_tflops": 2 * n**3 / t / 1e12}))
 
 
 if __name__ == "__main__":

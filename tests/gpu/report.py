@@ -5,6 +5,7 @@
     report.py --merge OUT.json REPORT.json... merges the reports of several calls
 """
 
+import collections
 import csv
 import datetime
 import json
@@ -13,6 +14,8 @@ import sys
 from pathlib import Path
 
 MAX_LINES = 60
+# Number of reasons of failures to print for each phase.
+MAX_REASONS = 3
 SANITIZERS = ["memcheck", "memcheck-models", "racecheck", "initcheck", "synccheck"]
 COUNTERS = {
     "dram_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -49,7 +52,7 @@ def probed(log):
         if names and names[0] == "name":
             found = {name.strip().split(" ")[0]: value.strip() for name, value in zip(names, values)}
     toolkit = re.search(r"cuda_(\d+\.\d+)", log)
-    device = re.search(r"^cuda0\b.*", log, re.MULTILINE)
+    device = re.search(r"^(cuda0\b|unavailable: cuda\b).*", log, re.MULTILINE)
     return found | {"toolkit": toolkit and toolkit[1], "device": device and device[0]}
 
 
@@ -61,10 +64,21 @@ def fixtures(log):
 
 
 def tests(log):
-    """Returns the results of a Rust test program."""
-    passed, failed = (sum(map(int, re.findall(rf"(\d+) {word};", log))) for word in ("passed", "failed"))
+    """Returns the results of Rust test programs, also of programs that did not end."""
+    passed = len(re.findall(r"^test \S+ \.\.\. ok$", log, re.MULTILINE))
     names = sorted(set(re.findall(r"^test (\S+) \.\.\. FAILED", log, re.MULTILINE)))
-    return {"passed": passed, "failed": failed, "names": names}
+    reasons = re.findall(r"panicked at [^\n]*:\n([^\n]*)", log)
+    return {"passed": passed, "failed": len(names), "names": names, "reasons": reasons[:40]}
+
+
+def reason(log):
+    """Returns the line of a failed phase's log that explains the failure best, or an empty string."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    for mark in (r"^error\b", r"panicked at|CUDA_ERROR|\berror\b", ""):
+        found = [line for line in lines if re.search(mark, line, re.IGNORECASE)]
+        if found:
+            return found[-1]
+    return ""
 
 
 def sanitizer(log):
@@ -103,7 +117,10 @@ def collected(logs):
     phases = [line.split() for line in text(logs / "phases").splitlines()]
     ran = {name for name, _, _ in phases}
     report = {
-        "phases": [{"name": name, "status": int(status), "seconds": int(s)} for name, status, s in phases],
+        "phases": [
+            {"name": name, "status": int(status), "seconds": int(s)} | ({"reason": reason(log(name))} if status != "0" else {})
+            for name, status, s in phases
+        ],
         "left_out": text(logs / "left_out").splitlines(),
     }
     if "probe" in ran:
@@ -112,7 +129,7 @@ def collected(logs):
     if ran & {"ceilings", "latencies"}:
         report["ceilings"] = [*json_lines(log("ceilings")), *json_lines(log("latencies"))]
     correctness = {name: fixtures(log(name)) for name in ("smoke", "fixtures") if name in ran}
-    correctness |= {name: tests(log(name)) for name in ("ops", "tests") if name in ran}
+    correctness |= {name: tests(log(name)) for name in ("ops", "ops-alone", "tests", "tests-alone") if name in ran}
     if correctness:
         report["correctness"] = correctness
     if ran & set(SANITIZERS):
@@ -150,6 +167,21 @@ def ceiling(report, name):
     return max((line[name] for line in report.get("ceilings", []) if name in line), default=None)
 
 
+def ending(phase, reasons_follow):
+    """Describes the end of a failed phase."""
+    status, why = phase["status"], None if reasons_follow else phase.get("reason")
+    known = {124: "ran past its limit", 137: "hung"}
+    killed = f"was killed by signal {status - 128}" if status > 128 else f"failed with status {status}"
+    return f"{known.get(status, killed)} after {phase['seconds']} s" + (f": {why}" if why else "")
+
+
+def most_common(reasons):
+    """Yields a line for each of the most common reasons of failures."""
+    counts = collections.Counter(reason for reason in reasons if reason)
+    for why, n in counts.most_common(MAX_REASONS):
+        yield f"    {n} x {why}"
+
+
 def share(value, most):
     return f"{100 * value / most:3.0f} %" if value and most else "     "
 
@@ -159,30 +191,34 @@ def summary(report):
     gpu = report.get("gpu", {})
     if gpu:
         yield f"GPU: {gpu.get('name') or gpu.get('device')}, driver {gpu.get('driver_version')}, toolkit {gpu.get('toolkit')}"
+        if gpu.get("name"):
+            yield f"device of the engine: {gpu.get('device')}"
     if report.get("is_emulated"):
         yield "REHEARSAL on the emulated driver: no time below is that of a GPU"
     if report.get("ceilings"):
         yield "ceilings: " + ", ".join(" ".join(f"{k}={v:g}" for k, v in line.items()) for line in report["ceilings"][:12])
     for phase in report["phases"]:
         if phase["status"] != 0:
-            reason = {124: "ran past its limit", 137: "hung"}.get(phase["status"], f"failed with status {phase['status']}")
-            yield f"FAILED {phase['name']}: {reason} after {phase['seconds']} s"
+            found = report.get("correctness", {}).get(phase["name"], {})
+            yield f"FAILED {phase['name']}: {ending(phase, bool(found.get('failed')))}"
     for line in report["left_out"]:
         yield f"left out {line}"
     for name, found in report.get("correctness", {}).items():
         failed = found["failed"]
         n_failed = failed if isinstance(failed, int) else len(failed)
-        names = found.get("names") or [f"{f['name']} {f['nmse']}" for f in failed or []]
+        names = found["names"] if isinstance(failed, int) else [f"{f['name']} {f['nmse']}" for f in failed]
         yield f"{name}: {found['passed']} passed, {n_failed} failed {', '.join(names[:6])}".rstrip()
+        yield from most_common(found.get("reasons", []) if isinstance(failed, int) else [f["reason"] for f in failed])
     for name, found in report.get("sanitizer", {}).items():
-        yield f"{name}: {found['errors']} errors" + (f": {found['first'][0]}" if found["errors"] and found["first"] else "")
+        errors = "unknown number of" if found["errors"] is None else found["errors"]
+        yield f"{name}: {errors} errors" + (f": {found['first'][0]}" if found["errors"] and found["first"] else "")
     for row in report.get("precisions", []):
         yield f"{row['logits']}: KL {row['kl']:.3g}, same top token {100 * row['same_top']:.1f} %, NMSE {row['nmse']:.2e}"
     for row in report.get("bench", []):
         test = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
         ratio = f", {row['median_ratio']:.2f} of the other engine" if row.get("median_ratio") else ""
         yield f"{row['model']} {test} depth {row['n_depth']} x{row['n_parallel']}: {row['median_ts']:.1f} tok/s{ratio}"
-    memory, tensor = ceiling(report, "tb_s"), ceiling(report, "bf16_tflops")
+    memory, tensor = ceiling(report, "tb_s"), ceiling(report, "bf16_tflops") or ceiling(report, "f16_tflops")
     kernels = report.get("kernels", [])
     totals = {}
     for k in kernels:
@@ -205,7 +241,7 @@ def main(arguments):
     else:
         sys.exit(__doc__)
     out.write_text(json.dumps(report, indent=1) + "\n")
-    print("\n".join(line[:200] for line in list(summary(report))[:MAX_LINES]))
+    print("\n".join(line[:240] for line in list(summary(report))[:MAX_LINES]))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ W=${LLAMA_GPU_WORK:-/var/tmp/llama-gpu}
 logs=$W/logs-$call
 rehearsal=${LLAMA_GPU_REHEARSAL-}
 end=$((SECONDS + 540))
-rm -rf "$logs"
+rm -rf "$logs" "$W"/*.failed
 mkdir -p "$OUT" "$logs"
 
 # unpack NAME: unpacks a program of the pack. Returns 1 if there is none.
@@ -127,21 +127,41 @@ needs() {
     done
 }
 
-# await FILE...: waits until another process has written the files.
+# await FILE...: waits until another process has written the files. Returns 1 if the process failed.
 await() {
     local file
     for file; do
-        while [[ ! -e $file ]]; do sleep 0.5; done
+        while [[ ! -e $file ]]; do
+            [[ -e $file.failed ]] && echo "error: $file was not written: $(tail -n 1 "$logs/synth.log")" && return 1
+            sleep 0.5
+        done
     done
 }
 export -f await
+
+# check_model NAME: compares a recorded model in a process of its own, since a kernel that fails makes all later calls of its process fail.
+check_model() {
+    timeout --foreground -k 5 60 "$L" arch check "$1" $on_gpu --limit 1e-6 --fixtures tests/data/archs
+    local code=$?
+    ((code <= 1)) || echo "$1 - FAIL the process ended with status $code"
+    return $code
+}
+export -f check_model
+
+# alone PHASE LIMIT PROGRAM: repeats each failed test of a phase in a process of its own. Tests that fail then have errors of their own.
+alone() {
+    failed=$(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$logs/$1.log" 2> /dev/null | sort -u | head -n 40)
+    [[ -n $failed ]] || return
+    export failed
+    phase "$1-alone" "$2" "echo \"\$failed\" | xargs -P 4 -n 1 timeout --foreground -k 5 40 $3 --include-ignored --exact"
+}
 
 # model NAME ARGUMENTS...: writes a model of random weights, unless an earlier call has written it.
 model() {
     local file=$W/$1.gguf
     shift
     [[ -e $file ]] && return
-    nice "$L" synth "$@" -o "$file.part" > /dev/null 2>> "$logs/synth.log" && mv "$file.part" "$file"
+    nice "$L" synth "$@" -o "$file.part" > /dev/null 2>> "$logs/synth.log" && mv "$file.part" "$file" || touch "$file.failed"
 }
 
 finish() {
@@ -197,24 +217,24 @@ first() {
     speeds_models &
     needs ceilings python3 && phase ceilings 60 'python3 -B tests/gpu/ceilings.py'
     needs latencies nvcc && phase latencies 60 'nvcc -O3 -arch=native -o $W/launch tests/gpu/launch.cu && $W/launch'
+    # With blocking launches, the error of a kernel names this kernel.
     needs_compiler smoke &&
-        phase smoke 60 '$L arch check llama-dense llama-moe $on_gpu --limit 1e-6 --fixtures tests/data/archs'
+        phase smoke 60 'export CUDA_LAUNCH_BLOCKING=1
+            $L arch check llama-dense llama-moe $on_gpu --limit 1e-6 --fixtures tests/data/archs'
     local speed="bench -m \$W/${large%% *}.gguf \$on_gpu"
-    phase first-speed 110 "await \$W/${large%% *}.gguf
+    phase first-speed 110 "await \$W/${large%% *}.gguf || exit
         \$L $speed -p $prompts -n $tokens -d $depths -r $repeats -o json > \$logs/bench-first.json"
     # The kernels of the program, which machines without NVRTC run.
     if [[ -e $pack/has-archive ]]; then
-        phase archive 40 "await \$W/$archived.gguf
+        phase archive 40 "await \$W/$archived.gguf || exit
             LD_LIBRARY_PATH=\$W/no-compiler:\${LD_LIBRARY_PATH-} LLAMA_CACHE=\$W/no-cache \
                 \$L bench -m \$W/$archived.gguf \$on_gpu -p $prompts -n $tokens -r 1 -o json > \$logs/bench-archive.json"
     else
         leave_out archive "the pack has no archive of kernels"
     fi
-    # Each process compiles the kernels of its models.
-    needs_compiler fixtures &&
-        phase fixtures 170 'echo "$fixtures" | xargs -P 12 -n 13 $L arch check $on_gpu --limit 1e-6 --fixtures tests/data/archs'
+    needs_compiler fixtures && phase fixtures 170 'echo "$fixtures" | xargs -P 12 -I {} bash -c "check_model {}"'
     if [[ -x $W/engine-tests ]]; then
-        needs_compiler ops && phase ops 120 "\$W/engine-tests $filter_ops --test-threads=4"
+        needs_compiler ops && phase ops 120 "\$W/engine-tests $filter_ops --test-threads=4" && alone ops 60 "\$W/engine-tests"
     else
         leave_out ops "the pack has no engine-tests"
     fi
@@ -222,7 +242,7 @@ first() {
 
 second() {
     if [[ -x $W/llama-tests ]]; then
-        needs_compiler tests && phase tests 120 "\$W/llama-tests $filter_tests --test-threads=2"
+        needs_compiler tests && phase tests 120 "\$W/llama-tests $filter_tests --test-threads=2" && alone tests 60 "\$W/llama-tests"
     else
         leave_out tests "the pack has no llama-tests"
     fi
@@ -239,7 +259,7 @@ second() {
     fi
     local name
     for name in $large; do
-        phase "times-$name" 70 "await \$W/$name.gguf
+        phase "times-$name" 70 "await \$W/$name.gguf || exit
             LLAMA_CUDA_TIMES=\$logs/times-$name.json \$L bench -m \$W/$name.gguf \$on_gpu -p $prompts -n $tokens -d $depths -r 1"
     done
     name=${large%% *}
@@ -250,7 +270,7 @@ second() {
 
 # speed MODEL: measures prompts and decode at several depths.
 speed() {
-    phase "speed-$1" 80 "await \$W/$1.gguf
+    phase "speed-$1" 80 "await \$W/$1.gguf || exit
         \$L bench -m \$W/$1.gguf \$on_gpu -p $prompts -n $tokens -d $depths -r $repeats -o json > \$logs/bench-$1.json"
 }
 
@@ -273,7 +293,7 @@ third() {
     speed "$first"
     phase parallel 90 "\$L bench -m \$W/$first.gguf \$on_gpu -p 0 -n $tokens -d $batch_depth --n-parallel $sequences -r 1 \
         -o json > \$logs/bench-parallel.json"
-    phase experts 60 "await \$W/moe.gguf
+    phase experts 60 "await \$W/moe.gguf || exit
         \$L bench -m \$W/moe.gguf \$on_gpu -p $prompts -n $tokens -r $repeats -o json > \$logs/bench-experts.json"
     local name
     for name in $large $small; do

@@ -60,22 +60,31 @@ fn phases(report: &serde_json::Value) -> Vec<(&str, u64)> {
         .collect()
 }
 
+/// Writes a shell script as a program of call 1.
+fn pack_program(directory: &Path, name: &str, script: &str) {
+    let pack = directory.join("pack/1");
+    std::fs::create_dir_all(&pack).expect("the temporary directory is writable");
+    std::fs::write(pack.join(name), format!("#!/bin/sh\n{script}")).expect("the temporary directory is writable");
+    let packed = Command::new("xz").arg(pack.join(name)).status().expect("xz runs");
+    assert!(packed.success());
+}
+
+/// Returns call 1 without tools of the CUDA toolkit, and with a library path on which NVRTC seems to be.
+fn first_call(directory: &Path, limit: &str) -> Command {
+    let mut run = command(directory, "run.sh", &["1"]);
+    run.env("LLAMA_GPU_LIMIT", limit).env("PATH", "/usr/bin:/bin");
+    std::fs::write(directory.join("libnvrtc.so.12"), "").expect("the temporary directory is writable");
+    run.env("LD_LIBRARY_PATH", directory);
+    run
+}
+
 /// A program that hangs runs until the limit of its phase, and a program that fails ends only its own phase.
 #[test]
 fn failed_and_hung_phases_do_not_stop_others() {
     let directory = tempfile::tempdir().expect("the temporary directory is writable");
-    let pack = directory.path().join("pack/1");
-    std::fs::create_dir_all(&pack).expect("the temporary directory is writable");
-    let program = "#!/bin/sh\ncase $1 in devices) exit 3 ;; synth) exit 1 ;; *) sleep 1000 ;; esac\n";
-    std::fs::write(pack.join("llama"), program).expect("the temporary directory is writable");
-    let packed = Command::new("xz").arg(pack.join("llama")).status().expect("xz runs");
-    assert!(packed.success());
-    let mut run = command(directory.path(), "run.sh", &["1"]);
-    // No tool of the CUDA toolkit is in these directories, and NVRTC seems to be there.
-    run.env("LLAMA_GPU_LIMIT", "2").env("PATH", "/usr/bin:/bin");
-    std::fs::write(directory.path().join("libnvrtc.so.12"), "").expect("the temporary directory is writable");
-    run.env("LD_LIBRARY_PATH", directory.path());
-    let printed = out(run);
+    let program = "case $1 in devices) exit 3 ;; synth) for file; do :; done; : > \"$file\" ;; *) sleep 1000 ;; esac\n";
+    pack_program(directory.path(), "llama", program);
+    let printed = out(first_call(directory.path(), "2"));
     let report = report(directory.path());
     let phases = phases(&report);
     assert_eq!(phases[0], ("probe", 3), "{printed}");
@@ -93,6 +102,49 @@ fn failed_and_hung_phases_do_not_stop_others() {
     );
     assert!(printed.lines().count() < 80, "{printed}");
     assert!(directory.path().join("out/logs-1.tar.gz").exists());
+}
+
+/// The summary has the reason of each failure, and each recorded model and failed test has a process of its own.
+#[test]
+fn failures_are_reported_with_their_reasons() {
+    let directory = tempfile::tempdir().expect("the temporary directory is writable");
+    let program = r#"case "$1 $3" in
+"devices ") echo "unavailable: cuda: the driver is too old" ;;
+"arch llama-dense") echo "llama-dense - FAIL cuda0: cannot load kernel scatter (scatter.cu)"; exit 1 ;;
+arch*) kill -SEGV $$ ;;
+*) echo "error: the disk is full" >&2; exit 1 ;;
+esac
+"#;
+    pack_program(directory.path(), "llama", program);
+    let tests = r#"case "$*" in
+*--exact*) echo "test $3 ... ok" ;;
+*) echo "test profile::a ... FAILED"; echo "panicked at a.rs:1:1:"; echo "cuda0: cuLaunchKernel"; exit 101 ;;
+esac
+"#;
+    pack_program(directory.path(), "engine-tests", tests);
+    let printed = out(first_call(directory.path(), "20"));
+    let report = report(directory.path());
+    assert!(phases(&report).contains(&("ops-alone", 0)), "{printed}");
+    for line in [
+        "GPU: unavailable: cuda: the driver is too old",
+        "fixtures: 0 passed, 2 failed llama-dense -, llama-moe -",
+        "    1 x cuda0: cannot load kernel scatter (scatter.cu)",
+        "    1 x the process ended with status 139",
+        "ops: 0 passed, 1 failed profile::a",
+        "    1 x cuda0: cuLaunchKernel",
+        "ops-alone: 1 passed, 0 failed",
+    ] {
+        assert!(
+            printed.lines().any(|own| own.starts_with(line)),
+            "{line:?} is missing: {printed}"
+        );
+    }
+    // A model that cannot be written ends the phases that need the model.
+    let first = printed
+        .lines()
+        .find(|line| line.starts_with("FAILED first-speed: failed with status 1"));
+    let reason = "tiny-q4_k_m.gguf was not written: error: the disk is full";
+    assert!(first.is_some_and(|line| line.ends_with(reason)), "{printed}");
 }
 
 /// Runs all calls with the programs that the pack contains, in a copy of the repository at another path. `nvcc`,
@@ -118,6 +170,17 @@ fn every_call_of_the_pack_succeeds() {
         let has = |file: &str| directory.path().join("pack").join(file).exists();
         let optional = [("archive", has("1/has-archive")), ("precisions", has("3/model.gguf"))];
         check_report(&report(directory.path()), &optional);
+        // A kernel that fails is named, and ends only its own process.
+        let mut failing = command_in(&copy, directory.path(), "run.sh", &["1"]);
+        failing.env("LLAMA_CUDA_EMU", "fault_at=5");
+        let printed = out(failing);
+        for text in [
+            "fixtures: 0 passed, 2 failed",
+            "x cuda0: cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered, at the launch of ",
+            "FAILED first-speed: failed with status 1",
+        ] {
+            assert!(printed.contains(text), "{text:?} is missing: {printed}");
+        }
     });
 }
 
@@ -166,14 +229,11 @@ fn check_report(report: &serde_json::Value, optional: &[(&str, bool)]) {
 #[test]
 fn phases_without_compiler_are_left_out() {
     let directory = tempfile::tempdir().expect("the temporary directory is writable");
-    let pack = directory.path().join("pack/1");
-    std::fs::create_dir_all(&pack).expect("the temporary directory is writable");
     // The program reports the library path, on which NVRTC is hidden while the archive is measured.
-    let program = "#!/bin/sh\ncase $1 in synth) for file; do :; done; : > \"$file\" ;; bench) echo \"${LD_LIBRARY_PATH%%:*}\" ;; esac\n";
-    std::fs::write(pack.join("llama"), program).expect("the temporary directory is writable");
-    std::fs::write(pack.join("has-archive"), "").expect("the temporary directory is writable");
-    let packed = Command::new("xz").arg(pack.join("llama")).status().expect("xz runs");
-    assert!(packed.success());
+    let program =
+        "case $1 in synth) for file; do :; done; : > \"$file\" ;; bench) echo \"${LD_LIBRARY_PATH%%:*}\" ;; esac\n";
+    pack_program(directory.path(), "llama", program);
+    std::fs::write(directory.path().join("pack/1/has-archive"), "").expect("the temporary directory is writable");
     let mut run = command(directory.path(), "run.sh", &["1"]);
     run.env("LLAMA_GPU_LIMIT", "5").env("PATH", "/usr/bin:/bin");
     run.env("LD_LIBRARY_PATH", "/nowhere");
