@@ -85,7 +85,7 @@ fn unusable_gpu_error_gives_reason() {
         ("busy=1", "CUDA_ERROR_DEVICE_UNAVAILABLE"),
         ("used=8G", "cannot offload a single layer to cuda0"),
         ("fail_alloc=2", "CUDA_ERROR_OUT_OF_MEMORY"),
-        ("fail_launch=3", "cuLaunchKernel"),
+        ("fail_launch=3", "requested for launch, at the launch of "),
         ("fault_at=4", "CUDA_ERROR"),
         ("fail_copy=3", "cuMemcpy"),
         ("lost_at=5", "CUDA_ERROR"),

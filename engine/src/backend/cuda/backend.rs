@@ -256,6 +256,14 @@ impl CudaBackend {
 
     /// Enqueues a kernel of a plan. Graph and memory must be unchanged since the plan was prepared.
     fn launch(&self, plan: &CudaPlan, launch: &Launch) -> Result<(), CudaError> {
+        self.enqueue(plan, launch).map_err(|error| {
+            let substitute = launch.substitute.as_ref().and_then(|other| other.function.get());
+            error.at_launch_of(substitute.unwrap_or(&launch.function).title())
+        })
+    }
+
+    /// Enqueues a kernel, or its substitute if the GPU cannot run the kernel.
+    fn enqueue(&self, plan: &CudaPlan, launch: &Launch) -> Result<(), CudaError> {
         let parameters = plan.words[launch.parameters..].as_ptr().cast();
         // SAFETY: `parameters` are the words that the op built for this kernel. The addresses are within
         // buffers of the memory map, whose stamp was compared in `run`, or within the plan's scratch memory.

@@ -41,6 +41,13 @@ impl CudaError {
         self.refuses_code() || REFUSED_LAUNCHES.contains(&self.code)
     }
 
+    /// Adds the kernel whose launch returned the error. Errors of earlier kernels are returned by later launches, too, unless
+    /// `CUDA_LAUNCH_BLOCKING` is set.
+    pub(super) fn at_launch_of(mut self, kernel: &str) -> CudaError {
+        self.text = format!("{}, at the launch of {kernel}", self.text);
+        self
+    }
+
     /// Appends the first lines of a log: of `errors`, or of `notes` if there are no errors.
     fn with_log(mut self, errors: &[u8], notes: &[u8]) -> CudaError {
         let text = |log| CStr::from_bytes_until_nul(log).unwrap_or_default().to_string_lossy();
