@@ -8,7 +8,7 @@
 # .gpu-pack/N holds the files of call N of run.sh. Each part is complete and has at most 40 MB, so that it can be sent alone.
 # The programs contain the archive of kernels for machines without NVRTC. If it is missing or outdated, .ci/kernels builds it first, which
 # takes minutes; LLAMA_GPU_REHEARSAL=1 packs the programs as they are.
-# LLAMA_GPU_MODEL is the real model for call 3 (default: SmolLM2-135M-Instruct.Q4_1.gguf in the model cache), which is cut to four layers.
+# LLAMA_GPU_MODEL is the real model for call 3 (default: SmolLM2-135M-Instruct.Q4_1.gguf in the model cache), which is cut to two layers.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit=40000000
@@ -51,7 +51,7 @@ fill() {
     put "$(awk '$1 == "tests" && $2 == "all" { print $3 }' <<< "$programs")" llama-tests 2
     [[ ! -e kernels/cuda/shipped.deflate ]] || touch "$pack/1/has-archive"
     if [[ -e $model ]]; then
-        python3 tests/gpu/shorten.py "$model" "$pack/3/model.gguf" 4
+        python3 tests/gpu/shorten.py "$model" "$pack/3/model.gguf" 2
         "${CARGO_TARGET_DIR:-target}/release/llama" tokenize -m "$model" --ids -p "$(head -c 3000 docs/guide.md)" |
             tr -d '[] ' | cut -d, -f1-400 > "$pack/3/tokens"
     else
