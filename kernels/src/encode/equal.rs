@@ -2,8 +2,10 @@
 //! [`words`](super::words)). It considers fewer candidates than the search in floats, and leaves groups that are
 //! nearly exact to that search.
 
-use super::lanes::{Lanes, N};
-use super::words::{LEN, PortableWords, WORDS, Words};
+use super::lanes::N;
+use super::reals::{Reals, limited, raised};
+use super::words::{LEN, WORDS, Words};
+use crate::layout::block::Half;
 
 /// Weights of 8 groups.
 pub(super) type EightGroups = [f32; N * LEN];
@@ -52,26 +54,27 @@ macro_rules! with_words {
                 #[target_feature(enable = "avx2")]
                 fn vectorized($($arg: $ty),*) -> $ret {
                     // SAFETY: the CPU supports AVX2 (target feature).
-                    unsafe { $f::<super::words::avx2::Avx2Words>($($arg),*) }
+                    unsafe { $f::<$crate::encode::words::avx2::Avx2Words>($($arg),*) }
                 }
-                if super::cpu::has_avx2() {
+                if $crate::encode::cpu::has_avx2() {
                     // SAFETY: the CPU supports AVX2.
                     return unsafe { vectorized($($arg),*) };
                 }
             }
             // SAFETY: every CPU supports the portable integers.
-            unsafe { $f::<PortableWords>($($arg),*) }
+            unsafe { $f::<$crate::encode::words::PortableWords>($($arg),*) }
         }
     )* };
 }
+pub(super) use with_words;
 
 with_words! {
     /// Returns the best scale of each group, or `None` if any group needs the search in floats.
-    fn scales(x: &EightGroups, candidates: Ends) -> Option<Lanes> = best_scales;
-    /// Writes `(x - low) * factor + offset` for each group, rounded and limited to `0..=max`.
-    fn indices(x: &EightGroups, low: &Lanes, factor: &Lanes, offset: f32, max: f32, out: &mut [[u8; LEN]; N]) -> () = all_indices;
+    fn scales(x: &EightGroups, candidates: Ends) -> Option<[Half; N]> = best_scales;
+    /// Writes `(x + min) / scale + offset` for each group, rounded and limited to `0..=max`.
+    fn indices(x: &EightGroups, fitted: &Halves, offset: f32, max: f32, out: &mut [[u8; LEN]; N]) -> () = all_indices;
     /// Returns the best scale and minimum of each group, or `None` if any group needs the search in floats.
-    fn lines(x: &EightGroups, candidates: Narrowings) -> Option<(Lanes, Lanes)> = best_lines;
+    fn lines(x: &EightGroups, candidates: Narrowings) -> Option<Halves> = best_lines;
 }
 
 /// See [`indices`].
@@ -79,35 +82,40 @@ with_words! {
 /// # Safety
 /// The CPU supports the instruction set.
 #[inline(always)]
-unsafe fn all_indices<W: Words>(
-    x: &EightGroups,
-    low: &Lanes,
-    factor: &Lanes,
-    offset: f32,
-    max: f32,
-    out: &mut [[u8; LEN]; N],
-) {
+unsafe fn all_indices<W: Words>(x: &EightGroups, fitted: &Halves, offset: f32, max: f32, out: &mut [[u8; LEN]; N]) {
     // SAFETY: function contract.
-    unsafe { W::indices(x, low, factor, offset, max, out) }
+    unsafe {
+        let low = splat::<W>(0.0) - W::Floats::from_halves(&fitted.mins);
+        let factor = W::Floats::from_halves(&fitted.scales).reciprocal();
+        W::indices(x, low, factor, offset, max, out);
+    }
 }
 
-/// Returns true if all lanes that are not 0 are in a range.
+/// Scales and minimums of 8 groups.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Halves {
+    pub scales: [Half; N],
+    pub mins: [Half; N],
+}
+
+/// Returns `x` for all groups. Unlike a closure, this function is always inlined.
+///
+/// # Safety
+/// The CPU supports the instruction set.
 #[inline(always)]
-fn all_in(lanes: Lanes, range: &std::ops::Range<f32>) -> bool {
-    lanes.0.iter().all(|lane| *lane == 0.0 || range.contains(lane))
+pub(super) unsafe fn splat<W: Words>(x: f32) -> W::Floats {
+    // SAFETY: function contract.
+    unsafe { W::Floats::splat(x) }
 }
 
 /// Returns true if the error of any group is so small that it depends on the rounding to F16.
+///
+/// # Safety
+/// The CPU supports the instruction set.
 #[inline(always)]
-fn any_nearly_exact(total: Lanes, gain: Lanes) -> bool {
-    let error = total - gain;
-    let limit = total * Lanes::splat(NEARLY_EXACT);
-    (0..N).any(|i| error.0[i] < limit.0[i])
-}
-
-#[inline(always)]
-fn to_lanes(sums: [i32; N]) -> Lanes {
-    Lanes(sums.map(|sum| sum as f32))
+unsafe fn any_nearly_exact<R: Reals>(total: R, gain: R) -> bool {
+    // SAFETY: function contract.
+    (total - gain).any_less(total * unsafe { R::splat(NEARLY_EXACT) })
 }
 
 /// See [`scales`].
@@ -115,47 +123,63 @@ fn to_lanes(sums: [i32; N]) -> Lanes {
 /// # Safety
 /// The CPU supports the instruction set.
 #[inline(always)]
-unsafe fn best_scales<W: Words>(x: &EightGroups, candidates: Ends) -> Option<Lanes> {
+unsafe fn best_scales<W: Words>(x: &EightGroups, candidates: Ends) -> Option<[Half; N]> {
     // SAFETY: function contract.
     unsafe {
+        let zero = splat::<W>(0.0);
         let (low, high) = W::ranges(x);
-        let max = high.select_less(Lanes::ZERO - low, low, high);
-        let magnitude = max.abs();
-        if !all_in(magnitude, &MAGNITUDES) {
+        let max = high.choose_less(zero - low, low, high);
+        let magnitude = max.magnitude();
+        if !magnitude.all_in(&MAGNITUDES) {
             return None;
         }
-        let fine = W::load(x, &Lanes::ZERO, &(magnitude.inverse() * Lanes::splat(UNIT)));
-        let coarse = coarse(&fine);
-        let total = to_lanes(products::<W>(&coarse, &coarse)) * Lanes::splat(COARSE * COARSE);
-        let (lowest, highest) = (
-            W::per_group(Lanes::splat(candidates.low.into())),
-            W::per_group(Lanes::splat(candidates.high.into())),
-        );
-        let sign = Lanes::splat(COARSE).with_sign_of(max);
-        let (mut scale, mut best) = (Lanes::ZERO, Lanes::ZERO);
+        let factor = magnitude.reciprocal() * splat::<W>(UNIT);
+        let fine = W::load(x, zero, factor);
+        Some(raised(fit_scales(&fine, max, candidates)?).to_halves())
+    }
+}
+
+/// Returns the best scales of groups with these elements of largest magnitude, or `None` if any group needs the search
+/// in floats.
+///
+/// # Safety
+/// The CPU supports the instruction set.
+#[inline(always)]
+unsafe fn fit_scales<W: Words>(fine: &[W; WORDS], max: W::Floats, candidates: Ends) -> Option<W::Floats> {
+    // SAFETY: function contract.
+    unsafe {
+        let coarse = coarse(fine);
+        let total = W::to_floats(products(&coarse, &coarse)) * splat::<W>(COARSE * COARSE);
+        let lowest = W::per_group(splat::<W>(candidates.low.into()));
+        let highest = W::per_group(splat::<W>(candidates.high.into()));
+        let zero = W::per_group(splat::<W>(0.0));
+        let sign = splat::<W>(COARSE).signed_as(max);
+        let (mut scale, mut best) = (splat::<W>(0.0), splat::<W>(0.0));
         for start in 0..candidates.ends.len() + REFITS {
             let multiplier = match candidates.ends.get(start) {
-                Some(&end) => sign * Lanes::splat(end),
-                None => (scale.inverse() * Lanes::splat(INVERSE)).clamp(-UNIT, UNIT),
+                Some(&end) => sign * splat::<W>(end),
+                None => (scale.reciprocal() * splat::<W>(INVERSE))
+                    .larger(splat::<W>(-UNIT))
+                    .smaller(splat::<W>(UNIT)),
             };
             let multiplier = W::per_group(multiplier);
-            let zero = W::per_group(Lanes::ZERO);
             let (mut xq, mut qq) = (zero.dots(zero), zero.dots(zero));
             for i in 0..WORDS {
                 let q = coarse[i].times(multiplier).at_least(lowest).at_most(highest);
                 xq = W::add(xq, fine[i].dots(q));
                 qq = W::add(qq, q.dots(q));
             }
-            let (xq, qq) = (to_lanes(W::sums(xq)), to_lanes(W::sums(qq)));
-            let fitted = xq.over(qq);
+            let (xq, qq) = (W::to_floats(xq), W::to_floats(qq));
+            let fitted = xq.divided_by(qq);
             let gain = fitted * xq;
-            scale = best.select_less(gain, fitted, scale);
-            best = best.max(gain);
+            scale = best.choose_less(gain, fitted, scale);
+            best = best.larger(gain);
         }
         if any_nearly_exact(total, best) {
             return None;
         }
-        Some(scale * magnitude * Lanes::splat(1.0 / UNIT))
+        let (magnitude, nth) = (max.magnitude(), splat::<W>(1.0 / UNIT));
+        Some(scale * magnitude * nth)
     }
 }
 
@@ -166,7 +190,7 @@ unsafe fn best_scales<W: Words>(x: &EightGroups, candidates: Ends) -> Option<Lan
 #[inline(always)]
 unsafe fn coarse<W: Words>(fine: &[W; WORDS]) -> [W; WORDS] {
     // SAFETY: function contract.
-    let factor = unsafe { W::per_group(Lanes::splat(32768.0 / COARSE)) };
+    let factor = unsafe { W::per_group(splat::<W>(32768.0 / COARSE)) };
     let mut coarse = *fine;
     for x in &mut coarse {
         *x = x.times(factor);
@@ -176,12 +200,12 @@ unsafe fn coarse<W: Words>(fine: &[W; WORDS]) -> [W; WORDS] {
 
 /// Returns the sum of products of each group.
 #[inline(always)]
-fn products<W: Words>(a: &[W; WORDS], b: &[W; WORDS]) -> [i32; N] {
+fn products<W: Words>(a: &[W; WORDS], b: &[W; WORDS]) -> W::Sums {
     let mut sums = a[0].dots(b[0]);
     for i in 1..WORDS {
         sums = W::add(sums, a[i].dots(b[i]));
     }
-    W::sums(sums)
+    sums
 }
 
 /// Number of times that the best candidate is fitted again.
@@ -198,89 +222,122 @@ const BIAS: f32 = 1024.0;
 /// # Safety
 /// The CPU supports the instruction set.
 #[inline(always)]
-unsafe fn best_lines<W: Words>(x: &EightGroups, candidates: Narrowings) -> Option<(Lanes, Lanes)> {
+unsafe fn best_lines<W: Words>(x: &EightGroups, candidates: Narrowings) -> Option<Halves> {
     // SAFETY: function contract.
     unsafe {
         let (low, high) = W::ranges(x);
         let range = high - low;
         let q_max = f32::from(candidates.q);
-        let far = high.max(Lanes::ZERO - low);
-        let is_usual = |i: usize| MAGNITUDES.contains(&range.0[i]) && far.0[i] * q_max < range.0[i] * STEPS;
-        if !(0..N).all(is_usual) {
+        let far = high.larger(splat::<W>(0.0) - low);
+        let limit = range * splat::<W>(STEPS);
+        let is_usual = (far * splat::<W>(q_max)).all_less(limit) && range.all_in(&MAGNITUDES);
+        if !is_usual {
             return None;
         }
-        let fine = W::load(x, &low, &(range.inverse() * Lanes::splat(UNIT)));
-        let mut coarse = coarse(&fine);
-        let one = W::per_group(Lanes::splat(1.0));
-        let ones = [one; WORDS];
-        let (x_sum, coarse_sum) = (products::<W>(&fine, &ones), products::<W>(&coarse, &ones));
-        let squares = products::<W>(&coarse, &coarse);
-        let variance: [i32; N] = std::array::from_fn(|i| LEN as i32 * squares[i] - coarse_sum[i] * coarse_sum[i]);
-        let total = to_lanes(variance) * Lanes::splat(COARSE * COARSE);
-        let (zero, highest) = (W::per_group(Lanes::ZERO), W::per_group(Lanes::splat(q_max)));
-        let bias = W::per_group(Lanes::splat(BIAS));
+        let factor = range.reciprocal() * splat::<W>(UNIT);
+        let line = fit_lines(&W::load(x, low, factor), candidates)?;
+        let unit = range * splat::<W>(1.0 / UNIT);
+        Some(Halves {
+            scales: raised(line.scale * unit).to_halves(),
+            mins: limited(line.min * unit - low).to_halves(),
+        })
+    }
+}
+
+/// Returns the best scales and minimums of groups whose elements are from 0 to `UNIT`, or `None` if any group needs the
+/// search in floats.
+///
+/// # Safety
+/// The CPU supports the instruction set.
+#[inline(always)]
+unsafe fn fit_lines<W: Words>(fine: &[W; WORDS], candidates: Narrowings) -> Option<LineFit<W::Floats>> {
+    // SAFETY: function contract.
+    unsafe {
+        let mut coarse = coarse(fine);
+        let one = W::per_group(splat::<W>(1.0));
+        let mut coarse_sum = coarse[0];
+        for x in &coarse[1..] {
+            // At most 16 times 1024.
+            coarse_sum = coarse_sum.plus(*x);
+        }
+        let (x_sum, coarse_sum) = (products(fine, &[one; WORDS]), coarse_sum.dots(one));
+        let variance = W::determinant(products(&coarse, &coarse), coarse_sum, coarse_sum);
+        let total = W::to_floats(variance) * splat::<W>(COARSE * COARSE);
+        let q_max = f32::from(candidates.q);
+        let (zero, highest) = (W::per_group(splat::<W>(0.0)), W::per_group(splat::<W>(q_max)));
+        let bias = W::per_group(splat::<W>(BIAS));
         for x in &mut coarse {
             *x = x.plus(bias);
         }
-        let (mut scale, mut min, mut best) = (Lanes::ZERO, Lanes::ZERO, Lanes::ZERO);
+        let mut best = LineFit {
+            scale: splat::<W>(0.0),
+            min: splat::<W>(0.0),
+            gain: splat::<W>(0.0),
+        };
         for start in 0..candidates.steps.len() + REFITS {
             let (multiplier, offset) = match candidates.steps.get(start) {
                 Some(&(bottom, top)) => {
                     let steps = q_max - bottom - top;
                     (
-                        Lanes::splat(COARSE * steps),
-                        Lanes::splat(bottom * 32768.0 / COARSE / steps),
+                        splat::<W>(COARSE * steps),
+                        splat::<W>(bottom * 32768.0 / COARSE / steps),
                     )
                 }
                 None => (
-                    (scale.inverse() * Lanes::splat(INVERSE)).min(Lanes::splat(UNIT)),
-                    min * Lanes::splat(-1.0 / COARSE),
+                    (best.scale.reciprocal() * splat::<W>(INVERSE)).smaller(splat::<W>(UNIT)),
+                    best.min * splat::<W>(-1.0 / COARSE),
                 ),
             };
-            let offset = (offset + Lanes::splat(BIAS)).max(Lanes::ZERO).min(Lanes::splat(UNIT));
+            let offset = (offset + splat::<W>(BIAS))
+                .larger(splat::<W>(0.0))
+                .smaller(splat::<W>(UNIT));
             let (multiplier, offset) = (W::per_group(multiplier), W::per_group(offset));
-            let (mut q_sum, mut qq, mut xq) = (zero, zero.dots(zero), zero.dots(zero));
-            for i in 0..WORDS {
-                let q = coarse[i].less(offset).times(multiplier).at_most(highest);
-                q_sum = q_sum.plus(q);
-                qq = W::add(qq, q.dots(q));
-                xq = W::add(xq, fine[i].dots(q));
+            let (mut counts, mut xq) = (W::none(), zero.dots(zero));
+            for i in 0..WORDS / 2 {
+                let mut q = [zero; 2];
+                for (q, i) in q.iter_mut().zip([2 * i, 2 * i + 1]) {
+                    *q = coarse[i].less(offset).times(multiplier).at_most(highest);
+                    xq = W::add(xq, fine[i].dots(*q));
+                }
+                counts = W::count(counts, q[0], q[1]);
             }
-            let fit = LineFit::new(x_sum, W::sums(q_sum.dots(one)), W::sums(qq), W::sums(xq));
-            scale = best.select_less(fit.gain, fit.scale, scale);
-            min = best.select_less(fit.gain, fit.min, min);
-            best = best.max(fit.gain);
+            best.improve(LineFit::new::<W>(x_sum, W::counts(counts), xq));
         }
-        if any_nearly_exact(total, best) {
-            return None;
-        }
-        let unit = range * Lanes::splat(1.0 / UNIT);
-        Some((scale * unit, min * unit - low))
+        (!any_nearly_exact(total, best.gain)).then_some(best)
     }
 }
 
 /// Scales and minimums with the least error for fixed indices.
-struct LineFit {
-    scale: Lanes,
-    min: Lanes,
+struct LineFit<R> {
+    scale: R,
+    min: R,
     /// The error without a scale less the error, times `LEN`.
-    gain: Lanes,
+    gain: R,
 }
 
-impl LineFit {
+impl<R: Reals> LineFit<R> {
     /// Fits scales and minimums to sums over each group.
+    ///
+    /// # Safety
+    /// The CPU supports the instruction set.
     #[inline(always)]
-    fn new(x: [i32; N], q: [i32; N], qq: [i32; N], xq: [i32; N]) -> LineFit {
-        let (mut covariance, mut spread) = (Lanes::ZERO, Lanes::ZERO);
-        for i in 0..N {
-            covariance.0[i] = (LEN as i32 * xq[i] - x[i] * q[i]) as f32;
-            spread.0[i] = (LEN as i32 * qq[i] - q[i] * q[i]) as f32;
-        }
-        let scale = covariance.over(spread);
+    unsafe fn new<W: Words<Floats = R>>(x: W::Sums, [q, qq]: [W::Sums; 2], xq: W::Sums) -> LineFit<R> {
+        let covariance = W::to_floats(W::determinant(xq, x, q));
+        let scale = covariance.divided_by(W::to_floats(W::determinant(qq, q, q)));
+        // SAFETY: function contract.
+        let nth = unsafe { R::splat(1.0 / LEN as f32) };
         LineFit {
             scale,
-            min: (scale * to_lanes(q) - to_lanes(x)) * Lanes::splat(1.0 / LEN as f32),
+            min: (scale * W::to_floats(q) - W::to_floats(x)) * nth,
             gain: scale * covariance,
         }
+    }
+
+    /// Replaces the fits with a smaller gain.
+    #[inline(always)]
+    fn improve(&mut self, other: LineFit<R>) {
+        self.scale = self.gain.choose_less(other.gain, other.scale, self.scale);
+        self.min = self.gain.choose_less(other.gain, other.min, self.min);
+        self.gain = self.gain.larger(other.gain);
     }
 }

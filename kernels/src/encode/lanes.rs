@@ -206,7 +206,7 @@ pub(super) fn round_to_byte(x: f32) -> u8 {
 }
 
 /// Difference of the exponent biases of F32 and F16.
-const EXPONENTS: u32 = 127 - 15;
+pub(super) const EXPONENTS: u32 = 127 - 15;
 
 /// Smallest positive F16.
 pub(super) const SMALLEST: f32 = 5.960_464_5e-8;
@@ -215,7 +215,7 @@ pub(super) const SMALLEST: f32 = 5.960_464_5e-8;
 pub(super) const LARGEST: f32 = 65504.0;
 
 /// Bits of the smallest normal F16 as F32.
-const FIRST_NORMAL: u32 = (EXPONENTS + 1) << 23;
+pub(super) const FIRST_NORMAL: u32 = (EXPONENTS + 1) << 23;
 
 /// Adding 1.5 * 2^23 moves the fraction out of the significand, whose low bits become the integer.
 const MAGIC: f32 = 12_582_912.0;

@@ -1,6 +1,7 @@
 //! Search for scales and minimums: types whose values are `scale * q - min`.
 
 use super::cpu::for_this_cpu;
+use super::equal::Halves;
 use super::lanes::{Groups, LARGEST, Lanes, N, round_to_byte};
 use super::scales;
 use crate::layout::assemble::Lines;
@@ -138,7 +139,7 @@ impl Sums {
 
 for_this_cpu! {
     /// Returns the best scale and minimum of each group that are F16.
-    pub(super) fn fit_halves[const L: usize][L](groups: &Groups<L>, limits: Limits) -> [(Half, Half); N] = best_halves;
+    pub(super) fn fit_halves[const L: usize][L](groups: &Groups<L>, limits: Limits) -> Halves = best_halves;
     /// Returns the scales and minimums of a block of `S` times 8 groups with the least error found.
     pub(super) fn search[const S: usize, const L: usize, const G: usize][S, L, G](groups: &[Groups<L>; S], limits: Limits) -> Lines<G> = best_lines;
     /// Returns the sums of a group whose elements are rounded with this scale and minimum, and the squared
@@ -264,9 +265,9 @@ fn choose(sums: &Sums, ideal: Lanes, d: f32, dmin: f32, limit: f32) -> (Lanes, L
 
 /// See [`fit_halves`].
 #[inline(always)]
-pub(super) fn best_halves<const L: usize>(groups: &Groups<L>, limits: Limits) -> [(Half, Half); N] {
+pub(super) fn best_halves<const L: usize>(groups: &Groups<L>, limits: Limits) -> Halves {
     let (mut scale, mut min, _) = fit(groups, limits, true);
-    let (mut best, mut best_error) = ([Default::default(); N], Lanes::splat(f32::INFINITY));
+    let (mut best, mut best_error) = (Halves::default(), Lanes::splat(f32::INFINITY));
     let mut last = (Lanes::splat(f32::NAN), Lanes::ZERO);
     // After the fits, each number of steps with a fit if errors depend on the rounding to F16.
     for i in 0..HALF_FITS + 2 * limits.q as u32 {
@@ -276,8 +277,8 @@ pub(super) fn best_halves<const L: usize>(groups: &Groups<L>, limits: Limits) ->
         if i >= HALF_FITS && (i - HALF_FITS).is_multiple_of(2) {
             (scale, min) = in_steps(groups, limits, (i - HALF_FITS) / 2 + 1);
         }
-        let halves = to_halves(scale, min);
-        let real = from_halves(&halves);
+        let (scales, mins) = (scales::to_halves(scale), min.clamp(-LARGEST, LARGEST).to_halves());
+        let real = (Lanes::from_halves(&scales), Lanes::from_halves(&mins));
         if i < HALF_FITS && real == last {
             continue;
         }
@@ -285,31 +286,13 @@ pub(super) fn best_halves<const L: usize>(groups: &Groups<L>, limits: Limits) ->
         let (sums, error) = round(groups, real.0, real.1, limits.q);
         for lane in 0..N {
             if error.0[lane] < best_error.0[lane] {
-                best[lane] = halves[lane];
+                (best.scales[lane], best.mins[lane]) = (scales[lane], mins[lane]);
                 best_error.0[lane] = error.0[lane];
             }
         }
         (scale, min) = sums.best(limits.signed);
     }
     best
-}
-
-/// Rounds scales and minimums to F16.
-#[inline(always)]
-pub(super) fn to_halves(scales: Lanes, mins: Lanes) -> [(Half, Half); N] {
-    let scales = scales::to_halves(scales);
-    let mins = mins.clamp(-LARGEST, LARGEST).to_halves();
-    std::array::from_fn(|i| (scales[i], mins[i]))
-}
-
-/// Converts scales and minimums.
-#[inline(always)]
-pub(super) fn from_halves(halves: &[(Half, Half); N]) -> (Lanes, Lanes) {
-    let (mut scales, mut mins) = ([Half::default(); N], [Half::default(); N]);
-    for i in 0..N {
-        (scales[i], mins[i]) = halves[i];
-    }
-    (Lanes::from_halves(&scales), Lanes::from_halves(&mins))
 }
 
 /// Number of fits of scales and minimums in F16.

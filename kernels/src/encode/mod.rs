@@ -6,7 +6,7 @@
 //! - `scales`: types with scales
 //! - `floats`: types of 4-bit floats
 //! - `shifted`: types with scales and a choice of two tables
-//! - `equal`, `words`: scales for weights of equal importance, in integers
+//! - `equal`, `words`, `reals`: scales for weights of equal importance, in integers
 //! - `grid`: types whose elements are points of a grid
 //! - `ternary`: types with one or two magnitudes
 //! - `feedback`, `rounding`: rounding that compensates the errors of earlier columns
@@ -23,6 +23,7 @@ mod grid;
 mod lanes;
 mod lines;
 mod moments;
+mod reals;
 mod rounding;
 mod scales;
 mod shifted;
@@ -33,9 +34,10 @@ use std::marker::PhantomData;
 use std::sync::LazyLock;
 
 use self::cpu::for_this_cpu;
+use self::equal::Halves;
 pub use self::feedback::Feedback;
 use self::grid::{Bits, Grid, Search};
-use self::lanes::{Groups, Lanes, N};
+use self::lanes::{Groups, N};
 use self::lines::{COARSE, COARSE_WEIGHTED, FINE, Limits, WEIGHTED};
 pub use self::moments::{FACTOR_ROWS, add_moments, factor_diagonal, factor_rows};
 use self::rounding::{GridPoints, IntLines, IntScaled, Line, Mxfp4, Nvfp4, Scaled, Shifted};
@@ -44,6 +46,7 @@ use self::shifted::ShiftedLevels;
 use crate::GgmlType;
 use crate::layout::assemble::{FromLine, FromLines, FromScale, FromScales, FromShifted};
 use crate::layout::block::Block;
+use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::quants::grids::GridBlock;
 use crate::quants::{grids, *};
 
@@ -187,6 +190,15 @@ fn chunks<'a>(x: &'a [f32], w: Option<&'a [f32]>, n: usize) -> impl Iterator<Ite
         .map(move |(i, x)| (x, w.map(|w| &w[i * n..i * n + x.len()])))
 }
 
+/// Prefetches the elements after a chunk, because the fast encoders would wait for them.
+#[inline(always)]
+fn prefetch_after(x: &[f32]) {
+    for i in 0..size_of_val(x).div_ceil(CACHE_LINE) {
+        let next = x.as_ptr_range().end.wrapping_byte_add(i * CACHE_LINE);
+        prefetch(next.cast(), CacheLevel::First);
+    }
+}
+
 /// Encodes types without a search.
 fn plain<B: Block>(x: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
     crate::quantize_row(B::TYPE, x, out);
@@ -227,21 +239,22 @@ for_this_cpu! {
 fn encode_scaled<B: FromScale, T: Levels, const L: usize>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), blocks) in chunks(x, w, N * L).zip(blocks.chunks_mut(N)) {
+        prefetch_after(x);
         let quick = match (w, x.try_into()) {
             (None, Ok(x)) => T::EQUAL.and_then(|ends| equal::scales(x, ends)),
             _ => None,
         };
         let scales = match quick {
-            Some(scales) => scales::to_halves(scales),
+            Some(scales) => scales,
             None => scales::fit_half::<T, L>(&Groups::new(x, w)),
         };
         if let (Some(levels), Ok(x)) = (T::EQUAL, x.try_into()) {
             let mut q = [[0; 32]; N];
-            let factor = Lanes::from_halves(&scales).inverse();
             let (low, high) = (f32::from(levels.low), f32::from(levels.high));
-            equal::indices(x, &Lanes::ZERO, &factor, -low, high - low, &mut q);
-            for ((d, q), block) in scales.into_iter().zip(&q).zip(blocks) {
-                *block = B::from_scale(d, q);
+            let mins = [Half::default(); N];
+            equal::indices(x, &Halves { scales, mins }, -low, high - low, &mut q);
+            for ((d, q), block) in scales.iter().zip(&q).zip(blocks) {
+                *block = B::from_scale(*d, q);
             }
             continue;
         }
@@ -296,25 +309,25 @@ fn encode_line<B: FromLine, const MAX: i32>(x: &[f32], w: Option<&[f32]>, out: &
     };
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), blocks) in chunks(x, w, N * 32).zip(blocks.chunks_mut(N)) {
+        prefetch_after(x);
         let quick = match (w, x.try_into()) {
             (None, Ok(x)) => equal::lines(x, narrowings),
             _ => None,
         };
         let fitted = match quick {
-            Some((scales, mins)) => lines::to_halves(scales, mins),
+            Some(fitted) => fitted,
             None => lines::fit_halves::<32>(&Groups::new(x, w), limits),
         };
         let mut q = [[0; 32]; N];
         if let Ok(x) = x.try_into() {
-            let (scales, mins) = lines::from_halves(&fitted);
-            equal::indices(x, &(Lanes::ZERO - mins), &scales.inverse(), 0.0, limits.q, &mut q);
+            equal::indices(x, &fitted, 0.0, limits.q, &mut q);
         } else {
-            for ((x, (d, min)), q) in x.chunks_exact(32).zip(fitted).zip(&mut q) {
+            for (((x, d), min), q) in x.chunks_exact(32).zip(&fitted.scales).zip(&fitted.mins).zip(&mut q) {
                 lines::indices_of(x, d.get(), min.get(), limits.q, q);
             }
         }
-        for (((d, min), q), block) in fitted.into_iter().zip(&q).zip(blocks) {
-            *block = B::from_line(d, min.negated(), q);
+        for (((d, min), q), block) in fitted.scales.iter().zip(&fitted.mins).zip(&q).zip(blocks) {
+            *block = B::from_line(*d, min.negated(), q);
         }
     }
 }
@@ -456,6 +469,7 @@ grid_types! {
 fn encode_ternary<B: FromScale>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), block) in chunks(x, w, 256).zip(blocks) {
+        prefetch_after(x);
         let (d, digits) = ternary::best_digits(x, w);
         *block = B::from_scale(d, &digits);
     }

@@ -122,7 +122,7 @@ pub(super) fn binary() -> Scaled<BlockQ1_0, Signs, 128> {
 pub(super) fn digits<B: FromScale>() -> Scaled<B, scales::Integers<-1, 1>, 256> {
     Scaled::with(|x, w| {
         let rows = x.chunks_exact(256).zip(w.chunks_exact(256));
-        rows.map(|(x, w)| ternary::ternary(x, Some(w)).0).collect()
+        rows.map(|(x, w)| ternary::best_digits(x, Some(w)).0).collect()
     })
 }
 
@@ -136,7 +136,8 @@ impl<B: FromLine> Rounding for Line<B> {
 
     fn start(&self, x: &[f32], w: &[f32]) -> Vec<Self::State> {
         let fitted = lines::fit_halves::<32>(&Groups::new(x, Some(w)), self.0);
-        fitted.into_iter().map(Scalars::new).collect()
+        let pairs = fitted.scales.into_iter().zip(fitted.mins);
+        pairs.map(Scalars::new).collect()
     }
 
     #[inline(always)]

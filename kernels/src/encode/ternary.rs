@@ -1,21 +1,26 @@
 //! Types with one or two magnitudes and one scale per block.
 
-use super::cpu::for_this_cpu;
+use super::equal::{splat, with_words};
 use super::lanes::{self, Lanes};
+use super::reals::Reals;
+use super::words::Words;
 use crate::layout::block::Half;
 
-for_this_cpu! {
+with_words! {
     /// Returns the scale and the digits (0, 1, 2 for minus one, zero, one) of 256 ternary values with the least
     /// squared error.
-    pub(super) fn ternary[][](x: &[f32], importance: Option<&[f32]>) -> (Half, [u8; 256]) = best_digits;
+    fn best_digits(x: &[f32], importance: Option<&[f32]>) -> (Half, [u8; 256]) = digits_of;
 }
 
-/// See [`ternary`].
+/// See [`best_digits`].
 ///
 /// The nonzero elements of the best digits are those of at least half the scale, their mean. This mean increases with
 /// the limit, so repeated means from both ends enclose all candidates.
+///
+/// # Safety
+/// The CPU supports the instruction set.
 #[inline(always)]
-pub(super) fn best_digits(x: &[f32], importance: Option<&[f32]>) -> (Half, [u8; 256]) {
+unsafe fn digits_of<W: Words>(x: &[f32], importance: Option<&[f32]>) -> (Half, [u8; 256]) {
     let mut elements = Elements {
         magnitudes: [0.0; 256],
         w: [1.0; 256],
@@ -31,7 +36,9 @@ pub(super) fn best_digits(x: &[f32], importance: Option<&[f32]>) -> (Half, [u8; 
     }
     let (mut lower, mut upper) = (f32::MIN_POSITIVE, lanes::largest(&elements.magnitudes) / 2.0);
     for _ in 0..MEANS {
-        let next = (elements.half_mean(lower), elements.half_mean(upper));
+        // SAFETY: function contract.
+        let [low, high] = unsafe { elements.sums::<W>([lower, upper]) };
+        let next = (low.half_mean(), high.half_mean());
         // Not finite if all of these elements are 0 or have no importance.
         let next = (
             if next.0.is_finite() { next.0 } else { lower },
@@ -43,7 +50,8 @@ pub(super) fn best_digits(x: &[f32], importance: Option<&[f32]>) -> (Half, [u8; 
         }
         (lower, upper) = next;
     }
-    let d = to_half(elements.best_mean(lower.min(upper), upper));
+    // SAFETY: function contract.
+    let d = to_half(unsafe { elements.best_mean::<W>(lower.min(upper), upper) });
     let threshold = d.get() / 2.0;
     let mut digits = [1; 256];
     for (digit, &x) in digits.iter_mut().zip(x) {
@@ -64,48 +72,76 @@ struct Elements {
     w: [f32; 256],
 }
 
-impl Elements {
-    /// Returns the weighted sum of the magnitudes of at least `limit`, and their weight.
-    #[inline(always)]
-    fn sums(&self, limit: f32) -> (f32, f32) {
-        let (mut sums, mut weights) = (Lanes::ZERO, Lanes::ZERO);
-        for (m, w) in self.magnitudes.as_chunks().0.iter().zip(self.w.as_chunks().0) {
-            let (m, w) = (Lanes(*m), Lanes(*w));
-            let w = m.select_less(Lanes::splat(limit), Lanes::ZERO, w);
-            sums = sums + w * m;
-            weights = weights + w;
-        }
-        (sums.sum(), weights.sum())
-    }
+/// Weighted sum of magnitudes, and their weight.
+#[derive(Clone, Copy)]
+struct Sums {
+    sum: f32,
+    weight: f32,
+}
 
-    /// Returns half the weighted mean of the magnitudes of at least `limit`.
+impl Sums {
+    /// Returns half the weighted mean.
     #[inline(always)]
-    fn half_mean(&self, limit: f32) -> f32 {
-        let (sum, weight) = self.sums(limit);
-        sum / weight / 2.0
+    fn half_mean(self) -> f32 {
+        self.sum / self.weight / 2.0
+    }
+}
+
+impl Elements {
+    /// Returns the sums of the magnitudes of at least each limit.
+    ///
+    /// # Safety
+    /// The CPU supports the instruction set.
+    #[inline(always)]
+    unsafe fn sums<W: Words>(&self, limits: [f32; 2]) -> [Sums; 2] {
+        // SAFETY: function contract.
+        unsafe {
+            let zero = splat::<W>(0.0);
+            let (low, high) = (splat::<W>(limits[0]), splat::<W>(limits[1]));
+            let (mut sums, mut weights) = ([zero; 2], [zero; 2]);
+            for (m, w) in self.magnitudes.as_chunks().0.iter().zip(self.w.as_chunks().0) {
+                let (m, w) = (W::Floats::from_lanes(&Lanes(*m)), W::Floats::from_lanes(&Lanes(*w)));
+                let above = [m.choose_less(low, zero, w), m.choose_less(high, zero, w)];
+                sums = [sums[0] + above[0] * m, sums[1] + above[1] * m];
+                weights = [weights[0] + above[0], weights[1] + above[1]];
+            }
+            let mut found = [Sums { sum: 0.0, weight: 0.0 }; 2];
+            for (i, found) in found.iter_mut().enumerate() {
+                found.sum = sums[i].to_lanes().sum();
+                found.weight = weights[i].to_lanes().sum();
+            }
+            found
+        }
     }
 
     /// Returns the best mean of the largest elements if the smallest of them is about `lower` to `upper`.
+    ///
+    /// # Safety
+    /// The CPU supports the instruction set.
     #[inline(always)]
-    fn best_mean(&self, lower: f32, upper: f32) -> f64 {
+    unsafe fn best_mean<W: Words>(&self, lower: f32, upper: f32) -> f64 {
         let (lower, upper) = (lower * 0.9999, upper * 1.0001);
+        // One bit per element, because loops over the few bits of 8 elements mispredict their ends.
+        let mut sets = [0u64; 4];
+        for (i, m) in self.magnitudes.as_chunks().0.iter().enumerate() {
+            // SAFETY: function contract.
+            let lanes = unsafe { W::Floats::from_lanes(&Lanes(*m)).lanes_in(&(lower..upper)) };
+            sets[i / 8] |= u64::from(lanes) << (i % 8 * 8);
+        }
         let mut n_between = 0;
         let mut between = [(0f32, 0f32); 256];
-        for (m, w) in self.magnitudes.as_chunks::<8>().0.iter().zip(self.w.as_chunks::<8>().0) {
-            let mut any = false;
-            for m in m {
-                any |= (*m >= lower) & (*m < upper);
-            }
-            if any {
-                for (&m, &w) in m.iter().zip(w) {
-                    between[n_between] = (m, w);
-                    n_between += usize::from(m >= lower && m < upper);
-                }
+        for (i, mut set) in sets.into_iter().enumerate() {
+            while set != 0 {
+                let at = i * 64 + set.trailing_zeros() as usize % 64;
+                between[n_between] = (self.magnitudes[at], self.w[at]);
+                n_between += 1;
+                set &= set - 1;
             }
         }
         let between = &mut between[..n_between];
         between.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-        let (sum, weight) = self.sums(upper);
+        // SAFETY: function contract.
+        let [Sums { sum, weight }, _] = unsafe { self.sums::<W>([upper; 2]) };
         let (mut sum, mut weight) = (f64::from(sum), f64::from(weight));
         let mut best = (0.0, 0.0);
         for &(m, w) in [(0.0, 0.0)].iter().chain(&*between) {

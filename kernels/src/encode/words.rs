@@ -2,6 +2,7 @@
 //! instruction set.
 
 use super::lanes::{Lanes, N, round_to_byte};
+use super::reals::Reals;
 
 /// Elements of a group.
 pub(super) const LEN: usize = 32;
@@ -14,29 +15,42 @@ pub(super) trait Words: Copy {
     /// Sums of 32 bits, one per group.
     type Sums: Copy;
 
+    /// Floats, one per group.
+    type Floats: Reals;
+
+    /// Sums of integers from 0 to 31 and of their squares.
+    type Counts: Copy;
+
     /// Returns the smallest and the largest element of each group.
     ///
     /// # Safety
     /// The CPU supports the instruction set.
-    unsafe fn ranges(x: &[f32; N * LEN]) -> (Lanes, Lanes);
+    unsafe fn ranges(x: &[f32; N * LEN]) -> (Self::Floats, Self::Floats);
 
     /// Returns `(x - low) * factor`, rounded. The order of elements within a group is unspecified.
     ///
     /// # Safety
     /// The CPU supports the instruction set.
-    unsafe fn load(x: &[f32; N * LEN], low: &Lanes, factor: &Lanes) -> [Self; WORDS];
+    unsafe fn load(x: &[f32; N * LEN], low: Self::Floats, factor: Self::Floats) -> [Self; WORDS];
 
     /// Writes `(x - low) * factor + offset`, rounded and limited to `0..=max`, which is at most 255.
     ///
     /// # Safety
     /// The CPU supports the instruction set.
-    unsafe fn indices(x: &[f32; N * LEN], low: &Lanes, factor: &Lanes, offset: f32, max: f32, out: &mut [[u8; LEN]; N]);
+    unsafe fn indices(
+        x: &[f32; N * LEN],
+        low: Self::Floats,
+        factor: Self::Floats,
+        offset: f32,
+        max: f32,
+        out: &mut [[u8; LEN]; N],
+    );
 
     /// Returns the integers of the groups, each in both of its elements.
     ///
     /// # Safety
     /// The CPU supports the instruction set.
-    unsafe fn per_group(x: Lanes) -> Self;
+    unsafe fn per_group(x: Self::Floats) -> Self;
 
     /// Returns `self + other`.
     fn plus(self, other: Self) -> Self;
@@ -56,11 +70,26 @@ pub(super) trait Words: Copy {
     /// Returns the sum of the products of both elements of each group.
     fn dots(self, other: Self) -> Self::Sums;
 
+    /// Returns the sums of no integers.
+    ///
+    /// # Safety
+    /// The CPU supports the instruction set.
+    unsafe fn none() -> Self::Counts;
+
+    /// Adds integers from 0 to 31, at most 16 registers in all.
+    fn count(counts: Self::Counts, a: Self, b: Self) -> Self::Counts;
+
+    /// Returns the sums of all groups, and the sums of squares.
+    fn counts(counts: Self::Counts) -> [Self::Sums; 2];
+
     /// Returns `a + b`.
     fn add(a: Self::Sums, b: Self::Sums) -> Self::Sums;
 
-    /// Returns the sums of all groups.
-    fn sums(sums: Self::Sums) -> [i32; N];
+    /// Returns `32 a - b c`.
+    fn determinant(a: Self::Sums, b: Self::Sums, c: Self::Sums) -> Self::Sums;
+
+    /// Converts sums.
+    fn to_floats(sums: Self::Sums) -> Self::Floats;
 }
 
 /// Integers for CPUs without AVX2: the elements of group `i` are at `2 i` and `2 i + 1`.
@@ -78,6 +107,8 @@ impl PortableWords {
 
 impl Words for PortableWords {
     type Sums = [i32; N];
+    type Floats = Lanes;
+    type Counts = [[i32; N]; 2];
 
     #[inline(always)]
     unsafe fn ranges(x: &[f32; N * LEN]) -> (Lanes, Lanes) {
@@ -90,7 +121,7 @@ impl Words for PortableWords {
     }
 
     #[inline(always)]
-    unsafe fn load(x: &[f32; N * LEN], low: &Lanes, factor: &Lanes) -> [PortableWords; WORDS] {
+    unsafe fn load(x: &[f32; N * LEN], low: Lanes, factor: Lanes) -> [PortableWords; WORDS] {
         std::array::from_fn(|k| {
             PortableWords(std::array::from_fn(|i| {
                 let x = (x[i / 2 * LEN + 2 * k + i % 2] - low.0[i / 2]) * factor.0[i / 2];
@@ -100,14 +131,7 @@ impl Words for PortableWords {
     }
 
     #[inline(always)]
-    unsafe fn indices(
-        x: &[f32; N * LEN],
-        low: &Lanes,
-        factor: &Lanes,
-        offset: f32,
-        max: f32,
-        out: &mut [[u8; LEN]; N],
-    ) {
+    unsafe fn indices(x: &[f32; N * LEN], low: Lanes, factor: Lanes, offset: f32, max: f32, out: &mut [[u8; LEN]; N]) {
         for (g, (x, out)) in x.as_chunks::<LEN>().0.iter().zip(out).enumerate() {
             for (q, x) in out.iter_mut().zip(x) {
                 let real = (x - low.0[g]) * factor.0[g] + offset;
@@ -156,13 +180,36 @@ impl Words for PortableWords {
     }
 
     #[inline(always)]
+    unsafe fn none() -> [[i32; N]; 2] {
+        [[0; N]; 2]
+    }
+
+    #[inline(always)]
+    fn count([sums, squares]: [[i32; N]; 2], a: PortableWords, b: PortableWords) -> [[i32; N]; 2] {
+        let one = PortableWords([1; 2 * N]);
+        let pair = Self::add(a.dots(one), b.dots(one));
+        let squared = Self::add(a.dots(a), b.dots(b));
+        [Self::add(sums, pair), Self::add(squares, squared)]
+    }
+
+    #[inline(always)]
+    fn counts(counts: [[i32; N]; 2]) -> [[i32; N]; 2] {
+        counts
+    }
+
+    #[inline(always)]
     fn add(a: [i32; N], b: [i32; N]) -> [i32; N] {
         std::array::from_fn(|i| a[i] + b[i])
     }
 
     #[inline(always)]
-    fn sums(sums: [i32; N]) -> [i32; N] {
-        sums
+    fn determinant(a: [i32; N], b: [i32; N], c: [i32; N]) -> [i32; N] {
+        std::array::from_fn(|i| LEN as i32 * a[i] - b[i] * c[i])
+    }
+
+    #[inline(always)]
+    fn to_floats(sums: [i32; N]) -> Lanes {
+        Lanes(sums.map(|sum| sum as f32))
     }
 }
 
@@ -172,7 +219,8 @@ pub(super) mod avx2 {
 
     use std::arch::x86_64::*;
 
-    use super::{LEN, Lanes, N, WORDS, Words};
+    use super::super::reals::avx2::Avx2Reals;
+    use super::{LEN, N, Reals, WORDS, Words};
     use crate::simd::x86_64::transpose::transpose;
 
     /// A register. Its existence proves that the CPU supports AVX2.
@@ -233,10 +281,14 @@ pub(super) mod avx2 {
 
     impl Words for Avx2Words {
         type Sums = __m256i;
+        type Floats = Avx2Reals;
+        /// Sums in bytes, and sums of squares in 16 bits. Each half of a register has the first registers of 4 groups,
+        /// then the second ones.
+        type Counts = [__m256i; 2];
 
         #[inline(always)]
-        unsafe fn ranges(x: &[f32; N * LEN]) -> (Lanes, Lanes) {
-            // SAFETY: the stores are within arrays, and the CPU supports AVX2 (function contract).
+        unsafe fn ranges(x: &[f32; N * LEN]) -> (Avx2Reals, Avx2Reals) {
+            // SAFETY: the CPU supports AVX2 (function contract).
             unsafe {
                 let sign = _mm256_set1_ps(-0.0);
                 let (mut lows, mut highs) = ([sign; N], [sign; N]);
@@ -246,17 +298,15 @@ pub(super) mod avx2 {
                     lows[g] = _mm256_xor_ps(low, sign);
                     highs[g] = _mm256_max_ps(_mm256_max_ps(a, b), _mm256_max_ps(c, d));
                 }
-                let (mut low, mut high) = (Lanes::ZERO, Lanes::ZERO);
-                _mm256_storeu_ps(low.0.as_mut_ptr(), _mm256_xor_ps(maxima(lows), sign));
-                _mm256_storeu_ps(high.0.as_mut_ptr(), maxima(highs));
-                (low, high)
+                (Avx2Reals(_mm256_xor_ps(maxima(lows), sign)), Avx2Reals(maxima(highs)))
             }
         }
 
         #[inline(always)]
-        unsafe fn load(x: &[f32; N * LEN], low: &Lanes, factor: &Lanes) -> [Avx2Words; WORDS] {
+        unsafe fn load(x: &[f32; N * LEN], low: Avx2Reals, factor: Avx2Reals) -> [Avx2Words; WORDS] {
             // SAFETY: the CPU supports AVX2 (function contract).
             unsafe {
+                let (low, factor) = (low.to_lanes(), factor.to_lanes());
                 let mut rows = [[_mm256_setzero_si256(); N]; 2];
                 for (g, x) in x.as_chunks::<LEN>().0.iter().enumerate() {
                     let (low, factor) = (_mm256_set1_ps(low.0[g]), _mm256_set1_ps(factor.0[g]));
@@ -277,14 +327,15 @@ pub(super) mod avx2 {
         #[inline(always)]
         unsafe fn indices(
             x: &[f32; N * LEN],
-            low: &Lanes,
-            factor: &Lanes,
+            low: Avx2Reals,
+            factor: Avx2Reals,
             offset: f32,
             max: f32,
             out: &mut [[u8; LEN]; N],
         ) {
             // SAFETY: the stores are within `out`, and the CPU supports AVX2 (function contract).
             unsafe {
+                let (low, factor) = (low.to_lanes(), factor.to_lanes());
                 let (offset, max) = (_mm256_set1_ps(offset), _mm256_set1_ps(max));
                 // Packing interleaves the halves of the registers.
                 let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -300,10 +351,10 @@ pub(super) mod avx2 {
         }
 
         #[inline(always)]
-        unsafe fn per_group(x: Lanes) -> Avx2Words {
-            // SAFETY: the load is within `x`, and the CPU supports AVX2 (function contract).
+        unsafe fn per_group(x: Avx2Reals) -> Avx2Words {
+            // SAFETY: the CPU supports AVX2 (function contract).
             unsafe {
-                let x = _mm256_cvtps_epi32(_mm256_loadu_ps(x.0.as_ptr()));
+                let x = _mm256_cvtps_epi32(x.0);
                 let low = _mm256_and_si256(x, _mm256_set1_epi32(0xffff));
                 Avx2Words(_mm256_or_si256(low, _mm256_slli_epi32::<16>(x)))
             }
@@ -346,17 +397,53 @@ pub(super) mod avx2 {
         }
 
         #[inline(always)]
+        unsafe fn none() -> [__m256i; 2] {
+            // SAFETY: the CPU supports AVX2 (function contract).
+            unsafe { [_mm256_setzero_si256(); 2] }
+        }
+
+        #[inline(always)]
+        fn count([sums, squares]: [__m256i; 2], a: Avx2Words, b: Avx2Words) -> [__m256i; 2] {
+            // SAFETY: see `plus`. Sums of 8 integers fit in bytes, sums of 16 squares in 16 bits.
+            unsafe {
+                let bytes = _mm256_packus_epi16(a.0, b.0);
+                [
+                    _mm256_add_epi8(sums, bytes),
+                    _mm256_add_epi16(squares, _mm256_maddubs_epi16(bytes, bytes)),
+                ]
+            }
+        }
+
+        #[inline(always)]
+        fn counts([sums, squares]: [__m256i; 2]) -> [__m256i; 2] {
+            // SAFETY: counts exist only on CPUs that support AVX2.
+            unsafe {
+                let mut counts = [_mm256_maddubs_epi16(sums, _mm256_set1_epi8(1)), squares];
+                for words in &mut counts {
+                    let sums = _mm256_add_epi16(*words, _mm256_srli_si256::<8>(*words));
+                    let sums = _mm256_permute4x64_epi64::<0b1000>(sums);
+                    *words = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(sums));
+                }
+                counts
+            }
+        }
+
+        #[inline(always)]
         fn add(a: __m256i, b: __m256i) -> __m256i {
             // SAFETY: sums exist only on CPUs that support AVX2.
             unsafe { _mm256_add_epi32(a, b) }
         }
 
         #[inline(always)]
-        fn sums(sums: __m256i) -> [i32; N] {
-            let mut words = [0; N];
-            // SAFETY: the store is within `words`, and sums exist only on CPUs that support AVX2.
-            unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), sums) };
-            words
+        fn determinant(a: __m256i, b: __m256i, c: __m256i) -> __m256i {
+            // SAFETY: see `add`.
+            unsafe { _mm256_sub_epi32(_mm256_slli_epi32::<5>(a), _mm256_mullo_epi32(b, c)) }
+        }
+
+        #[inline(always)]
+        fn to_floats(sums: __m256i) -> Avx2Reals {
+            // SAFETY: see `add`.
+            Avx2Reals(unsafe { _mm256_cvtepi32_ps(sums) })
         }
     }
 }
