@@ -4,8 +4,12 @@
 //! The search compares the points near the levels that are best for each element alone.
 
 use super::cpu::for_this_cpu;
-use super::lanes;
+use super::equal::{splat, with_words};
+use super::lanes::{self, Lanes, N};
+use super::reals::Reals;
+use super::words::Words;
 use crate::layout::block::Half;
+use crate::prefetch::{CacheLevel, prefetch};
 use crate::quants::grids::{BlockParts, GridBlock};
 
 /// Points of a grid, with the points near each combination of levels.
@@ -19,18 +23,15 @@ pub(super) struct Grid<const E: usize> {
     digits: Vec<[u8; DIGITS]>,
     /// The nearest points of each combination of levels, in ascending distance.
     near: Vec<[u16; NEAR]>,
-    /// The same points with their elements, if elements are digits.
+    /// The elements of these points, if elements are digits.
     near_elements: Vec<NearElements>,
     /// Whether each combination of levels is a point.
     is_point: Vec<bool>,
 }
 
-/// Points near a combination of levels. Element `d` of all points is at index `d`.
-#[repr(align(32))]
-struct NearElements {
-    elements: [[u8; NEAR]; DIGITS],
-    points: [u16; NEAR],
-}
+/// Elements of the points near a combination of levels, in one cache line. Element `d` of all points is at index `d`.
+#[repr(align(64))]
+struct NearElements([[u8; NEAR]; DIGITS]);
 
 /// Number of digits of a point.
 const DIGITS: usize = 4;
@@ -61,11 +62,10 @@ impl<const E: usize> Grid<E> {
         });
         let codes = 0..n_levels.pow(E as u32);
         let near: Vec<[u16; NEAR]> = codes.map(|code| nearest_points(&points, &levels, code)).collect();
-        let elements_of = |near: &[u16; NEAR]| NearElements {
-            elements: std::array::from_fn(|d| {
+        let elements_of = |near: &[u16; NEAR]| {
+            NearElements(std::array::from_fn(|d| {
                 near.map(|point| points[usize::from(point)].get(d).copied().unwrap_or(0))
-            }),
-            points: *near,
+            }))
         };
         let is_point = |(code, near): (usize, &[u16; NEAR])| {
             let ranks = points[usize::from(near[0])].iter().rev().map(rank);
@@ -103,8 +103,7 @@ impl<const E: usize> Grid<E> {
             .fold(0, |code, digit| code * n_values + usize::from(*digit));
         if E == DIGITS {
             if self.is_point[code] {
-                let point = self.near_elements[code].points[0];
-                return (point, (best[0] + best[1]) + (best[2] + best[3]));
+                return (self.near[code][0], (best[0] + best[1]) + (best[2] + best[3]));
             }
             return self.best_near(code, a, b);
         }
@@ -133,7 +132,7 @@ impl<const E: usize> Grid<E> {
         let mut costs = [[0f32; NEAR]; DIGITS];
         for d in 0..DIGITS {
             for i in 0..NEAR {
-                let level = f32::from(near.elements[d][i]) - self.zero;
+                let level = f32::from(near.0[d][i]) - self.zero;
                 costs[d][i] = level * (level * a[d] - b[d]);
             }
         }
@@ -141,19 +140,8 @@ impl<const E: usize> Grid<E> {
         for i in 0..NEAR {
             sums[i] = (costs[0][i] + costs[1][i]) + (costs[2][i] + costs[3][i]);
         }
-        // The first of the least sums, in halves that vector instructions compare.
-        let mut least = sums;
-        for half in [NEAR / 2, NEAR / 4, NEAR / 8, NEAR / 16] {
-            for i in 0..half {
-                let [low, high] = [least[i], least[i + half]];
-                least[i] = if high < low { high } else { low };
-            }
-        }
-        let mut index = NEAR - 1;
-        for i in (0..NEAR).rev() {
-            index = if sums[i] == least[0] { i } else { index };
-        }
-        (near.points[index], least[0])
+        let (index, least) = first_least(&sums);
+        (self.near[code][index], least)
     }
 
     /// Computes the costs of all values of the digits. Returns the number of values.
@@ -284,6 +272,64 @@ pub(super) struct Search<'a, const E: usize> {
 for_this_cpu! {
     /// Returns the points of a unit with the least error for a scale.
     fn choose[const E: usize][E](search: &Search<'_, E>, targets: &Targets, unit: usize, scale: f32) -> Chosen = points_of;
+}
+
+/// Returns the index of the first of the least sums, and that sum.
+#[inline(always)]
+fn first_least(sums: &[f32; NEAR]) -> (usize, f32) {
+    // In halves that vector instructions compare.
+    let mut least = *sums;
+    for half in [NEAR / 2, NEAR / 4, NEAR / 8, NEAR / 16] {
+        for i in 0..half {
+            let [low, high] = [least[i], least[i + half]];
+            least[i] = if high < low { high } else { low };
+        }
+    }
+    let mut is_least = 1u32 << (NEAR - 1);
+    for (i, sum) in sums.iter().enumerate() {
+        is_least |= u32::from(*sum == least[0]) << i;
+    }
+    (is_least.trailing_zeros() as usize % NEAR, least[0])
+}
+
+with_words! {
+    /// Writes the code of the best levels of each cell of 4 elements. Numbers of elements are multiples of 8.
+    fn best_levels(levels: &[f32], t: &[f32], w: &[f32], scale: f32, codes: &mut [usize; CELLS]) -> () = all_levels;
+}
+
+/// See [`best_levels`].
+///
+/// # Safety
+/// The CPU supports the instruction set.
+#[inline(always)]
+unsafe fn all_levels<W: Words>(levels: &[f32], t: &[f32], w: &[f32], scale: f32, codes: &mut [usize; CELLS]) {
+    let mut place = Lanes([1.0; N]);
+    for d in (0..N).filter(|d| d % DIGITS > 0) {
+        place.0[d] = place.0[d - 1] * levels.len() as f32;
+    }
+    let cells = codes.as_chunks_mut::<{ N / DIGITS }>().0;
+    for ((t, w), codes) in t.as_chunks().0.iter().zip(w.as_chunks().0).zip(cells) {
+        // SAFETY: function contract.
+        let digits = unsafe {
+            let (t, w) = (W::Floats::from_lanes(&Lanes(*t)), W::Floats::from_lanes(&Lanes(*w)));
+            let place = W::Floats::from_lanes(&place);
+            let (a, b) = (splat::<W>(scale * scale) * w, splat::<W>(2.0 * scale) * w * t);
+            let (mut value, mut digits) = (splat::<W>(0.0), splat::<W>(0.0));
+            let mut best = splat::<W>(f32::INFINITY);
+            for &level in levels {
+                let level = splat::<W>(level);
+                let cost = level * (level * a - b);
+                digits = cost.choose_less(best, value, digits);
+                best = cost.smaller(best);
+                value = value + place;
+            }
+            digits.to_lanes()
+        };
+        for (code, digits) in codes.iter_mut().zip(digits.0.as_chunks::<DIGITS>().0) {
+            // Exact, because codes are small.
+            *code = (digits.iter().sum::<f32>()) as usize;
+        }
+    }
 }
 
 #[inline(always)]
@@ -422,7 +468,11 @@ impl<const E: usize> Search<'_, E> {
         };
         let n_cells = self.unit / E;
         let mut found = [[(0u16, 0f32); CELLS]; 2];
-        for (found, shift) in found.iter_mut().zip(shifts) {
+        if E == DIGITS {
+            let unit = start..start + self.unit;
+            self.nearest_of_four(&targets.t[unit.clone()], &targets.w[unit], scale, &mut found[0]);
+        }
+        for (found, shift) in found.iter_mut().zip(shifts).filter(|_| E != DIGITS) {
             for (cell, found) in found[..n_cells].iter_mut().enumerate() {
                 let cell = start + cell * E..start + (cell + 1) * E;
                 *found = self.nearest(&targets.t[cell.clone()], &targets.w[cell], scale, *shift);
@@ -444,6 +494,31 @@ impl<const E: usize> Search<'_, E> {
             }
         }
         chosen
+    }
+
+    /// Chooses the points of a unit with cells of 4 elements, without errors. Such types have no shifts.
+    #[inline(always)]
+    fn nearest_of_four(&self, t: &[f32], w: &[f32], scale: f32, found: &mut [(u16, f32); CELLS]) {
+        let mut codes = [0; CELLS];
+        best_levels(&self.grid.levels, t, w, scale, &mut codes);
+        let codes = &codes[..t.len() / E];
+        for &code in codes {
+            // Elements and points of all codes do not fit in the first cache.
+            prefetch((&raw const self.grid.near_elements[code]).cast(), CacheLevel::First);
+            prefetch((&raw const self.grid.near[code]).cast(), CacheLevel::First);
+        }
+        for (cell, (&code, found)) in codes.iter().zip(found).enumerate() {
+            found.0 = self.grid.near[code][0];
+            if !self.grid.is_point[code] {
+                let (mut a, mut b) = ([0.0; E], [0.0; E]);
+                for i in 0..E {
+                    let (t, w) = (t[cell * E + i], w[cell * E + i]);
+                    a[i] = scale * scale * w;
+                    b[i] = 2.0 * scale * w * t;
+                }
+                found.0 = self.grid.best_near(code, &a, &b).0;
+            }
+        }
     }
 
     /// Returns the point of a cell with the least error, and the error.
