@@ -18,7 +18,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens] * embedding_scale;
+        let x = with_media(token_embd[tokens]) * embedding_scale;
         for layer {
             let h = rms_norm(x, attn_norm);
             x += attend(h, factors = rope_freqs, short = rope_short, long = rope_long) * residual_scale;

@@ -294,11 +294,12 @@ pub(crate) fn tokenize<'a>(
     for (i, piece) in text.split(IMAGE_MARK).enumerate() {
         if i > 0 {
             let texts = media.get(i - 1).and_then(|rows| around(rows));
-            let ([before, after], name) = texts.unwrap_or((&NO_TEXTS, SHOWN));
-            prompt.push_str(before);
+            let (around, name) = texts.unwrap_or((&NO_TEXTS, SHOWN));
+            let [before, after] = numbered(around, media, i - 1);
+            prompt.push_str(&before);
             prompt.push(IMAGE_MARK);
-            prompt.push_str(after);
-            shown.extend([before, name, after]);
+            prompt.push_str(&after);
+            shown.extend([before.as_str(), name, after.as_str()]);
         }
         prompt += piece;
         shown += piece;
@@ -322,6 +323,16 @@ pub(crate) fn tokenize<'a>(
         None => shown,
     };
     Prompt { text, tokens }
+}
+
+/// Returns the texts around a medium with its number among those of its kind, from 0 on.
+fn numbered(around: &[String; 2], media: &[Arc<MediaRows>], index: usize) -> [String; 2] {
+    let medium = media.get(index).map(|rows| rows.medium());
+    let earlier = media.iter().take(index);
+    let number = earlier.filter(|rows| Some(rows.medium()) == medium).count();
+    around
+        .each_ref()
+        .map(|text| text.replace("{number}", &number.to_string()))
 }
 
 /// Appends the placeholder tokens of a medium, and the tokens of the texts between its rows.
@@ -499,6 +510,15 @@ mod tests {
             "an image longer than a batch is cut"
         );
         assert_eq!(end(7, 5, 8), 9);
+    }
+
+    #[test]
+    fn texts_number_media_of_a_kind() {
+        let sound = Arc::new(MediaRows::new(3, 1, vec![0.0]).of(Medium::Audio));
+        let media = [image(1, 3), sound, image(2, 2)];
+        let around = ["<id>{number}</id>".to_owned(), String::new()];
+        let found = [0, 1, 2].map(|index| numbered(&around, &media, index)[0].clone());
+        assert_eq!(found, ["<id>0</id>", "<id>0</id>", "<id>1</id>"]);
     }
 
     #[test]

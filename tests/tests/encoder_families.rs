@@ -24,7 +24,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 20] = [
+pub(crate) const FAMILIES: [Family; 22] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -136,23 +136,7 @@ pub(crate) const FAMILIES: [Family; 20] = [
         encoder_sizes: &[("deep", 0.0)],
         text: "qwen35",
         image: [112, 80],
-        sizes: &[
-            ("n_embd", 64.0),
-            ("n_head", 4.0),
-            ("n_head_kv", 2.0),
-            ("head_dim", 32.0),
-            ("head_dim_v", 32.0),
-            ("n_rot", 16.0),
-            ("n_layer", 4.0),
-            ("n_ff", 96.0),
-            ("n_vocab", 128.0),
-            ("interval", 2.0),
-            ("d_conv", 4.0),
-            ("d_inner", 64.0),
-            ("d_state", 32.0),
-            ("n_value", 2.0),
-            ("n_key", 2.0),
-        ],
+        sizes: QWEN35,
         without_bias: &[],
         text_optional: &["attn_qkv"],
         text_biases: &[],
@@ -367,6 +351,33 @@ pub(crate) const FAMILIES: [Family; 20] = [
         without_bias: &["v.patch_embd"],
         ..PLAIN
     },
+    // Four patches are merged after the second of three layers.
+    Family {
+        name: "minicpmv4_6",
+        encoder: "minicpmv4_6",
+        text: "qwen35",
+        sizes: QWEN35,
+        text_optional: &["attn_qkv"],
+        ..PLAIN
+    },
+    // All images have 8 rows.
+    Family {
+        name: "resampler",
+        encoder: "resampler",
+        text: "qwen2",
+        image: [72, 56],
+        sizes: &[
+            ("n_embd", 256.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 2.0),
+            ("n_layer", 2.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+        ],
+        without_bias: &["resampler.kv", "resampler.proj"],
+        text_biases: &["attn_q", "attn_k", "attn_v"],
+        ..PLAIN
+    },
 ];
 
 /// Encoder with biases over images of any size, and a language model with the graph of Llama.
@@ -407,6 +418,25 @@ const LLAMA: Sizes = &[
     ("n_layer", 2.0),
     ("n_ff", 96.0),
     ("n_vocab", 128.0),
+];
+
+/// Sizes of a language model with gated delta nets and partial rotation.
+const QWEN35: Sizes = &[
+    ("n_embd", 64.0),
+    ("n_head", 4.0),
+    ("n_head_kv", 2.0),
+    ("head_dim", 32.0),
+    ("head_dim_v", 32.0),
+    ("n_rot", 16.0),
+    ("n_layer", 4.0),
+    ("n_ff", 96.0),
+    ("n_vocab", 128.0),
+    ("interval", 2.0),
+    ("d_conv", 4.0),
+    ("d_inner", 64.0),
+    ("d_state", 32.0),
+    ("n_value", 2.0),
+    ("n_key", 2.0),
 ];
 
 /// Sizes of a language model with latent attention and without experts. The published class has this epsilon in its code.

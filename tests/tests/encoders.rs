@@ -35,6 +35,9 @@ impl Family {
         let arch = archs::find_encoder(self.encoder).unwrap().arch;
         let sizes = [arch.test, self.encoder_sizes].concat();
         let mut encoder = Draft::of_sizes(arch, archs::ENCODERS, &sizes, |_| true).unwrap();
+        if self.encoder == "minicpmv4_6" {
+            encoder.metadata.insert("clip.vision.wa_layer_indexes", vec![1u32]);
+        }
         encoder.add_biases(arch, archs::ENCODERS, |t| !self.without_bias.contains(&t.gguf));
         if self.has_bounds {
             let of_layers =
@@ -281,9 +284,14 @@ fn rows_do_not_change_text_of_other_sequences() {
 #[test]
 fn encoder_describes_image_before_it_is_computed() {
     for (family, expected) in FAMILIES.iter().zip([
-        16, 16, 35, 35, 35, 35, 35, 9, 70, 36, 15, 35, 35, 35, 35, 35, 15, 35, 9, 35,
+        16, 16, 35, 35, 35, 35, 35, 9, 70, 36, 15, 35, 35, 35, 35, 35, 15, 35, 9, 35, 35, 8,
     ]) {
-        let expected = (expected, if family.name == "qwen3vl_merger" { 192 } else { 64 });
+        let width = match family.name {
+            "qwen3vl_merger" => 192,
+            "resampler" => 256,
+            _ => 64,
+        };
+        let expected = (expected, width);
         let encoder = family.encoder(&exact());
         let [width, height] = family.image;
         let sizes = encoder.sizes();
@@ -519,9 +527,15 @@ fn row_counts_of_random_sizes_match() {
             let [width, height] = [0, 1].map(|j| 1 + splitmix64(2 * i + j) as usize % 160);
             let counted = encoder.sizes().n_rows(width, height).unwrap();
             let (mut blocks, mut computed) = (0, 0);
+            let unit = match rules.size {
+                ImageSize::Area { unit, .. } => unit,
+                _ => rules.patch * rules.block,
+            };
             for part in encoder.sizes().parts(width, height).unwrap() {
-                let unit = rules.patch * rules.block;
-                blocks += part.size[0] / unit * (part.size[1] / unit);
+                blocks += match family.name {
+                    "resampler" => 8,
+                    _ => part.size[0] / unit * (part.size[1] / unit),
+                };
                 computed += *encoded.entry(part.size).or_insert_with(|| {
                     let [width, height] = part.size;
                     let rows = encoder.encode(width, height, &pixels(part.size)).unwrap();
@@ -572,26 +586,16 @@ fn sizes_match_published_preprocessing() {
     assert_eq!((n, n_beyond), (600, 25));
 }
 
-/// Sizes of Gemma 4, Kimi, and Pixtral, and grids of tiles of Idefics 3, InternVL, LFM2-VL, and Llama 4.
+/// Sizes of Gemma 4, Kimi, MiniCPM-V, and Pixtral, and grids of tiles of Idefics 3, InternVL, LFM2-VL, Llama 4, and
+/// MiniCPM-V.
 #[test]
 fn targets_and_tiles_match_published_preprocessing() {
     let text = std::fs::read_to_string(data_dir().join("encoders/targets.txt")).unwrap();
-    let mut counts = [0; 6];
+    let mut counts = [0; 8];
     for line in text.lines() {
         let (rule, numbers) = line.split_once(' ').unwrap();
         let numbers: Vec<usize> = numbers.split(' ').map(|word| word.parse().unwrap()).collect();
-        let rules = |size, patch: usize, block: usize| ImageRules {
-            size,
-            resize: Filter::Bicubic,
-            patch,
-            block,
-            window: 0,
-            axes: false,
-            class: ClassColumn::None,
-            between_rows: "",
-            tiles: None,
-        };
-        let target = |size, [width, height]: [usize; 2]| rules(size, 1, 1).target(width, height).unwrap();
+        let target = |size, [width, height]: [usize; 2]| plain_rules(size, 1, 1).target(width, height).unwrap();
         match (rule, &numbers[..]) {
             ("within", &[unit, max, width, height, ref expected @ ..]) => {
                 counts[0] += 1;
@@ -618,37 +622,72 @@ fn targets_and_tiles_match_published_preprocessing() {
                 counts[3] += 1;
                 check_split(line, TileGrid::Longest { side, longest }, [width, height], grid);
             }
-            ("bordered", &[patch, area, width, height, ref expected @ ..]) => {
-                counts[4] += 1;
-                let (unit, max) = (2 * patch, usize::MAX);
-                let rules = rules(ImageSize::Bordered { unit, area, max }, patch, 2);
-                let sizes = [rules.scaled(width, height), rules.target(width, height)];
-                assert_eq!(sizes.map(Option::unwrap).concat(), *expected, "{line}");
-                assert!(rules.grid_of(expected[2], expected[3]).is_some(), "{line}");
-            }
-            ("canvas", &[side, max, width, height, ref expected @ ..]) => {
-                counts[5] += 1;
-                let split = tile_rules(TileGrid::Canvas { side, max })
-                    .split([width, height])
-                    .unwrap();
-                let found = [[split.columns, split.rows], split.scaled].concat();
-                assert_eq!(found, *expected, "{line}");
-            }
-            _ => panic!("{line}"),
+            _ => counts[check_newer_target(line, rule, &numbers)] += 1,
         }
     }
-    assert_eq!(counts, [198; 6]);
+    assert_eq!(counts, [198; 8]);
+}
+
+/// Returns the rules of images of a size.
+fn plain_rules(size: ImageSize, patch: usize, block: usize) -> ImageRules {
+    ImageRules {
+        size,
+        resize: Filter::Bicubic,
+        patch,
+        block,
+        window: 0,
+        axes: false,
+        class: ClassColumn::None,
+        between_rows: "",
+        tiles: None,
+    }
+}
+
+/// Checks a line of `targets.txt`, and returns the number of its rule.
+fn check_newer_target(line: &str, rule: &str, numbers: &[usize]) -> usize {
+    match (rule, numbers) {
+        ("bordered", &[patch, area, width, height, ref expected @ ..]) => {
+            let (unit, max) = (2 * patch, usize::MAX);
+            let rules = plain_rules(ImageSize::Bordered { unit, area, max }, patch, 2);
+            let sizes = [rules.scaled(width, height), rules.target(width, height)];
+            assert_eq!(sizes.map(Option::unwrap).concat(), *expected, "{line}");
+            assert!(rules.grid_of(expected[2], expected[3]).is_some(), "{line}");
+            4
+        }
+        ("canvas", &[side, max, width, height, ref expected @ ..]) => {
+            let split = tile_rules(TileGrid::Canvas { side, max })
+                .split([width, height])
+                .unwrap();
+            let found = [[split.columns, split.rows], split.scaled].concat();
+            assert_eq!(found, *expected, "{line}");
+            5
+        }
+        ("area", &[side, unit, width, height, ref expected @ ..]) => {
+            let max = usize::MAX;
+            let rules = plain_rules(ImageSize::Area { side, unit, max }, unit, 1);
+            assert_eq!(rules.target(width, height).unwrap(), *expected, "{line}");
+            assert!(rules.grid_of(expected[0], expected[1]).is_some(), "{line}");
+            6
+        }
+        ("slices", &[side, unit, max, width, height, ref expected @ ..]) => {
+            let split = tile_rules(TileGrid::Area { side, unit, max }).split([width, height]);
+            let found = split.map(|split| [[split.columns, split.rows], split.scaled].concat());
+            assert_eq!(found.unwrap_or_default(), *expected, "{line}");
+            7
+        }
+        _ => panic!("{line}"),
+    }
 }
 
 fn tile_rules(grid: TileGrid) -> TileRules {
     TileRules {
         grid,
         above: 0.0,
-        tile: "",
+        tile: [""; 2],
         between: "",
         between_rows: "",
         overview: None,
-        whole: "",
+        whole: [""; 2],
     }
 }
 
@@ -685,6 +724,20 @@ fn texts_are_between_rows_and_tiles() {
     let parts = lfm2.sizes().parts(300, 150).unwrap();
     assert_eq!((parts.len(), parts[1].at, parts[1].size), (3, [128, 0], [128, 128]));
     assert_eq!(lfm2.sizes().n_rows(300, 150).unwrap(), 512 + 22 * 11);
+    let minicpm = of("minicpmv4_6");
+    let (whole, split) = (
+        minicpm.sizes().texts(90, 60).unwrap(),
+        minicpm.sizes().texts(100, 190).unwrap(),
+    );
+    assert_eq!(whole, [(0, "<image>".to_owned()), (35, "</image>".to_owned())]);
+    let shown: Vec<(usize, &str)> = split.iter().map(|(row, text)| (*row, text.as_str())).collect();
+    let expected = [
+        (0, "<image>"),
+        (32, "</image><slice>"),
+        (68, "</slice>\n<slice>"),
+        (104, "</slice>"),
+    ];
+    assert_eq!(shown, expected);
     let pixtral = of("pixtral").sizes().texts(112, 80).unwrap();
     assert!(pixtral.iter().all(|(_, text)| text == "[IMG_BREAK]"));
     assert!(pixtral.iter().map(|(row, _)| *row).eq([7, 14, 21, 28]));
@@ -697,7 +750,7 @@ fn limits_of_rows_apply_to_images_of_any_size() {
         let mut encoder = family.encoder(&exact());
         let has_minimum = matches!(encoder.rules().size, ImageSize::Multiple { .. });
         let is_limited = encoder.limit_rows(has_minimum.then_some(2), Some(6));
-        if encoder.rules().is_fixed() {
+        if encoder.rules().is_fixed() || family.name == "resampler" {
             assert!(is_limited.is_err(), "{}", family.name);
             continue;
         }

@@ -13,7 +13,8 @@ Writes `sizes.txt`: sizes of images and the sizes that Qwen's preprocessing resi
 
     record_media.py DIRECTORY targets
 
-Writes `targets.txt`: the same for Gemma 4, Kimi, and Pixtral, and the grids of tiles of Idefics 3, InternVL, LFM2-VL, and Llama 4.
+Writes `targets.txt`: the same for Gemma 4, Kimi, MiniCPM-V, and Pixtral, and the grids of tiles of Idefics 3, InternVL, LFM2-VL, Llama 4, and
+MiniCPM-V.
 
     record_media.py DIRECTORY tiles
 
@@ -91,7 +92,7 @@ def pixels(width, height):
 
 # Width and height of images for encoders that take images of any size.
 SIZE = (112, 80)
-SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72)}
+SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72), "resampler": (72, 56)}
 FIXED = ("gemma3", "idefics3", "internvl", "mlp", "llama4")
 
 
@@ -320,7 +321,8 @@ QWEN35 = {
 }
 
 
-def qwen35(vision, text):
+def qwen35_text(text):
+    """The settings of Qwen3.5. Also changes tensors to the form of the published ones."""
     interval, n_layer = text.key("full_attention_interval"), text.key("block_count")
     settings = qwen_text(text) | {
         "layer_types": ["linear_attention" if (il + 1) % interval else "full_attention" for il in range(n_layer)],
@@ -331,15 +333,17 @@ def qwen35(vision, text):
         "linear_num_value_heads": text.key("ssm.time_step_rank"),
     }
     settings["rope_parameters"]["partial_rotary_factor"] = text.key("rope.dimension_count") / settings["head_dim"]
-    vision_settings = qwen3_vision(vision)
-    model, names, inputs = qwen_model("Qwen3_5", vision, vision_settings, settings, QWEN3_VISION, QWEN35)
     for il in range(n_layer):
         # Files contain the decays, and may contain the form of a projection that is unused here.
         text.tensors.pop(f"blk.{il}.ssm_in.weight", None)
         decays = text.tensors.get(f"blk.{il}.ssm_a")
         if decays is not None:
             text.tensors[f"blk.{il}.ssm_a"] = np.log(-decays)
-    return model, names, inputs
+    return settings
+
+
+def qwen35(vision, text):
+    return qwen_model("Qwen3_5", vision, qwen3_vision(vision), qwen35_text(text), QWEN3_VISION, QWEN35)
 
 
 def qwen3_vision(vision):

@@ -508,6 +508,22 @@ def canvas_of_llama4():
     return canvas
 
 
+def slices_of_minicpm():
+    """Returns a function from the size of an image to the size of the whole image, and the columns, rows, and size of its tiles, if any."""
+    names = ("ensure_divide", "find_best_resize", "get_refine_size", "get_sliced_grid")
+    _, *methods = functions_of("minicpmv4_6/image_processing_minicpmv4_6", *names)
+    published = type("Published", (), dict(zip(names[1:], methods)))()
+
+    def slices(width, height, side, patch, mode, most):
+        grid = published.get_sliced_grid((height, width), most, side)
+        whole = published.find_best_resize((height, width), side, patch, mode, allow_upscale=grid is None)[::-1]
+        if grid is None:
+            return whole, []
+        return whole, [*grid[::-1], *published.get_refine_size((height, width), grid, side, patch, mode, allow_upscale=True)[::-1]]
+
+    return slices
+
+
 def record_tiles(directory):
     """Writes `idefics3-tiles.rows` and `idefics3-tiles.logits`: a column of two tiles and the whole image, with the texts before each."""
     import record_media
@@ -596,7 +612,7 @@ def record_targets(path, random):
     (closest,) = functions_of("lfm2_vl/image_processing_lfm2_vl", "find_closest_aspect_ratio")
     tiles = tiles_of_idefics3()
     (bordered,) = functions_of("kimi_k25/image_processing_kimi_k25", "navit_resize")
-    canvas = canvas_of_llama4()
+    canvas, slices = canvas_of_llama4(), slices_of_minicpm()
     lines = []
     for i in range(200):
         most = 16384 if i % 2 else 900
@@ -616,6 +632,10 @@ def record_targets(path, random):
         lines.append(["bordered", 14, area, width, height, *scaled[::-1], *whole[::-1]])
         most = (4, 16)[i % 2]
         lines.append(["canvas", 336, most, width, height, *canvas(width, height, 336, most)])
+        mode, unit, most = (("16x", 56, 9), ("4x", 28, 4))[i % 2]
+        whole, tiles_of_image = slices(width, height, 448, 14, mode, most)
+        lines.append(["area", 448, unit, width, height, *whole])
+        lines.append(["slices", 448, unit, most, width, height, *tiles_of_image])
         least, limit, side = ((1, 12, 448), (2, 10, 512))[i % 2]
         grids = {(w, h) for w in range(1, limit + 1) for h in range(1, limit + 1) if least <= w * h <= limit}
         grids = sorted(sorted(grids), key=lambda grid: grid[0] * grid[1])

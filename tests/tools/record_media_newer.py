@@ -4,7 +4,8 @@ import numpy as np
 import torch
 import transformers
 
-from record_media import PLACEHOLDER, QWEN, QWEN25_VISION, TEXT, qwen_inputs, qwen_vision, text_config, vision_config, within
+from record_media import PLACEHOLDER, QWEN, QWEN25_VISION, QWEN35, TEXT, VISION
+from record_media import qwen35_text, qwen_inputs, qwen_vision, text_config, vision_config, within
 from record_media_families import ROPE, model_of, planes_of_patches, set_epsilon
 
 
@@ -314,4 +315,115 @@ def exaone4_5(vision, text):
     return model, within("model.visual", QWEN25_VISION) | within("model.language_model", TEXT | EXAONE4), inputs
 
 
-FAMILIES = {"kimivl": kimivl, "kimik25": kimik25, "dots_ocr": dots_ocr, "llama4": llama4, "exaone4_5": exaone4_5}
+MINICPMV46_VISION = VISION | {
+    "vit_merger.layer_norm1": "v.vit_merger.ln1",
+    "vit_merger.self_attn.q_proj": "v.vit_merger.attn_q",
+    "vit_merger.self_attn.k_proj": "v.vit_merger.attn_k",
+    "vit_merger.self_attn.v_proj": "v.vit_merger.attn_v",
+    "vit_merger.self_attn.out_proj": "v.vit_merger.attn_out",
+    "vit_merger.pre_norm": "v.vit_merger.ds_ln",
+    "vit_merger.linear_1": "v.vit_merger.ds_ffn_up",
+    "vit_merger.linear_2": "v.vit_merger.ds_ffn_down",
+}
+
+
+def columns_of_patches(image, patch):
+    """The patches of an image, next to each other in a strip of their height."""
+    _, channels, height, width = image.shape
+    split = image.reshape(channels, height // patch, patch, width // patch, patch)
+    return split.permute(0, 2, 1, 3, 4).reshape(1, channels, patch, -1)
+
+
+def minicpmv4_6(vision, text):
+    patch, n_pos = vision.key("patch_size"), vision.tensors["v.position_embd.weight"].shape[0]
+    settings = qwen35_text(text) | {"model_type": "qwen3_5_text"}
+    (layer,) = vision.key("wa_layer_indexes")
+    eyes = vision_config(vision) | {"model_type": "minicpmv4_6_vision", "image_size": round(n_pos**0.5) * patch}
+    config = transformers.MiniCPMV4_6Config(
+        text_config=settings, vision_config=eyes, insert_layer_id=layer, image_token_id=PLACEHOLDER, video_token_id=126, tie_word_embeddings=True
+    )
+    model = model_of(config)
+    names = within("model.vision_tower", MINICPMV46_VISION) | within("model.language_model", TEXT | QWEN35)
+    names |= within("model.merger.mlp.0", {"pre_norm": "mm.input_norm", "linear_1": "mm.up", "linear_2": "mm.down"})
+
+    def inputs(image, ids):
+        sizes = torch.tensor([[image.shape[2] // patch, image.shape[3] // patch]], dtype=torch.int32)
+        return {"pixel_values": columns_of_patches(image, patch), "target_sizes": sizes}
+
+    return model, names, inputs
+
+
+class Resampler(torch.nn.Module):
+    """Learned queries that attend to patches, as the published class `Resampler` does."""
+
+    def __init__(self, width, n_out, n_query):
+        super().__init__()
+        self.query = torch.nn.Parameter(torch.zeros(n_query, n_out))
+        self.proj = torch.nn.Parameter(torch.zeros(n_out, n_out))
+        self.kv_proj = torch.nn.Linear(width, n_out, bias=False)
+        self.attn = torch.nn.MultiheadAttention(n_out, n_out // 128)
+        self.ln_q, self.ln_kv, self.ln_post = (torch.nn.LayerNorm(n_out, eps=1e-6) for _ in range(3))
+
+    def positions(self, rows, columns):
+        n = self.proj.shape[0] // 4
+        omega = 10000.0 ** -(torch.arange(n).double() / n)
+        down, across = torch.meshgrid(torch.arange(rows).double(), torch.arange(columns).double(), indexing="ij")
+        angles = [at.reshape(-1, 1) * omega for at in (across, down)]
+        return torch.cat([part for angle in angles for part in (angle.sin(), angle.cos())], dim=1)
+
+    def forward(self, x, rows, columns):
+        x = self.ln_kv(self.kv_proj(x))
+        y, _ = self.attn(self.ln_q(self.query), x + self.positions(rows, columns), x, need_weights=False)
+        return self.ln_post(y) @ self.proj
+
+
+class ResamplerEyes(torch.nn.Module):
+    """The published encoder of MiniCPM-V 2.6: the blocks and positions are those of MiniCPM-V 4.6 without its merger."""
+
+    def __init__(self, vision, side):
+        super().__init__()
+        settings = vision_config(vision) | {"image_size": side * vision.key("patch_size"), "insert_layer_id": -1}
+        config = transformers.models.minicpmv4_6.configuration_minicpmv4_6.MiniCPMV4_6VisionConfig(**settings)
+        kind = transformers.models.minicpmv4_6.modeling_minicpmv4_6.MiniCPMV4_6VisionModel
+        self.vpm = kind._from_config(config, attn_implementation="eager")
+        del self.vpm.vit_merger
+        n_query, n_out = vision.tensors["resampler.query"].shape
+        self.resampler = Resampler(vision.key("embedding_length"), n_out, n_query)
+
+    def forward(self, pixel_values, target_sizes):
+        x = self.vpm(pixel_values, target_sizes=target_sizes).last_hidden_state
+        return self.resampler(x[0], *target_sizes[0].tolist())
+
+
+def resampler(vision, text):
+    language = transformers.Qwen2ForCausalLM._from_config(
+        transformers.Qwen2Config(**text_config(text) | {"rope_parameters": ROPE}), attn_implementation="eager"
+    )
+    side = round(vision.tensors["v.position_embd.weight"].shape[0] ** 0.5)
+    model = Paired(ResamplerEyes(vision, side), language)
+    for suffix in ("weight", "bias"):
+        parts = [vision.tensors.pop(f"resampler.attn.{part}.{suffix}") for part in "qkv"]
+        vision.tensors[f"resampler.attn.in_proj_{suffix}"] = np.concatenate(parts)
+    vision.tensors["resampler.proj"] = vision.tensors.pop("resampler.proj.weight").T
+    names = within("visual.vpm", VISION) | within("language_model.model", TEXT | QWEN)
+    same = ("query", "proj", "attn.in_proj_weight", "attn.in_proj_bias", "ln_q", "ln_kv", "ln_post")
+    names |= within("visual", {f"resampler.{name}": f"resampler.{name}" for name in same})
+    names |= within("visual.resampler", {"kv_proj": "resampler.kv", "attn.out_proj": "resampler.attn.out"})
+    patch = vision.key("patch_size")
+
+    def inputs(image, ids):
+        sizes = torch.tensor([[image.shape[2] // patch, image.shape[3] // patch]], dtype=torch.int32)
+        return {"pixel_values": columns_of_patches(image, patch), "target_sizes": sizes}
+
+    return model, names, inputs
+
+
+FAMILIES = {
+    "kimivl": kimivl,
+    "kimik25": kimik25,
+    "dots_ocr": dots_ocr,
+    "llama4": llama4,
+    "exaone4_5": exaone4_5,
+    "minicpmv4_6": minicpmv4_6,
+    "resampler": resampler,
+}

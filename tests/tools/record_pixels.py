@@ -216,11 +216,22 @@ PART_SIZES = [(1, 1), (2, 1), (1, 2), (3, 5), (16, 16), (48, 48), (47, 49), (100
               (333, 500), (640, 480), (481, 641), (1000, 10), (10, 1000), (1200, 90), (90, 1200), (2048, 16), (8192, 48), (8192, 16), (16, 8192)]
 
 
+def strip_parts(strip, sizes):
+    """The bytes of images whose patches are next to each other in a strip."""
+    out, at, patch = bytearray(), 0, strip.shape[1]
+    for rows, columns in sizes:
+        patches = strip[:, :, at:at + rows * columns * patch].reshape(3, patch, rows, columns, patch)
+        out += np.ascontiguousarray(patches.transpose(2, 1, 3, 4, 0)).round().astype(np.uint8).tobytes()
+        at += rows * columns * patch
+    return bytes(out)
+
+
 def parts():
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+    from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
     from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
     raw = dict(do_rescale=False, do_normalize=False, do_convert_rgb=False)
@@ -230,13 +241,14 @@ def parts():
         idefics3=Idefics3ImageProcessorPil(size=dict(longest_edge=224), max_image_size=dict(longest_edge=112), do_pad=False, **raw),
         internvl=GotOcr2ImageProcessorPil(crop_to_patches=True, min_patches=1, max_patches=12, size=square(48), **raw),
         mlp=LlavaImageProcessorPil(do_pad=True, size=dict(shortest_edge=48), crop_size=square(48), image_mean=[0.5, 0.45, 0.4], **raw),
+        minicpmv4_6=MiniCPMV4_6ImageProcessorPil(scale_resolution=96, patch_size=4, **raw),
         pixtral=PixtralImageProcessorPil(size=dict(longest_edge=144), patch_size=square(16), **raw),
         qwen2vl_merger=Qwen2VLImageProcessorPil(patch_size=8, merge_size=2, size=dict(shortest_edge=8 * 256, longest_edge=4096 * 256), **raw),
     )
     lines = []
     for name, processor in processors.items():
         for case, (w, h) in enumerate(PART_SIZES):
-            if name in ('pixtral', 'qwen2vl_merger') and max(w, h) > 200 * min(w, h):
+            if name in ('minicpmv4_6', 'pixtral', 'qwen2vl_merger') and max(w, h) > 200 * min(w, h):
                 continue
             if name == 'pixtral' and max(w, h) > 144 * min(w, h):
                 continue  # The processor computes a side of 0.
@@ -245,6 +257,9 @@ def parts():
             pixels = np.asarray(got['pixel_values'])
             if name == 'idefics3':
                 pixels = pixels[0]
+            if name == 'minicpmv4_6':
+                lines.append(f'{name} {case} {w} {h} {len(got["target_sizes"])} {zlib.crc32(strip_parts(pixels[0], got["target_sizes"]))}\n')
+                continue
             if name == 'qwen2vl_merger':
                 # Rows of patches in blocks of 2 x 2, each with its channels and two equal frames.
                 _, rows, columns = got['image_grid_thw'][0]

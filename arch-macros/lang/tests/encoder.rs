@@ -134,12 +134,17 @@ fn mistakes_have_one_message_at_their_tokens() {
         (
             "fixed(image_size)",
             "square(image_size)",
-            "square: expected `fixed(…)`, `padded(…)`, `longest(…)`, `within(…, rows = …)`, `bordered(…, rows = …)`, or `multiple(…, rows = …)`, found `square`",
+            "square: expected `fixed(…)`, `padded(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, `bordered(…, rows = …)`, or `multiple(…, rows = …)`, found `square`",
         ),
         (
             "\"<start>\", image",
             "\"<start>\"",
             "text: `text` must contain `image` once, where its rows are placed; found 0",
+        ),
+        (
+            "\"<start>\", image",
+            "\"<{index}>\", image",
+            "\"<{index}>\": expected `{number}`, found `{index}`",
         ),
         (
             " in blocks(merge)",
@@ -191,7 +196,18 @@ fn mistakes_in_images_and_their_operations_have_messages() {
         (
             "blocks(merge);",
             "blocks(merge) over windows(4);",
-            "over: expected `of windows(…)`, found `over`",
+            "over: expected `of windows(…)` or `of blocks(…)`, found `over`",
+        ),
+        (
+            "blocks(merge);",
+            "blocks(merge) of squares(4);",
+            "squares: expected `windows(…)`, found `squares`",
+        ),
+        ("fixed(image_size)", "area(image_size)", "): expected `,`"),
+        (
+            "merge(group_rows(x, merge * merge))",
+            "merge(group_rows(full_attention(x, x, x), merge * merge))",
+            "x: `full_attention` expects `q` of shape [d, n, T], found [n_embd, T]",
         ),
         (
             "blocks(merge);",
@@ -223,7 +239,7 @@ fn mistakes_in_tiles_have_messages() {
         ("above: 2;", "tiles: `tiles` needs `grid: ratio(side, tiles = 1..12);`"),
         (
             "grid: square(448);",
-            "square: expected `ratio(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`, found \
+            "square: expected `ratio(…, tiles = …)`, `area(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`, found \
              `square`",
         ),
         (
@@ -255,6 +271,18 @@ fn mistakes_in_tiles_have_messages() {
             "\"mm.newline\": expected the name of a tensor of shape [n_out] in `tensors`",
         ),
         (
+            "grid: area(448, 56, rows = 9);",
+            "rows: expected `tiles = …`, found `rows`",
+        ),
+        (
+            "grid: longest(448, 896); tile: \"<a>\", tile, \"</a>\";",
+            "tile: expected `image`, found `tile`",
+        ),
+        (
+            "grid: longest(448, 896); tile: \"<a>\", image, \"</{line}>\";",
+            "\"</{line}>\": expected `{row}` or `{column}`, found `{line}`",
+        ),
+        (
             "grid: longest(448, 896); overview: middle \"\";",
             "middle: expected `first` or `last`, found `middle`",
         ),
@@ -266,11 +294,13 @@ fn mistakes_in_tiles_have_messages() {
 }
 
 #[test]
-fn declaration_describes_tiles_and_each_size() {
+fn declaration_describes_tiles() {
     let tiles = |grid: &str| {
         let facts =
             format!("grid: {grid}; above: 2; tile: \"<{{row}}_{{column}}>\"; between: \"-\"; between_rows: \"|\";");
-        let text = format!("tiles {{ {facts} overview: last \"<all>\"; whole: \"<one>\"; }}\n    text {{ \"<start>\"");
+        let text = format!(
+            "tiles {{ {facts} overview: last \"<all>\"; whole: \"<one>\", image, \"</one>\"; }}\n    text {{ \"<start>\""
+        );
         let text = BASE.replacen("text { \"<start>\"", &text, 1);
         let newline = "tensors { newline: raw \"mm.newline\" [n_out];";
         let text = match grid.starts_with("listed") {
@@ -291,9 +321,17 @@ fn declaration_describes_tiles_and_each_size() {
     };
     assert_eq!([side, limit].map(|s| s.text), ["image_size", "896"]);
     assert_eq!(longest.above.unwrap().text, "2");
-    assert_eq!(longest.overview, Some((false, "<all>".to_owned())));
-    let texts = [longest.tile, longest.between, longest.between_rows, longest.whole];
-    assert_eq!(texts, ["<{row}_{column}>", "-", "|", "<one>"]);
+    assert_eq!(longest.overview, Some((false, ["<all>", ""].map(str::to_owned))));
+    assert_eq!([longest.between, longest.between_rows], ["-", "|"]);
+    assert_eq!(
+        [longest.tile, longest.whole],
+        [["<{row}_{column}>", ""], ["<one>", "</one>"]]
+    );
+    let area = tiles("area(image_size, 14 * merge, tiles = 9)");
+    let TileGrid::Area { side, unit, max } = area.grid else {
+        panic!("{:?}", area.grid);
+    };
+    assert_eq!([side, unit, max].map(|s| s.text), ["image_size", "14 * merge", "9"]);
     let canvas = tiles("canvas(image_size, tiles = merge * 8)");
     let TileGrid::Canvas { side, max } = canvas.grid else {
         panic!("{:?}", canvas.grid);
@@ -307,13 +345,20 @@ fn declaration_describes_tiles_and_each_size() {
         (side.text.as_str(), key.as_str(), newline.as_str()),
         ("image_size", "sizes", "mm.newline")
     );
+}
 
+#[test]
+fn declaration_describes_each_size() {
     let size = |size: &str| {
         let text = BASE.replacen("fixed(image_size)", size, 1);
         let arch = compile_file("my.rs", &text, &library()).unwrap().unwrap();
         arch.media.unwrap().image.unwrap().size
     };
     assert!(matches!(size("padded(image_size)"), ImageSize::Padded(side) if side.text == "image_size"));
+    let ImageSize::Area { side, unit } = size("area(image_size, 14 * merge)") else {
+        panic!("expected `Area`");
+    };
+    assert_eq!([side, unit].map(|s| s.text), ["image_size", "14 * merge"]);
     let ImageSize::Longest { side, unit } = size("longest(image_size, 14 * merge)") else {
         panic!("expected `Longest`");
     };

@@ -17,7 +17,7 @@ fragment! {
         }
     }
 
-    fn ffn(x: [n_embd, T]) {
+    fn ffn(x: [n_embd, _]) {
         if has(old_up) { old_down(activation(old_up(x))) } else { down(activation(up(x))) }
     }
 }

@@ -130,6 +130,7 @@ pub fn encoder_plans(header: &Gguf, path: &Path, params: &LoadParams) -> Result<
 fn max_rows(plan: &LoadPlan) -> usize {
     let n_rows = plan.result_shape[1];
     match plan.image {
+        _ if plan.has_fixed_rows => n_rows,
         Some(rules) => rules.max_patches() * n_rows / rules.largest().n_patches().max(1),
         None => n_rows,
     }
@@ -142,6 +143,9 @@ pub fn image_sizes(plan: &LoadPlan) -> Option<String> {
     let largest = rules.largest().n_patches().max(1);
     let rows = |n_patches: usize| n_patches * n_rows / largest;
     Some(match rules.size {
+        ImageSize::Area { unit, .. } if plan.has_fixed_rows => {
+            format!("multiples of {unit} pixels, {}", format::plural(n_rows, "row"))
+        }
         ImageSize::Fixed(side) | ImageSize::Padded(side) => format!(
             "{side} x {side} pixels, {largest} patches, {}",
             format::plural(n_rows, "row")
@@ -150,7 +154,10 @@ pub fn image_sizes(plan: &LoadPlan) -> Option<String> {
             let min = rows(min * rules.block * rules.block);
             format!("multiples of {unit} pixels, {min} to {} rows", max_rows(plan))
         }
-        ImageSize::Longest { unit, .. } | ImageSize::Within { unit, .. } | ImageSize::Bordered { unit, .. } => format!(
+        ImageSize::Area { unit, .. }
+        | ImageSize::Longest { unit, .. }
+        | ImageSize::Within { unit, .. }
+        | ImageSize::Bordered { unit, .. } => format!(
             "multiples of {unit} pixels, up to {}",
             format::plural(max_rows(plan), "row")
         ),

@@ -1,8 +1,8 @@
 //! Preprocessing of images, and the media rows of a ubatch.
 
 use super::grid_list::GridList;
-use super::image_target::{bordered, is_too_narrow, longest, max_bordered, multiple, within};
-use super::tiles::{TileGrid, TileRules};
+use super::image_target::{area, bordered, is_too_narrow, longest, max_area, max_bordered, multiple, within};
+use super::tiles::TileRules;
 
 /// Largest side of a preprocessed image in pixels.
 const MAX_SIDE: usize = 1 << 14;
@@ -23,7 +23,7 @@ pub struct ImageRules {
     /// Side of a block in patches. The patches of a block are consecutive columns of the input.
     pub block: usize,
     /// Side of a window in blocks; 0 without windows. The blocks of a window are consecutive, and the windows at the
-    /// right and bottom edges are smaller.
+    /// right and bottom edges are smaller, unless the sides of images are multiples of windows.
     pub window: usize,
     /// Whether rows have positions along the axes of M-RoPE: the row and the column of their block.
     pub axes: bool,
@@ -42,6 +42,15 @@ pub enum ImageSize {
     Fixed(usize),
     /// Squares of this side in pixels. The image is extended to a square before resizing.
     Padded(usize),
+    /// Multiples of `unit` pixels, with about the area of a square of `side` pixels.
+    Area {
+        /// Side of the square in pixels.
+        side: usize,
+        /// Divisor of both sides in pixels.
+        unit: usize,
+        /// Maximum area in squares of a unit.
+        max: usize,
+    },
     /// Multiples of `unit` pixels, scaled down to a longest side.
     Longest {
         /// Maximum of both sides in pixels.
@@ -171,6 +180,7 @@ impl ImageRules {
         match self.size {
             ImageSize::Fixed(side) | ImageSize::Padded(side) => Some([side; 2]),
             _ if is_too_narrow(sides) => None,
+            ImageSize::Area { side, unit, max } => Some(area(sides, side, unit, max)),
             ImageSize::Longest { side, unit, max } => Some(longest(sides, side, unit, max)),
             ImageSize::Within { unit, max } => Some(within(sides, unit, max)),
             ImageSize::Bordered { unit, area, max } => Some(bordered(sides, self.patch, unit, [area, max])[1]),
@@ -199,9 +209,19 @@ impl ImageRules {
             ImageSize::Fixed(_) | ImageSize::Padded(_) => {
                 return Err("the encoder takes images of one size".to_owned());
             }
-            ImageSize::Longest { .. } | ImageSize::Within { .. } | ImageSize::Bordered { .. } if min.is_some() => {
+            ImageSize::Area { .. }
+            | ImageSize::Longest { .. }
+            | ImageSize::Within { .. }
+            | ImageSize::Bordered { .. }
+                if min.is_some() =>
+            {
                 return Err("the encoder has no minimum number of rows".to_owned());
             }
+            ImageSize::Area { side, unit, max: most } => ImageSize::Area {
+                side,
+                unit,
+                max: max.unwrap_or(most),
+            },
             ImageSize::Longest { side, unit, max: most } => ImageSize::Longest {
                 side,
                 unit,
@@ -254,10 +274,17 @@ impl ImageRules {
     pub fn largest(&self) -> PatchGrid {
         let side = match (self.size, self.unit()) {
             (ImageSize::Fixed(side) | ImageSize::Padded(side), _) => side,
+            (ImageSize::Area { side, unit, max }, _) => area([1, 1], side, unit.max(1), max.max(1))[0],
             (_, unit) => unit.unwrap_or(0).saturating_mul(self.max_blocks().isqrt()),
         };
         let n = side.checked_div(self.patch).unwrap_or(0);
         PatchGrid { columns: n, rows: n }
+    }
+
+    /// Returns the patches of a square image of one unit; `None` if all images have one size.
+    pub(crate) fn smallest(&self) -> Option<PatchGrid> {
+        let n = self.unit()?.checked_div(self.patch)?;
+        Some(PatchGrid { columns: n, rows: n })
     }
 
     /// Returns the maximum number of patches of an image or a tile.
@@ -268,7 +295,10 @@ impl ImageRules {
             .unwrap_or(0);
         let of_image = match self.size {
             ImageSize::Fixed(_) | ImageSize::Padded(_) => self.largest().n_patches(),
-            _ => self.max_blocks().saturating_mul(self.block).saturating_mul(self.block),
+            _ => {
+                let side = self.unit().unwrap_or(0).checked_div(self.patch).unwrap_or(0);
+                self.max_blocks().saturating_mul(side).saturating_mul(side)
+            }
         };
         of_image.max(of_tile.saturating_mul(of_tile))
     }
@@ -287,17 +317,19 @@ impl ImageRules {
     fn unit(&self) -> Option<usize> {
         match self.size {
             ImageSize::Fixed(_) | ImageSize::Padded(_) => None,
-            ImageSize::Longest { unit, .. }
+            ImageSize::Area { unit, .. }
+            | ImageSize::Longest { unit, .. }
             | ImageSize::Within { unit, .. }
             | ImageSize::Bordered { unit, .. }
             | ImageSize::Multiple { unit, .. } => Some(unit),
         }
     }
 
-    /// Returns the maximum number of blocks of an image; 1 for images of one size.
+    /// Returns the maximum area of an image in squares of a unit; 1 for images of one size.
     fn max_blocks(&self) -> usize {
         match self.size {
             ImageSize::Fixed(_) | ImageSize::Padded(_) => 1,
+            ImageSize::Area { side, unit, max } => max_area(side, unit).min(max),
             ImageSize::Longest { side, unit, max } => {
                 let n = side.div_ceil(unit.max(1));
                 n.saturating_mul(n).min(max)
@@ -309,24 +341,20 @@ impl ImageRules {
 
     /// Returns the side of a tile in pixels, if images are split.
     fn tile_side(&self) -> Option<usize> {
-        self.tiles.map(|tiles| match tiles.grid {
-            TileGrid::Ratio { side, .. }
-            | TileGrid::Longest { side, .. }
-            | TileGrid::Canvas { side, .. }
-            | TileGrid::Listed { side, .. } => side,
-        })
+        self.tiles.map(|tiles| tiles.side())
     }
 
     /// Returns all texts that can be between the rows of an image, for one tile.
     pub fn texts(&self) -> Vec<String> {
         let mut texts = vec![self.between_rows.to_owned()];
         if let Some(tiles) = self.tiles {
-            texts.push(tiles.whole.to_owned());
+            texts.extend(tiles.whole.map(str::to_owned));
         }
         if let Some(tiles) = self.tiles.filter(|tiles| tiles.max_tiles() > 1) {
-            let overview = tiles.overview.map_or("", |overview| overview.text);
-            texts.push(tiles.text_of(0, 0));
-            texts.extend([tiles.between, tiles.between_rows, overview].map(str::to_owned));
+            let overview = tiles.overview.map_or([""; 2], |overview| overview.text);
+            texts.extend(tiles.text_of(0, 0));
+            texts.extend([tiles.between, tiles.between_rows].map(str::to_owned));
+            texts.extend(overview.map(str::to_owned));
         }
         texts
     }
@@ -352,14 +380,15 @@ impl ImageRules {
             }
             (_, unit) => {
                 let unit = unit.unwrap_or(0);
-                if pixels == 0 || unit != pixels || unit > MAX_SIDE {
+                let is_known = unit == pixels || (window > 0 && unit == pixels.saturating_mul(window));
+                if pixels == 0 || !is_known || unit > MAX_SIDE {
                     return Err(format!(
                         "the sides of images are multiples of {unit} pixels, not of {blocks}"
                     ));
                 }
             }
         }
-        if let ImageSize::Longest { side, .. } = self.size
+        if let ImageSize::Longest { side, .. } | ImageSize::Area { side, .. } = self.size
             && (side == 0 || side > MAX_SIDE)
         {
             return Err(format!(
@@ -398,6 +427,7 @@ impl ImageRules {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tiles::TileGrid;
     use super::*;
 
     const RULES: ImageRules = ImageRules {
@@ -537,11 +567,11 @@ mod tests {
                 max: 4,
             },
             above: 0.0,
-            tile: "",
+            tile: [""; 2],
             between: "",
             between_rows: "",
             overview: None,
-            whole: "",
+            whole: [""; 2],
         };
         let rules = ImageRules {
             tiles: Some(tiles),

@@ -45,6 +45,30 @@ fn cut([columns, rows]: [usize; 2], max: usize) -> [usize; 2] {
     }
 }
 
+/// Scales sides to the area of a square of `side` pixels, and rounds them to multiples of `unit`, as the published
+/// preprocessing of MiniCPM-V does. An area above `max` squares of a unit is scaled down to it.
+pub(super) fn area(sides: [usize; 2], side: usize, unit: usize, max: usize) -> [usize; 2] {
+    let ratio = sides[0] as f64 / sides[1] as f64;
+    let height = (side as f64 / ratio.sqrt()).trunc();
+    let width = (height * ratio).trunc();
+    let blocks = [width, height].map(|pixels| ((pixels / unit as f64).round_ties_even() as usize).max(1));
+    let blocks = match blocks[0].saturating_mul(blocks[1]) > max {
+        true => cut(shrunk(sides, unit, max), max),
+        false => blocks,
+    };
+    blocks.map(|n| n.saturating_mul(unit))
+}
+
+/// Returns the maximum area of an image with about the area of a square of `side` pixels, in squares of a unit.
+pub(super) fn max_area(side: usize, unit: usize) -> usize {
+    let (n, longest) = (side.div_ceil(unit.max(1)), MAX_RATIO.isqrt() + 1);
+    // The area of `[n * r, n / r]`, with both sides rounded, for `r` up to the root of the largest ratio.
+    let of_rounded = n
+        .saturating_mul(n)
+        .saturating_add(n.saturating_mul(longest.div_ceil(2)) + 1);
+    of_rounded.max(n.saturating_mul(longest) + 1)
+}
+
 /// Scales sides down to at most `side` pixels, and rounds them up to multiples of `unit`, as the published
 /// preprocessing of Pixtral does. An area above `max` squares of a unit is scaled down to it.
 pub(super) fn longest(sides: [usize; 2], side: usize, unit: usize, max: usize) -> [usize; 2] {

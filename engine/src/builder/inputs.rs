@@ -33,6 +33,8 @@ pub struct Inputs {
     pub grid_factors: Vec<GridFactors>,
     /// Sinusoids of distances.
     pub sinusoids: Vec<Sinusoids>,
+    /// Sinusoids of the column and the row of each patch, f32 `[d, T]`.
+    pub grid_sinusoids: Vec<TensorId>,
     /// Rows of relative position tables.
     pub distances: Vec<Distances>,
     /// Features that media rows have for the layers of a language model, f32 `[n_embd, T]` each, and zero for tokens.
@@ -68,6 +70,8 @@ pub enum TableFilter {
     Bilinear,
     /// Linear interpolation over the area of a patch, without aliases.
     Smooth,
+    /// The row at the share of the patches before a patch, rounded down.
+    Nearest,
     /// Cubic interpolation with a = -0.75. Rows beyond the borders repeat those at the borders.
     Bicubic,
 }
@@ -191,6 +195,7 @@ impl Inputs {
         self.resize.clear();
         self.grid_factors.clear();
         self.sinusoids.clear();
+        self.grid_sinusoids.clear();
         self.distances.clear();
         self.features.clear();
         self.media = None;

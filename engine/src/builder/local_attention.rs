@@ -140,6 +140,13 @@ impl Builder<'_> {
         self.dense(all)
     }
 
+    /// Attends from each column to all: q `[d, n, T]`, k `[d, n, U]`, v `[dv, n, U]` -> `[dv * n, T]`. Unlike
+    /// [`attention`](Self::attention), it takes any number of columns.
+    pub fn full_attention(&mut self, q: TensorId, k: TensorId, v: TensorId) -> TensorId {
+        let [n_queries, n_keys] = [q, k].map(|x| self.g.tensor(x).ne[2]);
+        self.block_attention(q, k, v, n_queries, n_keys, None)
+    }
+
     /// Returns `x [d, n, T]` in blocks of columns, completed with zeros, and its dimensions `[d, n, size, n_blocks]` in
     /// another order.
     fn in_blocks(&mut self, x: TensorId, [size, n_blocks]: [usize; 2], to: [usize; 4]) -> TensorId {

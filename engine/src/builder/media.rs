@@ -178,6 +178,18 @@ impl Builder<'_> {
         self.matmul(weights, columns)
     }
 
+    /// Returns the input of sines and cosines of the column of each patch, then of its row: `[d, T]`.
+    pub fn grid_sinusoids(&mut self, d: usize) -> TensorId {
+        let known = |id: &&TensorId| self.g.tensor(**id).ne[0] == d;
+        if let Some(&known) = self.inputs.grid_sinusoids.iter().find(known) {
+            return known;
+        }
+        let ne = [d, self.params.n_tokens, 1, 1];
+        let values = self.g.input(GgmlType::F32, ne, "grid_sinusoids");
+        self.inputs.grid_sinusoids.push(values);
+        values
+    }
+
     /// Rotates `x [d, n, T]` by the place of each patch: half of the pairs by the row, and the other half by the
     /// column. The values of a head are reordered to pairs `(i, i + d / 2)`.
     pub fn rope_grid(&mut self, x: TensorId, base: f32, args: RopeGridArgs) -> TensorId {

@@ -1,6 +1,7 @@
 //! Images that are split into tiles: the grid of an image, and the texts between its pieces.
 
 use super::grid_list::{GridList, scaled_to_fit};
+use super::image_target::area;
 
 /// Maximum number of tiles of an image.
 const MAX_TILES: usize = 256;
@@ -14,16 +15,16 @@ pub struct TileRules {
     pub grid: TileGrid,
     /// Images above this multiple of the largest image are split; 0 for all images.
     pub above: f32,
-    /// Text before a tile, with `{row}` and `{column}`.
-    pub tile: &'static str,
+    /// Texts before and after a tile, with `{row}` and `{column}`.
+    pub tile: [&'static str; 2],
     /// Text between the tiles of a row.
     pub between: &'static str,
     /// Text between rows of tiles.
     pub between_rows: &'static str,
     /// The whole image beside its tiles.
     pub overview: Option<Overview>,
-    /// Text before an image that is not split.
-    pub whole: &'static str,
+    /// Texts before and after an image that is not split.
+    pub whole: [&'static str; 2],
 }
 
 /// The whole image beside its tiles.
@@ -31,8 +32,8 @@ pub struct TileRules {
 pub struct Overview {
     /// The overview precedes the tiles.
     pub first: bool,
-    /// Text before the overview.
-    pub text: &'static str,
+    /// Texts before and after the overview.
+    pub text: [&'static str; 2],
 }
 
 /// Choice of the grid of tiles.
@@ -44,6 +45,16 @@ pub enum TileGrid {
         side: usize,
         /// Minimum number of tiles.
         min: usize,
+        /// Maximum number of tiles.
+        max: usize,
+    },
+    /// The grid whose number of tiles follows from the area of the image, and whose ratio of sides is the closest to that
+    /// of the image. Tiles have the size of an image in [`ImageSize::Area`](super::ImageSize::Area).
+    Area {
+        /// Side of a square with the area of a tile in pixels.
+        side: usize,
+        /// Divisor of the sides of a tile in pixels.
+        unit: usize,
         /// Maximum number of tiles.
         max: usize,
     },
@@ -79,8 +90,8 @@ pub enum TileGrid {
 /// Size of an image that is split: the image is resized and cut into a grid of tiles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Split {
-    /// Side of a tile in pixels.
-    pub side: usize,
+    /// Width and height of a tile in pixels.
+    pub tile: [usize; 2],
     /// Number of columns of tiles.
     pub columns: usize,
     /// Number of rows of tiles.
@@ -94,13 +105,19 @@ pub struct Split {
 impl TileRules {
     /// Returns the grid of an image; `None` if the image is not split. A grid of a single tile has borders.
     pub fn split(&self, sides: [usize; 2]) -> Option<Split> {
-        let (side, [columns, rows]) = match self.grid {
-            TileGrid::Ratio { side, min, max } => (side, closest(sides, side, min, max)),
-            TileGrid::Longest { side, longest } => (side, rounded_up(longest_side(sides, longest), side)),
-            TileGrid::Canvas { side, max } => (side, canvas(sides, side, max)),
-            TileGrid::Listed { side, grids, .. } => (side, grids.best(sides, side)),
+        let side = self.side();
+        let [columns, rows] = match self.grid {
+            TileGrid::Ratio { min, max, .. } => closest(sides, side, min, max),
+            TileGrid::Area { side, max, .. } => by_area(sides, side, max),
+            TileGrid::Longest { longest, .. } => rounded_up(longest_side(sides, longest), side),
+            TileGrid::Canvas { max, .. } => canvas(sides, side, max),
+            TileGrid::Listed { grids, .. } => grids.best(sides, side),
         };
-        let whole = [columns * side, rows * side];
+        let tile = match self.grid {
+            TileGrid::Area { side, unit, .. } => area(share(sides, [columns, rows]), side, unit, usize::MAX),
+            _ => [side; 2],
+        };
+        let whole = [columns * tile[0], rows * tile[1]];
         let (scaled, has_borders) = match self.grid {
             TileGrid::Canvas { .. } => (fitted(sides, side, whole), true),
             TileGrid::Listed { .. } => (scaled_to_fit(sides, whole), true),
@@ -111,7 +128,7 @@ impl TileRules {
             _ => [0; 2],
         };
         (columns * rows > 1 || has_borders).then_some(Split {
-            side,
+            tile,
             columns,
             rows,
             scaled,
@@ -123,14 +140,25 @@ impl TileRules {
     pub fn first_size(&self, sides: [usize; 2]) -> Option<[usize; 2]> {
         match self.grid {
             TileGrid::Longest { longest, .. } => Some(longest_side(sides, longest)),
-            TileGrid::Ratio { .. } | TileGrid::Canvas { .. } | TileGrid::Listed { .. } => None,
+            TileGrid::Ratio { .. } | TileGrid::Area { .. } | TileGrid::Canvas { .. } | TileGrid::Listed { .. } => None,
+        }
+    }
+
+    /// Returns the side of a square tile in pixels.
+    pub fn side(&self) -> usize {
+        match self.grid {
+            TileGrid::Ratio { side, .. }
+            | TileGrid::Longest { side, .. }
+            | TileGrid::Canvas { side, .. }
+            | TileGrid::Listed { side, .. } => side,
+            TileGrid::Area { side, unit, .. } => area([1, 1], side, unit.max(1), usize::MAX)[0],
         }
     }
 
     /// Returns the maximum number of tiles.
     pub fn max_tiles(&self) -> usize {
         match self.grid {
-            TileGrid::Ratio { max, .. } | TileGrid::Canvas { max, .. } => max,
+            TileGrid::Ratio { max, .. } | TileGrid::Area { max, .. } | TileGrid::Canvas { max, .. } => max,
             TileGrid::Listed { .. } => self.grids().map(|[columns, rows]| columns * rows).max().unwrap_or(1),
             TileGrid::Longest { side, longest } => longest.div_ceil(side.max(1)).saturating_pow(2),
         }
@@ -163,10 +191,12 @@ impl TileRules {
         self
     }
 
-    /// Returns the text before a tile, with its number from 1 on.
-    pub fn text_of(&self, row: usize, column: usize) -> String {
-        let text = self.tile.replace("{row}", &(row + 1).to_string());
-        text.replace("{column}", &(column + 1).to_string())
+    /// Returns the texts before and after a tile, with its number from 1 on.
+    pub fn text_of(&self, row: usize, column: usize) -> [String; 2] {
+        self.tile.map(|text| {
+            let text = text.replace("{row}", &(row + 1).to_string());
+            text.replace("{column}", &(column + 1).to_string())
+        })
     }
 
     /// Checks the sizes, which follow from keys of a file.
@@ -174,15 +204,21 @@ impl TileRules {
     /// # Errors
     /// A description of the first invalid size.
     pub fn check(&self, tile_fits: impl Fn(usize) -> bool) -> Result<(), String> {
-        let (side, least) = match self.grid {
-            TileGrid::Ratio { side, min, .. } => (side, min),
-            TileGrid::Longest { side, .. } | TileGrid::Canvas { side, .. } | TileGrid::Listed { side, .. } => (side, 1),
+        let side = self.side();
+        let least = match self.grid {
+            TileGrid::Ratio { min, .. } => min,
+            _ => 1,
         };
         if self.list().is_some() {
-            let texts = [self.tile, self.between, self.between_rows, self.whole];
-            let is_first = self
-                .overview
-                .is_some_and(|overview| overview.first && overview.text.is_empty());
+            let overview = self.overview.map_or([""; 2], |overview| overview.text);
+            let texts = [
+                &self.tile[..],
+                &self.whole,
+                &overview,
+                &[self.between, self.between_rows],
+            ]
+            .concat();
+            let is_first = self.overview.is_some_and(|overview| overview.first);
             if !is_first || texts.iter().any(|text| !text.is_empty()) {
                 return Err("tiles of a list need `overview: first \"\";` and have no other text".to_owned());
             }
@@ -227,6 +263,37 @@ fn closest([width, height]: [usize; 2], side: usize, min: usize, max: usize) -> 
         }
     }
     best
+}
+
+/// Returns the columns and rows of the grid whose ratio of sides is the closest to that of the image on a logarithmic
+/// scale. The number of tiles differs by at most 1 from the area of the image in squares of `side` pixels, rounded up.
+/// The published preprocessing of MiniCPM-V compares in 64-bit floats, and takes more rows of two equal ratios.
+fn by_area([width, height]: [usize; 2], side: usize, max: usize) -> [usize; 2] {
+    let [width, height] = [width as f64, height as f64];
+    let n = ((width * height / (side as f64 * side as f64)).ceil() as usize).min(max);
+    if n <= 1 {
+        return [1, 1];
+    }
+    let ratio = (width / height).ln();
+    let grids = (n - 1..=n + 1).filter(|&n| n > 1 && n <= max);
+    let grids = grids.flat_map(|n| {
+        (1..=n)
+            .filter(move |rows| n % rows == 0)
+            .map(move |rows| [n / rows, rows])
+    });
+    let (mut best, mut least) = ([1, 1], f64::INFINITY);
+    for [columns, rows] in grids {
+        let difference = (ratio - (columns as f64 / rows as f64).ln()).abs();
+        if difference < least || (difference == least && rows > best[1]) {
+            (best, least) = ([columns, rows], difference);
+        }
+    }
+    best
+}
+
+/// Returns the share of a tile in an image: both sides by the grid, rounded, and at least 1.
+fn share(sides: [usize; 2], grid: [usize; 2]) -> [usize; 2] {
+    [0, 1].map(|i| ((sides[i] as f64 / grid[i] as f64).round_ties_even() as usize).max(1))
 }
 
 /// Resizes the longest side to `longest` pixels, and rounds the shorter side up to an even number.
@@ -301,11 +368,11 @@ mod tests {
             let rules = TileRules {
                 grid,
                 above: 0.0,
-                tile: "",
+                tile: [""; 2],
                 between: "",
                 between_rows: "",
                 overview: None,
-                whole: "",
+                whole: [""; 2],
             };
             rules.check(|_| true)
         };
@@ -317,5 +384,9 @@ mod tests {
         assert_eq!(longest(364, 1456), Ok(()));
         assert!(longest(8192, 8192 * 3).unwrap_err().contains("9 tiles of 8192 pixels"));
         assert!(check(TileGrid::Canvas { side: 336, max: 257 }).is_err());
+        let area = |unit: usize, max: usize| check(TileGrid::Area { side: 448, unit, max });
+        assert_eq!((area(56, 9), area(0, 9)), (Ok(()), Ok(())));
+        assert!(area(56, 257).unwrap_err().contains("1 to 257 tiles"));
+        assert!(area(16_384, 2).unwrap_err().contains("area of 536870912"));
     }
 }

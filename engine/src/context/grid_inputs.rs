@@ -11,6 +11,7 @@ pub(super) fn table_weights(filter: TableFilter, side: usize, n: usize) -> Vec<f
             TableFilter::Bilinear => bilinear(weights, i, n),
             TableFilter::Smooth => smooth(weights, i, n),
             TableFilter::Bicubic => bicubic(weights, i, n),
+            TableFilter::Nearest => weights[i * side / n] = 1.0,
         }
     }
     weights
@@ -100,6 +101,19 @@ mod tests {
         assert_eq!(linear(1, 2), [1.0, 1.0]);
     }
 
+    /// The expected rows are those of `bucketize` in torch, as in SigLIP over images of any size.
+    #[test]
+    fn nearest_row_is_at_share_of_earlier_patches() {
+        let rows = |side: usize, n: usize| -> Vec<usize> {
+            let weights = table_weights(TableFilter::Nearest, side, n);
+            let row = |w: &[f32]| w.iter().position(|&w| w == 1.0).unwrap();
+            weights.chunks(side).map(row).collect()
+        };
+        assert_eq!(rows(8, 5), [0, 1, 3, 4, 6]);
+        assert_eq!(rows(4, 10), [0, 0, 0, 1, 1, 2, 2, 2, 3, 3]);
+        assert_eq!(rows(70, 70), (0..70).collect::<Vec<_>>());
+    }
+
     /// The expected weights are those of `torch.nn.functional.interpolate` for unit vectors.
     #[test]
     fn weights_of_areas_match_published_ones() {
@@ -143,6 +157,7 @@ mod tests {
             TableFilter::Bilinear,
             TableFilter::Smooth,
             TableFilter::Bicubic,
+            TableFilter::Nearest,
         ];
         for filter in filters {
             for (side, n) in [(48, 7), (16, 29), (5, 5), (1, 3)] {

@@ -17,8 +17,8 @@ pub struct ImagePart {
     pub at: [isize; 2],
     /// Width and height of the part.
     pub size: [usize; 2],
-    /// Text before the rows of the part.
-    pub text: String,
+    /// Texts before and after the rows of the part.
+    pub text: [String; 2],
 }
 
 /// Colors of a part: 8-bit red, green, and blue values by pixel, in reading order.
@@ -42,15 +42,15 @@ impl ImageSizes {
         let resized = self.target(width, height)?;
         let scaled = rules.scaled(width, height).unwrap_or(resized);
         let via = rules.tiles.and_then(|tiles| tiles.first_size([width, height]));
-        let whole = |text: &str, grid: Option<[usize; 2]>| ImagePart {
+        let whole = |text: [&str; 2], grid: Option<[usize; 2]>| ImagePart {
             via: via.into_iter().chain(grid).collect(),
             resized: scaled,
             at: [0; 2],
             size: resized,
-            text: text.to_owned(),
+            text: text.map(str::to_owned),
         };
         let Some(tiles) = rules.tiles else {
-            return Ok(vec![whole("", None)]);
+            return Ok(vec![whole([""; 2], None)]);
         };
         let is_large = is_above(&rules, [width, height], tiles.above);
         let Some(split) = tiles.split([width, height]).filter(|_| is_large) else {
@@ -58,7 +58,7 @@ impl ImageSizes {
         };
         let is_listed = tiles.list().is_some();
         if split.columns * split.rows == 1 && !is_listed {
-            return Ok(vec![tile(split, via, [0; 2], tiles.whole.to_owned())]);
+            return Ok(vec![tile(split, via, [0; 2], tiles.whole.map(str::to_owned))]);
         }
         // With a first size, the overview is made of the image in the size of its tiles.
         let grid = via.map(|_| split.scaled);
@@ -77,12 +77,8 @@ impl ImageSizes {
                 (_, 0) => tiles.between_rows,
                 _ => tiles.between,
             };
-            tile(
-                split,
-                via,
-                [column, row],
-                between.to_owned() + &tiles.text_of(row, column),
-            )
+            let [before, after] = tiles.text_of(row, column);
+            tile(split, via, [column, row], [between.to_owned() + &before, after])
         });
         Ok(first.into_iter().chain(of_grid).chain(last).collect())
     }
@@ -122,26 +118,36 @@ impl ImageSizes {
         for part in self.parts(width, height)? {
             let grid = self.grid(part.size[0], part.size[1])?;
             let n_rows = self.rows_of(grid.n_patches());
-            texts.push((n, part.text));
+            let [before, after] = part.text;
+            texts.push((n, before));
             let n_lines = grid.rows / rules.block.max(1);
             let of_line = n_rows.checked_div(n_lines).unwrap_or(0);
             texts.extend((1..n_lines).map(|line| (n + line * of_line, rules.between_rows.to_owned())));
             n += n_rows;
+            texts.push((n, after));
         }
         texts.retain(|(_, text)| !text.is_empty());
+        // Texts between the same rows are tokenized as one.
+        texts.dedup_by(|(next, text), (row, before)| {
+            let is_same = next == row;
+            if is_same {
+                before.push_str(text);
+            }
+            is_same
+        });
         Ok(texts)
     }
 }
 
 /// Returns a tile of a resized image.
-fn tile(split: Split, via: Option<[usize; 2]>, [column, row]: [usize; 2], text: String) -> ImagePart {
-    let side = split.side;
-    let from = [side * column, side * row].map(usize::cast_signed);
+fn tile(split: Split, via: Option<[usize; 2]>, [column, row]: [usize; 2], text: [String; 2]) -> ImagePart {
+    let size = split.tile;
+    let from = [size[0] * column, size[1] * row].map(usize::cast_signed);
     ImagePart {
         via: via.into_iter().collect(),
         resized: split.scaled,
         at: [0, 1].map(|i| from[i] - split.border[i].cast_signed()),
-        size: [side; 2],
+        size,
         text,
     }
 }
@@ -150,6 +156,7 @@ fn tile(split: Split, via: Option<[usize; 2]>, [column, row]: [usize; 2], text: 
 fn is_above(rules: &ImageRules, sides: [usize; 2], above: f32) -> bool {
     let (unit, max) = match rules.size {
         ImageSize::Fixed(side) | ImageSize::Padded(side) => (side, 1),
+        ImageSize::Area { side, .. } => (side, 1),
         ImageSize::Longest { unit, max, .. }
         | ImageSize::Within { unit, max }
         | ImageSize::Bordered { unit, area: max, .. }

@@ -11,6 +11,8 @@ pub struct ImageSizes {
     rules: ImageRules,
     /// Numbers of rows and patches of the largest square image of the declaration.
     largest: [usize; 2],
+    /// The number of rows does not depend on the size of the image.
+    has_fixed_rows: bool,
     /// Number of learned positions.
     max_positions: Option<usize>,
     /// Number of learned positions along a side.
@@ -22,6 +24,7 @@ impl ImageSizes {
         ImageSizes {
             rules,
             largest: [model.result_shape()[1], rules.largest().n_patches().max(1)],
+            has_fixed_rows: model.has_fixed_rows(),
             max_positions: model.max_positions(),
             max_side: model.max_side(),
         }
@@ -40,7 +43,10 @@ impl ImageSizes {
         if min.is_none() && max.is_none() {
             return Ok(self);
         }
-        let limited = self.rules.with_limits(min, max);
+        let limited = match self.has_fixed_rows {
+            true => Err(format!("all images have {} rows", self.largest[0])),
+            false => self.rules.with_limits(min, max),
+        };
         let checked = limited.and_then(|rules| rules.check().map(|()| rules));
         let rules = checked.map_err(|reason| MediaError::Limits {
             min: min.unwrap_or(1),
@@ -86,8 +92,12 @@ impl ImageSizes {
         target.ok_or(MediaError::Ratio { width, height })
     }
 
-    /// Returns the number of rows for a number of patches. The number of patches per row does not depend on the image.
+    /// Returns the number of rows for a number of patches. Either the number of rows or the number of patches per row does
+    /// not depend on the image.
     pub(super) fn rows_of(&self, n_patches: usize) -> usize {
+        if self.has_fixed_rows {
+            return self.largest[0];
+        }
         n_patches * self.largest[0] / self.largest[1]
     }
 

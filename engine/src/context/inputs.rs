@@ -15,7 +15,7 @@ use super::hybrid::Memory;
 use super::media::MediaRows;
 use super::outputs::Outputs;
 use super::pages::{PageTables, TableSeqs};
-use super::sinusoids::sinusoids;
+use super::sinusoids::{grid_sinusoids, sinusoids};
 
 /// Data that the inputs of a graph are filled from.
 #[derive(Clone, Copy)]
@@ -113,7 +113,7 @@ impl InputWriter<'_> {
         self.write_encoded(&inputs.encoded, ubatch.encoded)?;
         self.set(inputs.hidden, ubatch.hidden)?;
         self.write_image(inputs, ubatch.image)?;
-        self.write_sinusoids(inputs)?;
+        self.write_sinusoids(inputs, ubatch.tokens)?;
         self.write_media(inputs, ubatch)?;
         self.write_frames(inputs, ubatch.frames)?;
         let Some(memory) = ubatch.memory else {
@@ -164,9 +164,14 @@ impl InputWriter<'_> {
         Ok(())
     }
 
-    fn write_sinusoids(&mut self, inputs: &Inputs) -> Result {
+    fn write_sinusoids(&mut self, inputs: &Inputs, tokens: &[BatchToken]) -> Result {
         for s in &inputs.sinusoids {
             self.set(Some(s.rows), &sinusoids(s))?;
+        }
+        for &id in &inputs.grid_sinusoids {
+            let d = self.graph.tensor(id).ne[0];
+            let places = tokens.iter().map(|token| [token.axes.at[1], token.axes.at[0]]);
+            self.set(Some(id), &grid_sinusoids(d, places))?;
         }
         for d in &inputs.distances {
             let first = d.middle + d.before;

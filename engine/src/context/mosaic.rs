@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn lines_cross_tiles_and_end_with_newline() {
         let split = Split {
-            side: 2,
+            tile: [2, 2],
             columns: 2,
             rows: 1,
             scaled: [4, 1],

@@ -24,10 +24,38 @@ pub(super) fn sinusoids(s: &Sinusoids) -> Vec<f32> {
     values
 }
 
+/// Returns the sines and the cosines of each column, then of each row: `[d, n]`. The periods grow from 2 pi to less than
+/// 20,000 pi.
+pub(super) fn grid_sinusoids(d: usize, places: impl Iterator<Item = [i32; 2]>) -> Vec<f32> {
+    let n = d / 4;
+    let angle = move |place: i32, i: usize| f64::from(place) * LONGEST.powf(-(i as f64) / n as f64);
+    let of_axis = move |place: i32| {
+        let angles = (0..n).map(move |i| angle(place, i));
+        let sines = angles.clone().map(|angle| angle.sin() as f32);
+        sines.chain(angles.map(|angle| angle.cos() as f32))
+    };
+    let of_patch = move |place: [i32; 2]| {
+        let values = place.into_iter().flat_map(of_axis);
+        values.chain(std::iter::repeat_n(0.0, d - 4 * n))
+    };
+    places.flat_map(of_patch).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::graph::TensorId;
+
+    #[test]
+    fn grid_sinusoids_have_columns_before_rows() {
+        let angles = [2.0f64, 0.02, 3.0, 0.03];
+        let [sines, cosines] = [angles.map(|a| a.sin() as f32), angles.map(|a| a.cos() as f32)];
+        let expected = [&sines[..2], &cosines[..2], &sines[2..], &cosines[2..]].concat();
+        assert_eq!(grid_sinusoids(8, std::iter::once([2, 3])), expected);
+        let padded = grid_sinusoids(5, [[0, 0], [1, 0]].into_iter());
+        assert_eq!(padded[..5], [0.0, 1.0, 0.0, 1.0, 0.0]);
+        assert_eq!((padded.len(), padded[5]), (10, 1f64.sin() as f32));
+    }
 
     #[test]
     fn sinusoids_fall_from_largest_distance() {

@@ -119,7 +119,8 @@ from_argument! {
         Argument::Word("Linear") => TableFilter::Linear,
         Argument::Word("Bilinear") => TableFilter::Bilinear,
         Argument::Word("Smooth") => TableFilter::Smooth,
-        Argument::Word("Bicubic") => TableFilter::Bicubic
+        Argument::Word("Bicubic") => TableFilter::Bicubic,
+        Argument::Word("Nearest") => TableFilter::Nearest
     } or TableFilter::Linear;
     GridPairs {
         Argument::Word("Halves") => GridPairs::Halves,

@@ -42,6 +42,7 @@ pub struct Model {
     max_positions: Option<usize>,
     max_side: Option<usize>,
     result_shape: [usize; 2],
+    has_fixed_rows: bool,
     n_features: usize,
     max_encoded: Option<usize>,
     frame_width: Option<usize>,
@@ -61,6 +62,8 @@ pub struct LoadPlan {
     pub rows: Vec<TableRow>,
     /// Width and number of the rows of a graph of one token, of the largest square image, or of one chunk of audio.
     pub result_shape: [usize; 2],
+    /// The number of rows does not depend on the size of the image.
+    pub has_fixed_rows: bool,
     /// Preprocessing of images; `None` if the model is not an encoder of images.
     pub image: Option<ImageRules>,
     /// Preprocessing of audio; `None` if the model is not an encoder of audio.
@@ -168,6 +171,7 @@ impl Model {
             max_positions: needs.max_positions,
             max_side: needs.max_side,
             result_shape: needs.result,
+            has_fixed_rows: needs.has_fixed_rows,
             n_features: needs.n_features,
             max_encoded: needs.max_encoded,
             frame_width: needs.frame_width,
@@ -310,6 +314,10 @@ impl Model {
     /// of audio.
     pub fn result_shape(&self) -> [usize; 2] {
         self.result_shape
+    }
+    /// Returns true if the number of rows does not depend on the size of the image.
+    pub fn has_fixed_rows(&self) -> bool {
+        self.has_fixed_rows
     }
     /// Returns build parameters for a graph of one token in one sequence, of the largest square image, or of one chunk
     /// of audio.
@@ -472,6 +480,7 @@ fn plan_table(
         state_bytes,
         compute_bytes,
         result_shape: needs.result,
+        has_fixed_rows: needs.has_fixed_rows,
         image,
         audio: graph.audio(),
         specs: needs.memory,
@@ -683,7 +692,21 @@ fn probe(
         ..params
     };
     let has_mtp = base.n_layer_loaded() > base.n_layer();
-    total_needs(arch, graph, &leafs, params, has_mtp).map_err(graph_error)
+    let mut all = total_needs(arch, graph, &leafs, params, has_mtp).map_err(graph_error)?;
+    if let Some((rules, grid)) = graph.image().and_then(|rules| Some((rules, rules.smallest()?))) {
+        let n_tokens = rules.n_columns(grid.n_patches());
+        let params = BuildParams {
+            n_tokens,
+            n_outputs: n_tokens,
+            n_encoded: n_tokens,
+            grid,
+            ..params
+        };
+        let is_smaller = grid.n_patches() < rules.largest().n_patches();
+        let of_smallest = needs(arch, graph, &leafs, params).map(|needs| needs.result);
+        all.has_fixed_rows = is_smaller && of_smallest.is_ok_and(|result| result == all.result);
+    }
+    Ok(all)
 }
 
 /// Returns the combined requirements of all graphs of an architecture.
@@ -740,6 +763,7 @@ fn needs(
         divisible: tables.leafs.iter().map(Option::is_none).collect(),
         read_by_rows: read_by_rows(&g, &tables.leafs),
         result: [result[0], result[1]],
+        has_fixed_rows: false,
         n_features: inputs.features.len(),
     })
 }

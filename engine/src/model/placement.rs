@@ -205,6 +205,8 @@ pub struct PlacementNeeds {
     pub read_by_rows: Vec<bool>,
     /// Width and number of the rows that the graph returns.
     pub result: [usize; 2],
+    /// The number of rows does not depend on the size of the image.
+    pub has_fixed_rows: bool,
     /// Number of layers that add features of media rows.
     pub n_features: usize,
 }

@@ -43,6 +43,13 @@ pub enum SizeSyntax {
     Fixed(Expr),
     /// `padded(side)`: squares of this side. Borders are added before resizing.
     Padded(Expr),
+    /// `area(side, unit)`
+    Area {
+        /// Side of a square with the area of images in pixels.
+        side: Expr,
+        /// Divisor of both sides in pixels.
+        unit: Expr,
+    },
     /// `longest(side, unit)`
     Longest {
         /// Maximum of both sides in pixels.
@@ -74,7 +81,8 @@ pub enum SizeSyntax {
     },
 }
 
-/// `patch_size in blocks(merge)`
+/// `patch_size in blocks(merge)`, `patch_size in blocks(merge) of windows(side)`, or `patch_size in blocks(merge) of
+/// blocks(side)`
 pub struct PatchesSyntax {
     /// Side of a patch in pixels.
     pub side: Expr,
@@ -82,6 +90,8 @@ pub struct PatchesSyntax {
     pub block: Option<Expr>,
     /// Side of a window in blocks. The blocks of a window follow each other.
     pub window: Option<Expr>,
+    /// Images consist of whole windows (`blocks(merge) of blocks(side)`).
+    pub has_whole_windows: bool,
 }
 
 /// `text { "<start>", image, "<end>" }`

@@ -3,6 +3,9 @@
 use proc_macro2::Span;
 use syn::{Expr, Ident, LitStr};
 
+/// Texts before and after an image: `"<start>"`, or `"<start>", image, "<end>"`.
+pub type Around = [Option<LitStr>; 2];
+
 /// `tiles { grid: ratio(side, tiles = 2..10); above: 2; tile: "<row_{row}_col_{column}>"; between_rows: "\n"; overview:
 /// last "<global>"; whole: ""; }`
 pub struct TilesSyntax {
@@ -12,20 +15,19 @@ pub struct TilesSyntax {
     pub grid: Option<GridSyntax>,
     /// Images above this multiple of the largest image are split.
     pub above: Option<Expr>,
-    /// Text before a tile.
-    pub tile: Option<LitStr>,
+    /// Texts before and after a tile.
+    pub tile: Option<Around>,
     /// Text between the tiles of a row.
     pub between: Option<LitStr>,
     /// Text between rows of tiles.
     pub between_rows: Option<LitStr>,
-    /// Place of the overview, and the text before it.
-    pub overview: Option<(Ident, LitStr)>,
-    /// Text before an image that is not split.
-    pub whole: Option<LitStr>,
+    /// Place of the overview, and the texts before and after it.
+    pub overview: Option<(Ident, Around)>,
+    /// Texts before and after an image that is not split.
+    pub whole: Option<Around>,
 }
 
 /// Choice of the grid of tiles.
-#[expect(clippy::large_enum_variant, reason = "a declaration has one grid")]
 pub enum GridSyntax {
     /// `ratio(side, tiles = min..max)`
     Ratio {
@@ -33,6 +35,15 @@ pub enum GridSyntax {
         side: Expr,
         /// Limits of the number of tiles.
         min: Expr,
+        max: Expr,
+    },
+    /// `area(side, unit, tiles = max)`
+    Area {
+        /// Side of a square with the area of a tile in pixels.
+        side: Expr,
+        /// Divisor of the sides of a tile in pixels.
+        unit: Expr,
+        /// Maximum number of tiles.
         max: Expr,
     },
     /// `longest(side, longest)`

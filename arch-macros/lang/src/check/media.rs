@@ -25,7 +25,7 @@ const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
 const CLASSES: [(&str, &str); 2] = [("first", "First"), ("last", "Last")];
 
 /// Operations that only encoders have.
-const OF_ENCODERS: [&str; 24] = [
+const OF_ENCODERS: [&str; 26] = [
     "rope_grid",
     "resized",
     "beside",
@@ -42,6 +42,8 @@ const OF_ENCODERS: [&str; 24] = [
     "sounding",
     "enclosed",
     "block_attention",
+    "full_attention",
+    "grid_sinusoids",
     "at_distances",
     "padded_rows",
     "repeat_rows",
@@ -51,6 +53,9 @@ const OF_ENCODERS: [&str; 24] = [
     "distance_attention",
     "batch_norm",
 ];
+
+/// Number of a medium in a prompt, in the texts around its rows.
+const NUMBER: &str = "number";
 
 /// Values of `of:`.
 const MEDIA: [(&str, Medium); 2] = [("image", Medium::Image), ("audio", Medium::Audio)];
@@ -158,6 +163,7 @@ impl Checker<'_> {
             side: patch,
             block,
             window,
+            has_whole_windows,
         }) = &image.patches
         else {
             return self.lacks(image, "patches: patch_size;");
@@ -175,7 +181,9 @@ impl Checker<'_> {
         };
         if let Some(block) = &block {
             // The loader rejects sizes that are not a multiple of a block.
-            let n_patches = block.dim.mul(&block.dim);
+            let whole = window.as_ref().filter(|_| *has_whole_windows);
+            let side = whole.map_or(block.dim.clone(), |window| block.dim.mul(&window.dim));
+            let n_patches = side.mul(&side);
             self.multiples.extend(Multiple::new(&self.n_patches(), &n_patches));
         }
         Some(Image {
@@ -195,6 +203,13 @@ impl Checker<'_> {
         Some(match size {
             SizeSyntax::Fixed(side) => ImageSize::Fixed(self.scalar_of(side, Ty::Int)?),
             SizeSyntax::Padded(side) => ImageSize::Padded(self.scalar_of(side, Ty::Int)?),
+            SizeSyntax::Area { side, unit } => {
+                let [side, unit] = [side, unit].map(|number| self.scalar_of(number, Ty::Int));
+                ImageSize::Area {
+                    side: side?,
+                    unit: unit?,
+                }
+            }
             SizeSyntax::Longest { side, unit } => {
                 let [side, unit] = [side, unit].map(|number| self.scalar_of(number, Ty::Int));
                 ImageSize::Longest {
@@ -240,7 +255,10 @@ impl Checker<'_> {
         let mut parts = Vec::new();
         for piece in &text.pieces {
             parts.push(match piece {
-                TextPiece::Text(text) => TextPart::Text(text.value()),
+                TextPiece::Text(text) => {
+                    self.numbered(text, &[NUMBER])?;
+                    TextPart::Text(text.value())
+                }
                 TextPiece::Medium(word) => {
                     let found = self.choice(word, &MEDIA)?;
                     if medium.is_some_and(|medium| medium != found) {

@@ -4,7 +4,7 @@ use syn::LitStr;
 
 use super::Checker;
 use super::media::N_OUT;
-use crate::ast::tiles::{GridSyntax, TilesSyntax};
+use crate::ast::tiles::{Around, GridSyntax, TilesSyntax};
 use crate::builtins::Ty;
 use crate::model::{Tensor, TileGrid, Tiles};
 use crate::sym::Dim;
@@ -29,6 +29,14 @@ impl Checker<'_> {
                 TileGrid::Ratio {
                     side: side?,
                     min: min?,
+                    max: max?,
+                }
+            }
+            GridSyntax::Area { side, unit, max } => {
+                let [side, unit, max] = [side, unit, max].map(|number| self.scalar_of(number, Ty::Int));
+                TileGrid::Area {
+                    side: side?,
+                    unit: unit?,
                     max: max?,
                 }
             }
@@ -58,22 +66,23 @@ impl Checker<'_> {
             Some(above) => Some(self.scalar_of(above, Ty::Float)?),
             None => None,
         };
+        let text = |given: &Option<LitStr>| given.as_ref().map(LitStr::value).unwrap_or_default();
+        let around = |given: &Option<Around>| given.as_ref().unwrap_or(&[None, None]).each_ref().map(text);
         let overview = match &tiles.overview {
-            Some((place, text)) => Some((self.choice(place, &PLACES)?, text.value())),
+            Some((place, texts)) => Some((self.choice(place, &PLACES)?, texts.each_ref().map(text))),
             None => None,
         };
-        let text = |given: &Option<LitStr>| given.as_ref().map(LitStr::value).unwrap_or_default();
-        if let Some(tile) = &tiles.tile {
-            self.numbered(tile)?;
+        for text in tiles.tile.iter().flatten().flatten() {
+            self.numbered(text, &NUMBERS)?;
         }
         Some(Tiles {
             grid,
             above,
-            tile: text(&tiles.tile),
+            tile: around(&tiles.tile),
             between: text(&tiles.between),
             between_rows: text(&tiles.between_rows),
             overview,
-            whole: text(&tiles.whole),
+            whole: around(&tiles.whole),
         })
     }
 
@@ -88,16 +97,21 @@ impl Checker<'_> {
         Some(name.value())
     }
 
-    /// Reports unknown names in braces, and braces that are not closed.
-    fn numbered(&mut self, text: &LitStr) -> Option<()> {
+    /// Reports names in braces other than `names`, and braces that are not closed.
+    pub(super) fn numbered(&mut self, text: &LitStr, names: &[&str]) -> Option<()> {
         let value = text.value();
+        let expected = names
+            .iter()
+            .map(|name| format!("`{{{name}}}`"))
+            .collect::<Vec<_>>()
+            .join(" or ");
         for piece in value.split('{').skip(1) {
             let Some((name, _)) = piece.split_once('}') else {
-                let message = format!("`{{{piece}` has no `}}`; expected `{{row}}` or `{{column}}`");
+                let message = format!("`{{{piece}` has no `}}`; expected {expected}");
                 return self.error(text, message);
             };
-            if !NUMBERS.contains(&name) {
-                return self.error(text, format!("expected `{{row}}` or `{{column}}`, found `{{{name}}}`"));
+            if !names.contains(&name) {
+                return self.error(text, format!("expected {expected}, found `{{{name}}}`"));
             }
         }
         Some(())

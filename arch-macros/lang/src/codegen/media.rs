@@ -40,6 +40,10 @@ fn size(size: &ImageSize) -> TokenStream {
             let side = emit(side, Scope::Build);
             quote!(#ty::Padded(#side))
         }
+        ImageSize::Area { side, unit } => {
+            let [side, unit] = [side, unit].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#ty::Area { side: #side, unit: #unit, max: usize::MAX })
+        }
         ImageSize::Longest { side, unit } => {
             let [side, unit] = [side, unit].map(|scalar| emit(scalar, Scope::Build));
             quote!(#ty::Longest { side: #side, unit: #unit, max: usize::MAX })

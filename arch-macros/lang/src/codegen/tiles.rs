@@ -7,6 +7,11 @@ use super::scalar::{Scope, emit};
 use crate::model::{TileGrid, Tiles};
 use crate::paths::runtime;
 
+/// Generates the texts before and after an image.
+fn around([before, after]: &[String; 2]) -> TokenStream {
+    quote!([#before, #after])
+}
+
 /// Generates an `Option` of the rules.
 pub fn rules(tiles: Option<&Tiles>) -> TokenStream {
     let Some(tiles) = tiles else {
@@ -17,6 +22,10 @@ pub fn rules(tiles: Option<&Tiles>) -> TokenStream {
         TileGrid::Ratio { side, min, max } => {
             let [side, min, max] = [side, min, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#grids::Ratio { side: #side, min: #min, max: #max })
+        }
+        TileGrid::Area { side, unit, max } => {
+            let [side, unit, max] = [side, unit, max].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#grids::Area { side: #side, unit: #unit, max: #max })
         }
         TileGrid::Longest { side, longest } => {
             let [side, longest] = [side, longest].map(|scalar| emit(scalar, Scope::Build));
@@ -40,10 +49,12 @@ pub fn rules(tiles: Option<&Tiles>) -> TokenStream {
         None => quote!(::core::option::Option::None),
         Some((first, text)) => {
             let ty = runtime("Overview");
+            let text = around(text);
             quote!(::core::option::Option::Some(#ty { first: #first, text: #text }))
         }
     };
-    let (tile, between, between_rows, whole) = (&tiles.tile, &tiles.between, &tiles.between_rows, &tiles.whole);
+    let (tile, whole) = (around(&tiles.tile), around(&tiles.whole));
+    let (between, between_rows) = (&tiles.between, &tiles.between_rows);
     quote!(::core::option::Option::Some(#ty {
         grid: #grid,
         above: #above,

@@ -48,6 +48,8 @@ pub enum ImageSize {
     Fixed(Scalar),
     /// Squares of this side in pixels. Borders are added before resizing.
     Padded(Scalar),
+    /// Multiples of a unit in pixels, with about the area of a square.
+    Area { side: Scalar, unit: Scalar },
     /// Multiples of a unit in pixels, with a longest side.
     Longest { side: Scalar, unit: Scalar },
     /// Multiples of a unit in pixels, as large as a maximum area in squares of the unit allows.

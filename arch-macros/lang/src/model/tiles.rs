@@ -8,16 +8,16 @@ pub struct Tiles {
     pub grid: TileGrid,
     /// Images above this multiple of the largest image are split; `None` for all images.
     pub above: Option<Scalar>,
-    /// Text before a tile, with `{row}` and `{column}`.
-    pub tile: String,
+    /// Texts before and after a tile, with `{row}` and `{column}`.
+    pub tile: [String; 2],
     /// Text between the tiles of a row.
     pub between: String,
     /// Text between rows of tiles.
     pub between_rows: String,
-    /// Text before the overview, and whether it precedes the tiles; `None` without an overview.
-    pub overview: Option<(bool, String)>,
-    /// Text before an image that is not split.
-    pub whole: String,
+    /// Texts before and after the overview, and whether it precedes the tiles; `None` without an overview.
+    pub overview: Option<(bool, [String; 2])>,
+    /// Texts before and after an image that is not split.
+    pub whole: [String; 2],
 }
 
 /// Choice of the grid of tiles.
@@ -29,6 +29,16 @@ pub enum TileGrid {
         side: Scalar,
         /// Limits of the number of tiles.
         min: Scalar,
+        max: Scalar,
+    },
+    /// The number of tiles follows from the area of the image, and the ratio of the grid's sides is close to that of the
+    /// image. Tiles have the size of such an image.
+    Area {
+        /// Side of a square with the area of a tile in pixels.
+        side: Scalar,
+        /// Divisor of the sides of a tile in pixels.
+        unit: Scalar,
+        /// Maximum number of tiles.
         max: Scalar,
     },
     /// The image is resized to a longest side, and both sides are rounded up to whole tiles.

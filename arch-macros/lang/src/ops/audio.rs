@@ -180,6 +180,14 @@ pub static OPS: &[OpSpec] = &[
          distance, from the largest one down",
     ),
     op(
+        "full_attention",
+        &[tensor("q"), tensor("k"), tensor("v")],
+        attention_to_columns,
+        Emit::Method("full_attention"),
+        "attends from each column to all: q [d, n, T], k [d, n, U], and v [dv, n, U] -> [dv * n, T]. T and U are any \
+         numbers of columns",
+    ),
+    op(
         "at_distances",
         &[
             tensor("w"),
@@ -366,9 +374,8 @@ fn enclosed(c: &mut Call<'_>) -> Option<Shape> {
     c.rank("x", 2, "[d, T]", "").then(|| Shape(vec![x.dim(0), columns]))
 }
 
-fn block_attention(c: &mut Call<'_>) -> Option<Shape> {
+fn attention_to_columns(c: &mut Call<'_>) -> Option<Shape> {
     let (q, k, v) = (c.shape("q")?, c.shape("k")?, c.shape("v")?);
-    let (size, keys) = (c.dim("size")?, c.dim("keys")?);
     let ranks = [
         c.rank("q", 3, "[d, n, T]", ""),
         c.rank("k", 3, "[d, n, U]", ""),
@@ -382,12 +389,19 @@ fn block_attention(c: &mut Call<'_>) -> Option<Shape> {
     for i in 1..3 {
         c.want("v", i, &k.dim(i), "as in `k`");
     }
+    Some(Shape(vec![v.dim(0).mul(&q.dim(1)), q.dim(2)]))
+}
+
+fn block_attention(c: &mut Call<'_>) -> Option<Shape> {
+    let (size, keys) = (c.dim("size")?, c.dim("keys")?);
+    let all = attention_to_columns(c)?;
     if c.shape("relative").is_some() {
-        c.want("relative", 0, &q.dim(0), "dimension 0 of `q`");
+        let d = c.shape("q")?.dim(0);
+        c.want("relative", 0, &d, "dimension 0 of `q`");
         let distances = size.add(&keys).sub(&Dim::constant(1));
         c.want("relative", 1, &distances, "the distances in a block");
     }
-    Some(Shape(vec![v.dim(0).mul(&q.dim(1)), q.dim(2)]))
+    Some(all)
 }
 
 fn at_distances(c: &mut Call<'_>) -> Option<Shape> {

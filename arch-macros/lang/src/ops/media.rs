@@ -11,6 +11,7 @@ const FILTERS: &[(&str, &str)] = &[
     ("bilinear", "Bilinear"),
     ("smooth", "Smooth"),
     ("bicubic", "Bicubic"),
+    ("nearest", "Nearest"),
 ];
 
 /// Pairs of a head's values that rotate.
@@ -53,8 +54,8 @@ pub static OPS: &[OpSpec] = &[
         resized,
         Emit::Method("resized"),
         "rows of a square table [d, n] or [d, side, side] resized to the grid of patches -> [d, T]: by `linear` interpolation with equal \
-         corners (the default), by `bilinear` or `bicubic` interpolation, or by `smooth` interpolation over the area of \
-         a patch",
+         corners (the default), by `bilinear` or `bicubic` interpolation, by `smooth` interpolation over the area of \
+         a patch, or with the `nearest` row",
     ),
     OpSpec {
         rotates: true,
@@ -104,6 +105,13 @@ pub static OPS: &[OpSpec] = &[
         at_patches,
         Emit::Method("at_rows"),
         "row of a table [d, n] for the row of each patch -> [d, T]",
+    ),
+    op(
+        "grid_sinusoids",
+        &[positional("d", ParamKind::Int)],
+        grid_sinusoids,
+        Emit::Method("grid_sinusoids"),
+        "sines and cosines of the column of each patch, then of its row -> [d, T]",
     ),
     op(
         "group_rows",
@@ -182,6 +190,10 @@ fn at_patches(c: &mut Call<'_>) -> Option<Shape> {
     let w = c.shape("w")?;
     c.rank("w", 2, "[d, n]", "")
         .then(|| Shape(vec![w.dim(0), Dim::n_tokens()]))
+}
+
+fn grid_sinusoids(c: &mut Call<'_>) -> Option<Shape> {
+    Some(Shape(vec![c.dim("d")?, Dim::n_tokens()]))
 }
 
 fn transposed(c: &mut Call<'_>) -> Option<Shape> {

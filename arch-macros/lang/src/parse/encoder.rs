@@ -8,28 +8,32 @@
 //!           | "text" "{" piece { "," piece } "}" ;                      (* the prompt around a medium *)
 //! fact      = "size" ":" sizing ";"
 //!           | "resize" ":" filter ";"
-//!           | "patches" ":" EXPR [ "in" "blocks" "(" EXPR ")" [ "of" "windows" "(" EXPR ")" ] ] ";"
-//!                                                  (* sides of a patch, of a block in patches, of a window in blocks *)
+//!           | "patches" ":" EXPR [ "in" "blocks" "(" EXPR ")" [ "of" ( "windows" | "blocks" ) "(" EXPR ")" ] ] ";"
+//!                               (* sides of a patch, of a block in patches, of a window or a larger block in blocks *)
 //!           | "class" ":" ( "first" | "last" ) ";"                     (* place of a learned column *)
 //!           | "between_rows" ":" STRING ";"                            (* text between the rows of blocks *)
 //!           | "positions" ":" ( "sequence" | "axes" ) ";" ;            (* of the rows; default: sequence *)
 //! sizing    = "fixed" "(" EXPR ")"                                     (* squares of this side *)
 //!           | "padded" "(" EXPR ")"                                    (* squares, with borders *)
+//!           | "area" "(" EXPR "," EXPR ")"                             (* side of a square; divisor of the sides *)
 //!           | "longest" "(" EXPR "," EXPR ")"                          (* longest side; divisor of the sides *)
 //!           | "within" "(" EXPR "," "rows" "=" EXPR ")"                (* divisor of the sides; number of rows *)
 //!           | "bordered" "(" EXPR "," "rows" "=" EXPR ")"              (* divisor of the sides; number of rows *)
 //!           | "multiple" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")" ;   (* divisor of the sides; number of rows *)
 //! split     = "grid" ":" "ratio" "(" EXPR "," "tiles" "=" EXPR ".." EXPR ")" ";"   (* side of a tile; tiles *)
+//!           | "grid" ":" "area" "(" EXPR "," EXPR "," "tiles" "=" EXPR ")" ";"
+//!                                                       (* side of a square; divisor of the sides; number of tiles *)
 //!           | "grid" ":" "longest" "(" EXPR "," EXPR ")" ";"           (* side of a tile; longest side *)
 //!           | "grid" ":" "canvas" "(" EXPR "," "tiles" "=" EXPR ")" ";"  (* side of a tile; number of tiles *)
 //!           | "grid" ":" "listed" "(" EXPR "," STRING "," "newline" "=" STRING ")" ";"
 //!                                              (* side of a tile; key of a list; tensor after each row of patches *)
 //!           | "above" ":" EXPR ";"                                     (* of the largest image *)
-//!           | "tile" ":" STRING ";"                                    (* text before a tile *)
+//!           | "tile" ":" around ";"                                    (* texts before and after a tile *)
 //!           | "between" ":" STRING ";"                                 (* text between the tiles of a row *)
 //!           | "between_rows" ":" STRING ";"                            (* text between rows of tiles *)
-//!           | "overview" ":" ( "first" | "last" ) STRING ";"           (* the whole image, and the text before it *)
-//!           | "whole" ":" STRING ";" ;                                 (* text before an image without tiles *)
+//!           | "overview" ":" ( "first" | "last" ) around ";"           (* the whole image, and the texts around it *)
+//!           | "whole" ":" around ";" ;                                 (* texts around an image without tiles *)
+//! around    = STRING [ "," "image" "," STRING ] ;
 //! filter    = "bilinear" | "bicubic" | "lanczos" ;
 //! piece     = STRING | medium ;
 //! medium    = "image" | "audio" ;
@@ -148,11 +152,11 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     match word.to_string().as_str() {
         "fixed" => return argument_of(input, "fixed").map(SizeSyntax::Fixed),
         "padded" => return argument_of(input, "padded").map(SizeSyntax::Padded),
-        "longest" | "within" | "bordered" | "multiple" => {}
+        "area" | "longest" | "within" | "bordered" | "multiple" => {}
         _ => {
             let message = format!(
-                "expected `fixed(…)`, `padded(…)`, `longest(…)`, `within(…, rows = …)`, `bordered(…, rows = …)`, or \
-                 `multiple(…, rows = …)`, found `{word}`"
+                "expected `fixed(…)`, `padded(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, `bordered(…, rows = …)`, \
+                 or `multiple(…, rows = …)`, found `{word}`"
             );
             return Err(syn::Error::new(word.span(), message));
         }
@@ -162,10 +166,14 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     parenthesized!(content in input);
     let first = content.parse()?;
     content.parse::<Token![,]>()?;
-    if word == "longest" {
+    if word == "longest" || word == "area" {
         let unit = content.parse()?;
         end_of(&content, ")")?;
-        return Ok(SizeSyntax::Longest { side: first, unit });
+        let side = first;
+        return Ok(match word == "area" {
+            true => SizeSyntax::Area { side, unit },
+            false => SizeSyntax::Longest { side, unit },
+        });
     }
     let rows = named(&content, "rows")?;
     end_of(&content, ")")?;
@@ -181,7 +189,7 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
 
 fn patches(input: ParseStream<'_>) -> syn::Result<PatchesSyntax> {
     let side = input.parse()?;
-    let (mut block, mut window) = (None, None);
+    let (mut block, mut window, mut has_whole_windows) = (None, None, false);
     if input.peek(Token![in]) {
         input.parse::<Token![in]>()?;
         block = Some(argument_of(input, "blocks")?);
@@ -190,13 +198,23 @@ fn patches(input: ParseStream<'_>) -> syn::Result<PatchesSyntax> {
             if word != "of" {
                 return Err(syn::Error::new(
                     word.span(),
-                    format!("expected `of windows(…)`, found `{word}`"),
+                    format!("expected `of windows(…)` or `of blocks(…)`, found `{word}`"),
                 ));
             }
-            window = Some(argument_of(input, "windows")?);
+            let word: Ident = input.fork().parse()?;
+            has_whole_windows = word == "blocks";
+            window = Some(argument_of(
+                input,
+                if has_whole_windows { "blocks" } else { "windows" },
+            )?);
         }
     }
-    Ok(PatchesSyntax { side, block, window })
+    Ok(PatchesSyntax {
+        side,
+        block,
+        window,
+        has_whole_windows,
+    })
 }
 
 /// Parses `name(expression)`.

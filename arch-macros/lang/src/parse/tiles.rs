@@ -3,9 +3,9 @@
 use proc_macro2::Span;
 use syn::ext::IdentExt;
 use syn::parse::ParseStream;
-use syn::{Ident, Token, braced, parenthesized};
+use syn::{Ident, LitStr, Token, braced, parenthesized};
 
-use crate::ast::tiles::{GridSyntax, TilesSyntax};
+use crate::ast::tiles::{Around, GridSyntax, TilesSyntax};
 use crate::diag::Errors;
 
 use super::ranges::{limits, named, set, unknown};
@@ -33,23 +33,44 @@ pub(super) fn tiles(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> 
 
 fn fact(input: ParseStream<'_>, tiles: &mut TilesSyntax) -> syn::Result<()> {
     let word = input.call(Ident::parse_any)?;
-    let pair = |input: ParseStream<'_>| Ok((input.parse()?, input.parse()?));
+    let pair = |input: ParseStream<'_>| Ok((input.parse()?, around(input)?));
     match word.to_string().as_str() {
         "grid" => set(&mut tiles.grid, &word, input, grid),
         "above" => set(&mut tiles.above, &word, input, |input| input.parse()),
-        "tile" => set(&mut tiles.tile, &word, input, |input| input.parse()),
+        "tile" => set(&mut tiles.tile, &word, input, around),
         "between" => set(&mut tiles.between, &word, input, |input| input.parse()),
         "between_rows" => set(&mut tiles.between_rows, &word, input, |input| input.parse()),
         "overview" => set(&mut tiles.overview, &word, input, pair),
-        "whole" => set(&mut tiles.whole, &word, input, |input| input.parse()),
+        "whole" => set(&mut tiles.whole, &word, input, around),
         _ => unknown(&word, &FACTS),
     }
 }
 
+/// Parses the text before an image, and the text after it if `image` is given.
+fn around(input: ParseStream<'_>) -> syn::Result<Around> {
+    let before: LitStr = input.parse()?;
+    if !input.peek(Token![,]) {
+        return Ok([Some(before), None]);
+    }
+    input.parse::<Token![,]>()?;
+    let word: Ident = input.parse()?;
+    if word != "image" {
+        return Err(syn::Error::new(
+            word.span(),
+            format!("expected `image`, found `{word}`"),
+        ));
+    }
+    input.parse::<Token![,]>()?;
+    Ok([Some(before), Some(input.parse()?)])
+}
+
 fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
     let word: Ident = input.parse()?;
-    if !["ratio", "longest", "canvas", "listed"].iter().any(|form| word == form) {
-        let forms = "`ratio(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`";
+    if !["ratio", "area", "longest", "canvas", "listed"]
+        .iter()
+        .any(|form| word == form)
+    {
+        let forms = "`ratio(…, tiles = …)`, `area(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`";
         let message = format!("expected {forms}, found `{word}`");
         return Err(syn::Error::new(word.span(), message));
     }
@@ -68,6 +89,13 @@ fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
         let newline = named(&content, "newline")?;
         end_of(&content, ")")?;
         return Ok(GridSyntax::Listed { side, key, newline });
+    }
+    if word == "area" {
+        let unit = content.parse()?;
+        content.parse::<Token![,]>()?;
+        let max = named(&content, "tiles")?;
+        end_of(&content, ")")?;
+        return Ok(GridSyntax::Area { side, unit, max });
     }
     let tiles = named(&content, "tiles")?;
     end_of(&content, ")")?;

@@ -78,6 +78,11 @@ impl Lowering<'_, '_> {
         let (numbers, form): (Vec<&Scalar>, Form<ImageSize>) = match size {
             LangImageSize::Fixed(side) => (vec![side], |n| ImageSize::Fixed(n[0])),
             LangImageSize::Padded(side) => (vec![side], |n| ImageSize::Padded(n[0])),
+            LangImageSize::Area { side, unit } => (vec![side, unit], |n| ImageSize::Area {
+                side: n[0],
+                unit: n[1],
+                max: usize::MAX,
+            }),
             LangImageSize::Longest { side, unit } => (vec![side, unit], |n| ImageSize::Longest {
                 side: n[0],
                 unit: n[1],
@@ -110,6 +115,14 @@ impl Lowering<'_, '_> {
                 };
                 (vec![side, min, max], Box::new(form))
             }
+            LangTileGrid::Area { side, unit, max } => {
+                let form = |n: &[usize]| TileGrid::Area {
+                    side: n[0],
+                    unit: n[1],
+                    max: n[2],
+                };
+                (vec![side, unit, max], Box::new(form))
+            }
             LangTileGrid::Longest { side, longest } => {
                 let form = |n: &[usize]| TileGrid::Longest {
                     side: n[0],
@@ -134,11 +147,12 @@ impl Lowering<'_, '_> {
         };
         let numbers: Vec<Expr> = numbers.iter().map(|s| self.expr(s)).collect::<Option<_>>()?;
         let above = self.optional(tiles.above.as_ref())?;
-        let (tile, whole) = (text(&tiles.tile), text(&tiles.whole));
+        let around = |texts: &[String; 2]| texts.each_ref().map(|part| text(part));
+        let (tile, whole) = (around(&tiles.tile), around(&tiles.whole));
         let (between, between_rows) = (text(&tiles.between), text(&tiles.between_rows));
         let overview = tiles.overview.as_ref().map(|(first, before)| Overview {
             first: *first,
-            text: text(before),
+            text: around(before),
         });
         Some(move |v: &dyn Numbers| TileRules {
             grid: form(&numbers.iter().map(|n| v.int(n)).collect::<Vec<_>>()),
