@@ -134,7 +134,7 @@ fn assembled(ptx: &str, capability: i32) -> String {
     text
 }
 
-/// Returns the reports of `ptxas` on kernels, none of which may use local memory.
+/// Returns the reports of `ptxas` on kernels that must use no local memory, with their titles.
 fn reports_without_local_memory(kernels: &[Specialization], capability: i32) -> Vec<(String, String)> {
     let report = |kernel: &Specialization| {
         let title = format!("{}, sm_{capability}", kernel.describe());

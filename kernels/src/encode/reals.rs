@@ -1,5 +1,5 @@
-//! One float for each of 8 groups. Loops over [`Lanes`] become scalar code with branches where their results are
-//! used one by one, so AVX2 has instructions of its own. Results do not depend on the instruction set.
+//! Floats of 8 groups, one per group. The compiler turns loops over [`Lanes`] into scalar code with branches where
+//! results are used individually, so AVX2 has its own instructions. Results do not depend on the instruction set.
 
 use std::ops::{Add, Mul, Range, Sub};
 
