@@ -328,7 +328,7 @@ MINICPMV46_VISION = VISION | {
 
 
 def columns_of_patches(image, patch):
-    """The patches of an image, next to each other in a strip of their height."""
+    """Returns the patches of an image side by side: [1, channels, patch, width]."""
     _, channels, height, width = image.shape
     split = image.reshape(channels, height // patch, patch, width // patch, patch)
     return split.permute(0, 2, 1, 3, 4).reshape(1, channels, patch, -1)
@@ -354,7 +354,7 @@ def minicpmv4_6(vision, text):
 
 
 class Resampler(torch.nn.Module):
-    """Learned queries that attend to patches, as the published class `Resampler` does."""
+    """Attention of learned queries to patches, as in the published class `Resampler`."""
 
     def __init__(self, width, n_out, n_query):
         super().__init__()

@@ -217,7 +217,7 @@ PART_SIZES = [(1, 1), (2, 1), (1, 2), (3, 5), (16, 16), (48, 48), (47, 49), (100
 
 
 def strip_parts(strip, sizes):
-    """The bytes of images whose patches are next to each other in a strip."""
+    """Returns the pixels of images as bytes. `strip` holds the patches of all images side by side."""
     out, at, patch = bytearray(), 0, strip.shape[1]
     for rows, columns in sizes:
         patches = strip[:, :, at:at + rows * columns * patch].reshape(3, patch, rows, columns, patch)

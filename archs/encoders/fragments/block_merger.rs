@@ -1,5 +1,5 @@
-//! Attention between the patches of a block, which are then merged: a network of the joined patches, plus their mean. Files
-//! without it have blocks of one patch.
+//! Merger of blocks: patches of a block attend to each other, and a network of the joined patches is added to their mean.
+//! Files without these tensors have blocks of one patch.
 
 fragment! {
     hparams {

@@ -1,4 +1,4 @@
-//! Block of a vision transformer (ViT) that also takes other numbers of columns than patches, which have no positions.
+//! Block of a vision transformer (ViT). `attend_all` takes any number of columns, which have no positions.
 
 fragment! {
     tensors {

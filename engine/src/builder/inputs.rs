@@ -70,7 +70,7 @@ pub enum TableFilter {
     Bilinear,
     /// Linear interpolation over the area of a patch, without aliases.
     Smooth,
-    /// The row at the share of the patches before a patch, rounded down.
+    /// The row `i * n_rows / n_patches`, rounded down, for patch `i` of an axis.
     Nearest,
     /// Cubic interpolation with a = -0.75. Rows beyond the borders repeat those at the borders.
     Bicubic,

@@ -291,7 +291,7 @@ fn by_area([width, height]: [usize; 2], side: usize, max: usize) -> [usize; 2] {
     best
 }
 
-/// Returns the share of a tile in an image: both sides by the grid, rounded, and at least 1.
+/// Divides the sides of an image by the grid. Results are rounded, and at least 1.
 fn share(sides: [usize; 2], grid: [usize; 2]) -> [usize; 2] {
     [0, 1].map(|i| ((sides[i] as f64 / grid[i] as f64).round_ties_even() as usize).max(1))
 }

@@ -277,7 +277,7 @@ for_this_cpu! {
 /// Returns the index of the first of the least sums, and that sum.
 #[inline(always)]
 fn first_least(sums: &[f32; NEAR]) -> (usize, f32) {
-    // In halves that vector instructions compare.
+    // Vector instructions compare the two halves.
     let mut least = *sums;
     for half in [NEAR / 2, NEAR / 4, NEAR / 8, NEAR / 16] {
         for i in 0..half {
@@ -503,7 +503,7 @@ impl<const E: usize> Search<'_, E> {
         best_levels(&self.grid.levels, t, w, scale, &mut codes);
         let codes = &codes[..t.len() / E];
         for &code in codes {
-            // Elements and points of all codes do not fit in the first cache.
+            // The tables of all codes exceed the L1 cache.
             prefetch((&raw const self.grid.near_elements[code]).cast(), CacheLevel::First);
             prefetch((&raw const self.grid.near[code]).cast(), CacheLevel::First);
         }

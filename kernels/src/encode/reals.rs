@@ -274,19 +274,19 @@ pub(super) mod avx2 {
 
         #[inline(always)]
         fn smaller(self, other: Avx2Reals) -> Avx2Reals {
-            // SAFETY: see `larger`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             Avx2Reals(unsafe { _mm256_min_ps(self.0, other.0) })
         }
 
         #[inline(always)]
         fn magnitude(self) -> Avx2Reals {
-            // SAFETY: see `larger`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             Avx2Reals(unsafe { _mm256_andnot_ps(_mm256_set1_ps(-0.0), self.0) })
         }
 
         #[inline(always)]
         fn reciprocal(self) -> Avx2Reals {
-            // SAFETY: see `larger`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             unsafe {
                 let inverse = Avx2Reals(_mm256_div_ps(_mm256_set1_ps(1.0), self.0));
                 let is_finite = _mm256_cmp_ps::<_CMP_LT_OQ>(inverse.magnitude().0, _mm256_set1_ps(f32::INFINITY));
@@ -296,7 +296,7 @@ pub(super) mod avx2 {
 
         #[inline(always)]
         fn divided_by(self, other: Avx2Reals) -> Avx2Reals {
-            // SAFETY: see `larger`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             unsafe {
                 let is_positive = _mm256_cmp_ps::<_CMP_GT_OQ>(other.0, _mm256_setzero_ps());
                 Avx2Reals(_mm256_and_ps(_mm256_div_ps(self.0, other.0), is_positive))
@@ -305,7 +305,7 @@ pub(super) mod avx2 {
 
         #[inline(always)]
         fn choose_less(self, limit: Avx2Reals, a: Avx2Reals, b: Avx2Reals) -> Avx2Reals {
-            // SAFETY: see `larger`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             unsafe {
                 let is_less = _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, limit.0);
                 Avx2Reals(_mm256_blendv_ps(b.0, a.0, is_less))
@@ -314,7 +314,7 @@ pub(super) mod avx2 {
 
         #[inline(always)]
         fn signed_as(self, other: Avx2Reals) -> Avx2Reals {
-            // SAFETY: see `larger`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             unsafe {
                 let sign = _mm256_and_ps(_mm256_set1_ps(-0.0), other.0);
                 Avx2Reals(_mm256_or_ps(self.magnitude().0, sign))
@@ -323,26 +323,26 @@ pub(super) mod avx2 {
 
         #[inline(always)]
         fn any_less(self, limit: Avx2Reals) -> bool {
-            // SAFETY: see `larger`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(self.0, limit.0)) != 0 }
         }
 
         #[inline(always)]
         fn all_less(self, limit: Avx2Reals) -> bool {
-            // SAFETY: see `larger`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(self.0, limit.0)) == 0xff }
         }
 
         #[inline(always)]
         fn all_in(self, range: &Range<f32>) -> bool {
-            // SAFETY: see `larger`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             let zeros = unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, _mm256_setzero_ps())) };
             self.lanes_in(range) | zeros as u32 == 0xff
         }
 
         #[inline(always)]
         fn lanes_in(self, range: &Range<f32>) -> u32 {
-            // SAFETY: see `larger`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             unsafe {
                 let above = _mm256_cmp_ps::<_CMP_GE_OQ>(self.0, _mm256_set1_ps(range.start));
                 let below = _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, _mm256_set1_ps(range.end));
@@ -375,7 +375,7 @@ mod tests {
             a.choose_less(b, a, zero),
             a.signed_as(b),
             halves,
-            // SAFETY: see above.
+            // SAFETY: callers check the instruction set.
             unsafe { R::from_halves(&raised(a).to_halves()) },
         ];
         let checks = [

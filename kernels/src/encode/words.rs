@@ -368,31 +368,31 @@ pub(super) mod avx2 {
 
         #[inline(always)]
         fn less(self, other: Avx2Words) -> Avx2Words {
-            // SAFETY: see `plus`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             Avx2Words(unsafe { _mm256_subs_epu16(self.0, other.0) })
         }
 
         #[inline(always)]
         fn times(self, other: Avx2Words) -> Avx2Words {
-            // SAFETY: see `plus`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             Avx2Words(unsafe { _mm256_mulhrs_epi16(self.0, other.0) })
         }
 
         #[inline(always)]
         fn at_least(self, other: Avx2Words) -> Avx2Words {
-            // SAFETY: see `plus`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             Avx2Words(unsafe { _mm256_max_epi16(self.0, other.0) })
         }
 
         #[inline(always)]
         fn at_most(self, other: Avx2Words) -> Avx2Words {
-            // SAFETY: see `plus`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             Avx2Words(unsafe { _mm256_min_epi16(self.0, other.0) })
         }
 
         #[inline(always)]
         fn dots(self, other: Avx2Words) -> __m256i {
-            // SAFETY: see `plus`.
+            // SAFETY: `self` proves that the CPU supports AVX2.
             unsafe { _mm256_madd_epi16(self.0, other.0) }
         }
 
@@ -404,7 +404,7 @@ pub(super) mod avx2 {
 
         #[inline(always)]
         fn count([sums, squares]: [__m256i; 2], a: Avx2Words, b: Avx2Words) -> [__m256i; 2] {
-            // SAFETY: see `plus`. Sums of 8 integers fit in bytes, sums of 16 squares in 16 bits.
+            // SAFETY: `self` proves that the CPU supports AVX2. Sums of 8 integers fit in bytes, sums of 16 squares in 16 bits.
             unsafe {
                 let bytes = _mm256_packus_epi16(a.0, b.0);
                 [
@@ -436,13 +436,13 @@ pub(super) mod avx2 {
 
         #[inline(always)]
         fn determinant(a: __m256i, b: __m256i, c: __m256i) -> __m256i {
-            // SAFETY: see `add`.
+            // SAFETY: sums exist only on CPUs that support AVX2.
             unsafe { _mm256_sub_epi32(_mm256_slli_epi32::<5>(a), _mm256_mullo_epi32(b, c)) }
         }
 
         #[inline(always)]
         fn to_floats(sums: __m256i) -> Avx2Reals {
-            // SAFETY: see `add`.
+            // SAFETY: sums exist only on CPUs that support AVX2.
             Avx2Reals(unsafe { _mm256_cvtepi32_ps(sums) })
         }
     }

@@ -170,9 +170,10 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
         let unit = content.parse()?;
         end_of(&content, ")")?;
         let side = first;
-        return Ok(match word == "area" {
-            true => SizeSyntax::Area { side, unit },
-            false => SizeSyntax::Longest { side, unit },
+        return Ok(if word == "area" {
+            SizeSyntax::Area { side, unit }
+        } else {
+            SizeSyntax::Longest { side, unit }
         });
     }
     let rows = named(&content, "rows")?;
