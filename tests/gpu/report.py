@@ -57,8 +57,8 @@ def probed(log):
 
 
 def fixtures(log):
-    """Returns the verdicts of `llama arch check`."""
-    verdicts = re.findall(r"^(\S+) +(\S+) (ok|FAIL)\b ?(.*)$", log, re.MULTILINE)
+    """Returns the verdicts of `llama arch check`, sorted, since several processes write the log at the same time."""
+    verdicts = sorted(re.findall(r"^(\S+) +(\S+) (ok|FAIL)\b ?(.*)$", log, re.MULTILINE))
     failed = [{"name": name, "nmse": nmse, "reason": reason} for name, nmse, verdict, reason in verdicts if verdict == "FAIL"]
     return {"passed": len(verdicts) - len(failed), "failed": failed}
 

@@ -104,13 +104,13 @@ fn failed_and_hung_phases_do_not_stop_others() {
     assert!(directory.path().join("out/logs-1.tar.gz").exists());
 }
 
-/// The summary has the reason of each failure, and each recorded model and failed test has a process of its own.
+/// The summary has the reason of each failure, sorted by name, and each recorded model and failed test has a process of its own.
 #[test]
 fn failures_are_reported_with_their_reasons() {
     let directory = tempfile::tempdir().expect("the temporary directory is writable");
     let program = r#"case "$1 $3" in
 "devices ") echo "unavailable: cuda: the driver is too old" ;;
-"arch llama-dense") echo "llama-dense - FAIL cuda0: cannot load kernel scatter (scatter.cu)"; exit 1 ;;
+"arch llama-dense") sleep 1; echo "llama-dense - FAIL cuda0: cannot load kernel scatter (scatter.cu)"; exit 1 ;;
 arch*) kill -SEGV $$ ;;
 *) echo "error: the disk is full" >&2; exit 1 ;;
 esac
