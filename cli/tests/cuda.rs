@@ -81,7 +81,7 @@ fn unusable_gpu_error_gives_reason() {
     for (settings, reason) in [
         ("driver=11000", "it supports CUDA 11.0, but 11.4 or newer is required"),
         ("devices=0", "cuInit"),
-        ("sm=75", "compute capability 7.5"),
+        ("sm=70", "compute capability 7.0; 7.5 or newer is required"),
         ("busy=1", "CUDA_ERROR_DEVICE_UNAVAILABLE"),
         ("used=8G", "cannot offload a single layer to cuda0"),
         ("fail_alloc=2", "CUDA_ERROR_OUT_OF_MEMORY"),
@@ -112,7 +112,7 @@ fn cpu_replaces_unusable_gpu_by_default() {
     };
     let on_cpu = run("", &["--device", "cpu"]);
     let on_cpu = on_cpu.succeeds();
-    for settings in ["driver=11000", "devices=0", "sm=75", "busy=1", "used=8G"] {
+    for settings in ["driver=11000", "devices=0", "sm=70", "busy=1", "used=8G"] {
         let ended = run(settings, &[]);
         assert_eq!(ended.succeeds(), on_cpu, "{settings}: {}", ended.err);
         assert!(!ended.err.contains("leak"), "{settings}: {}", ended.err);
@@ -152,6 +152,30 @@ fn failed_kernel_of_warpgroups_is_reported_once() {
             assert!(lines[0].contains(part), "{settings}: {}", lines[0]);
         }
     }
+}
+
+/// The precompiled kernels need compute capability 8.0. Without NVRTC, older GPUs are unusable.
+#[test]
+fn turing_without_nvrtc_error_names_the_compiler() {
+    let home = Home::new();
+    if is_left_out(&home) {
+        return;
+    }
+    let driver = library_path().split(':').next();
+    let model = home.model("llama-dense", None);
+    let mut command = home.llama(&["run", &model, "abc", "-n", "3", "-dev", "cuda"]);
+    command
+        .env("LD_LIBRARY_PATH", driver.expect("the path starts with the driver"))
+        .env("LLAMA_CUDA_EMU", "sm=75");
+    let failed = ended(command);
+    assert_eq!(failed.status, 1, "{}{}", failed.out, failed.err);
+    for part in [
+        "compute capability 7.5 and no precompiled kernels: cannot load libnvrtc",
+        "install the CUDA toolkit or the PyPI package nvidia-cuda-nvrtc",
+    ] {
+        assert!(failed.err.contains(part), "{part}: {}", failed.err);
+    }
+    assert!(!failed.err.contains("panicked"), "{}", failed.err);
 }
 
 /// If the driver lacks a function, the error names the function.

@@ -20,6 +20,20 @@ fn all_ops_compute_on_the_emulated_device() {
     }
 }
 
+/// GPUs of compute capability 7.5 copy synchronously, and multiply other shapes of matrices.
+#[test]
+#[ignore = "runs the op suite a second time"]
+fn all_ops_compute_on_an_emulated_device_of_compute_capability_7_5() {
+    let name = "cuda::all_ops_compute_on_an_emulated_device_of_compute_capability_7_5";
+    match std::env::var("LLAMA_CUDA") {
+        Ok(_) => with_device(name, || {}),
+        Err(_) => {
+            let out = run_tests_with("sm=75", &SUITES);
+            assert!(!out.contains(" 0 passed"), "no tests matched the suites: {out}");
+        }
+    }
+}
+
 /// GPUs with `wgmma` have other kernels for large tiles than all others.
 #[test]
 fn tiles_compute_on_an_emulated_device_without_wgmma() {

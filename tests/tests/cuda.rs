@@ -8,7 +8,7 @@ use engine::backend::{BackendParams, GraphView, MemoryMap, Usage, registries};
 use engine::conformance::CheckParams;
 use engine::graph::{BufferSlice, Graph, Name, Uses};
 use kernels::{GgmlType, Precision};
-use tests::emulator::with_device;
+use tests::emulator::{with_device, with_settings};
 use tests::{CORE, context, decode_last, exact, fixture, fixture_names, nmse, place_on, tokens};
 
 /// Returns the name of the first GPU.
@@ -68,6 +68,34 @@ fn every_model_matches_recorded_logits() {
         assert!(!selected.is_empty(), "{FIXTURES}={prefixes} selects no fixture");
         check(&card(), selected);
     });
+}
+
+/// Calls `body` on an emulated GPU of compute capability 7.5, which copies synchronously, and multiplies other shapes
+/// of matrices. With `LLAMA_CUDA=here`, GPUs of other capabilities are skipped.
+fn on_turing(name: &str, body: impl FnOnce(&str)) {
+    with_settings(name, "sm=75", || {
+        let card = card();
+        let device = engine::backend::device(&card).expect("the GPU was found before");
+        let description = device.description();
+        if description.contains("compute capability 7.5") {
+            body(&card);
+        } else {
+            eprintln!("{name}: skipped on {description}");
+        }
+    });
+}
+
+#[test]
+fn common_models_match_recorded_logits_on_turing() {
+    let name = "cuda::common_models_match_recorded_logits_on_turing";
+    on_turing(name, |card| check(card, ["gemma3-dense", "llama-moe", "mamba2-dense"]));
+}
+
+#[test]
+#[ignore = "runs every fixture on an emulated GPU of compute capability 7.5"]
+fn every_model_matches_recorded_logits_on_turing() {
+    let name = "cuda::every_model_matches_recorded_logits_on_turing";
+    on_turing(name, |card| check(card, fixture_names().iter().map(String::as_str)));
 }
 
 /// Returns the logits of the last token of a fixture.

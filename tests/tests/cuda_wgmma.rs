@@ -97,6 +97,28 @@ fn warps_multiply_prompts_if_kernels_of_warpgroups_fail() {
     }
 }
 
+/// Tensor cores without bf16 multiply the same values as f16, with a power of two for each row and column.
+#[test]
+fn gpus_without_bf16_multiply_prompts() {
+    let name = "cuda_wgmma::gpus_without_bf16_multiply_prompts";
+    with_settings(name, "sm=75", || {
+        if Counters::find().is_none() {
+            eprintln!("skipped: only the emulated driver has settings");
+            return;
+        }
+        for (ty, k, n) in [
+            (GgmlType::Q8_0, 64, 131),
+            (GgmlType::BF16, 328, 131),
+            (GgmlType::F16, 64, 20),
+        ] {
+            let error = error_of(ty, k, n);
+            assert!(error < 1e-9, "{ty}, {k} x {n}: NMSE {error:.3e}");
+        }
+        let kernels: Vec<String> = loaded().iter().map(|kernel| kernel.describe()).collect();
+        assert_eq!(count(&kernels, "mul_mat_tensor"), 3, "{kernels:?}");
+    });
+}
+
 /// Kernels for compute capability 9.0 run on no other GPU, and need a driver that supports CUDA 12.
 #[test]
 fn other_gpus_and_old_drivers_multiply_prompts_by_warps() {

@@ -13,14 +13,15 @@ use super::library::Library;
 use super::ops;
 use super::parts::IN_PARTS;
 use super::raw::{Compiler, Driver, Missing, cu};
+use super::shipped;
 use super::state::DeviceState;
 use crate::backend::{
     Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Upload, WeightStorage,
 };
 use crate::graph::{Graph, Layout, TensorId};
 
-/// Minimum compute capability: 8.0 (Ampere).
-const MIN_CAPABILITY: i32 = 80;
+/// Minimum compute capability: 7.5 (Turing).
+const MIN_CAPABILITY: i32 = 75;
 
 /// Minimum compute capability of tensor cores that multiply bf16.
 const BFLOAT_CAPABILITY: i32 = 80;
@@ -58,15 +59,16 @@ impl Properties {
         })
     }
 
-    /// Returns the reason why the device cannot run the kernels, or `None` if it can.
-    pub(super) fn error(&self) -> Option<String> {
-        if self.capability >= MIN_CAPABILITY {
-            return None;
-        }
+    /// Returns the reason why the device cannot run the kernels, or `None` if it can. `missing` is the reason why
+    /// kernels cannot be compiled, if any.
+    pub(super) fn error(&self, missing: Option<&Missing>) -> Option<String> {
         let (name, major, minor) = (&self.name, self.capability / 10, self.capability % 10);
-        Some(format!(
-            "{name} has compute capability {major}.{minor}; 8.0 or newer is required"
-        ))
+        let found = format!("{name} has compute capability {major}.{minor}");
+        if self.capability < MIN_CAPABILITY {
+            return Some(format!("{found}; 7.5 or newer is required"));
+        }
+        let missing = missing.filter(|_| self.capability < shipped::ARCHITECTURE)?;
+        Some(format!("{found} and no precompiled kernels: {missing}"))
     }
 }
 

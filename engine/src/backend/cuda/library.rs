@@ -82,7 +82,15 @@ impl Library {
             let forms = Form::suitable(&compiler.architectures().map_err(text)?, capability);
             sources.extend(forms.into_iter().map(|form| Source::Compiler(compiler, form)));
         }
-        sources.push(Source::Archive);
+        if capability >= shipped::ARCHITECTURE {
+            sources.push(Source::Archive);
+        }
+        if sources.is_empty() {
+            let (major, minor) = (capability / 10, capability % 10);
+            return Err(format!(
+                "NVRTC {compiler_version} does not support compute capability {major}.{minor}; use NVRTC 12 or 13"
+            ));
+        }
         let candidate = |source| Candidate {
             source,
             refusal: OnceLock::new(),

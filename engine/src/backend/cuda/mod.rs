@@ -107,7 +107,7 @@ fn find() -> Result<Discovery, String> {
     let mut found = Discovery::default();
     for ordinal in 0..driver.device_count().map_err(failed)? {
         match Properties::of(driver, ordinal) {
-            Ok(properties) => match properties.error() {
+            Ok(properties) => match properties.error(compiler.as_ref().err()) {
                 Some(error) => found.problems.push(format!("cuda{ordinal}: {error}")),
                 None => {
                     let device = CudaDevice::new(driver, compiler.clone(), ordinal, properties);

@@ -16,8 +16,8 @@ use super::code::{Code, HINT};
 use super::kernel::Kernel;
 use super::specializations::Specialization;
 
-/// Compute capability of the archived PTX.
-const ARCHITECTURE: i32 = 80;
+/// Compute capability of the archived PTX. Older GPUs need the compiler.
+pub(super) const ARCHITECTURE: i32 = 80;
 
 /// Compute capability of archived kernels that run on no other.
 const SPECIFIC_ARCHITECTURE: i32 = 90;
