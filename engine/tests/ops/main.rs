@@ -179,9 +179,10 @@ fn attention_of_prompts_by_tiles() {
     let cases = attention::attention_of_prompts();
     for device in devices_under_test().iter().filter(|d| d.kind() != DeviceKind::Cpu) {
         let n_rounded = cases.iter().filter(|case| is_rounded(case, device)).count();
+        let has_kernel = |case: &&Case| !lacks_bfloats(device) || !is_bfloat(case) && !is_long(case);
         assert_eq!(
             n_rounded,
-            cases.len(),
+            cases.iter().filter(has_kernel).count(),
             "number of cases that {} computes with tile kernels",
             device.name()
         );
@@ -195,6 +196,21 @@ const STORED_KEYS: f64 = 1e-9;
 
 /// Maximum error of linear attention on tensor cores, whose factors are two numbers of 8 bits.
 const IN_TWO_BFLOATS: f64 = 1e-9;
+
+/// Returns true for GPUs of compute capability 7.5, whose tensor cores do not multiply bf16.
+fn lacks_bfloats(device: &Arc<dyn Device>) -> bool {
+    device.description().contains("compute capability 7.5")
+}
+
+/// Returns true for attention with keys in bf16.
+fn is_bfloat(case: &Case) -> bool {
+    case.operands[1].ty == kernels::GgmlType::BF16
+}
+
+/// Returns true for attention with keys whose tiles may exceed the 64 KiB of compute capability 7.5.
+fn is_long(case: &Case) -> bool {
+    case.operands[1].ne[0] > 256
+}
 
 #[test]
 fn linear_attention_in_chunks_is_near_reference() {
@@ -212,7 +228,7 @@ fn linear_attention_in_chunks_is_near_reference() {
             };
             let want = compute(&reference, Precision::Exact);
             let (exact, fast) = (compute(device, Precision::Exact), compute(device, Precision::Fast));
-            assert!(exact != fast, "not computed in chunks: {case:?}");
+            assert_eq!(exact != fast, !lacks_bfloats(device), "wrong kernel: {case:?}");
             assert_eq!(fast, compute(device, Precision::High), "{case:?}");
             let error = nmse(&want, &fast);
             assert!(error < IN_TWO_BFLOATS, "nmse {error:.3e} of {case:?}");
@@ -238,7 +254,10 @@ fn attention_of_few_tokens_on_tensor_cores_is_near_reference() {
             };
             let want = compute(&reference, Precision::Exact);
             let (exact, fast) = (compute(device, Precision::Exact), compute(device, Precision::Fast));
-            assert!(exact != fast, "not computed on tensor cores: {case:?}");
+            if !lacks_bfloats(device) || is_bfloat(&case) || !is_long(&case) {
+                let has_kernel = !lacks_bfloats(device) || !is_bfloat(&case);
+                assert_eq!(exact != fast, has_kernel, "wrong kernel: {case:?}");
+            }
             let limit = if case.operands[1].ty.is_quantized() {
                 ROUNDED_KEYS
             } else {

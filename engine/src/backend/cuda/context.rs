@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_void};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::code::Code;
 use super::counters::Counters;
@@ -499,6 +499,8 @@ pub(super) struct Function {
     module: Module,
     handle: cu::CUfunction,
     title: Arc<str>,
+    /// Dynamic shared memory in bytes that launches may use since they opted in.
+    allowed: Mutex<u32>,
 }
 
 // SAFETY: driver functions are thread-safe, and `Context::bind` precedes each call.
@@ -520,7 +522,12 @@ impl Function {
             unsafe { counters.entitle(handle, title) };
         }
         let title = title.to_string_lossy().as_ref().into();
-        Ok(Function { module, handle, title })
+        Ok(Function {
+            module,
+            handle,
+            title,
+            allowed: Mutex::default(),
+        })
     }
 
     /// Returns name, source, and definitions of the kernel.
@@ -528,10 +535,15 @@ impl Function {
         &self.title
     }
 
-    /// Permits launches with this amount of dynamic shared memory.
+    /// Permits launches with up to this amount of dynamic shared memory. Earlier launches keep their amount.
     pub(super) fn allow_shared_memory(&self, bytes: u32) -> Result<()> {
-        // SAFETY: the module is alive.
-        unsafe { self.module.context.bind()?.allow_shared_memory(self.handle, bytes) }
+        let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
+        if bytes > *allowed {
+            // SAFETY: the module is alive.
+            unsafe { self.module.context.bind()?.allow_shared_memory(self.handle, bytes) }?;
+            *allowed = bytes;
+        }
+        Ok(())
     }
 }
 

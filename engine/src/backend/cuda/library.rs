@@ -30,8 +30,11 @@ pub(super) enum KernelError {
 /// Target of messages that command lines show without details of the engine.
 pub(super) const SHOWN: &str = "llama::cuda";
 
-/// Dynamic shared memory in bytes that every kernel may use without opting in.
+/// Shared memory in bytes that every kernel may use without opting in, including its static memory.
 const COMMON_SHARED: u32 = 48 << 10;
+
+/// Dynamic shared memory in bytes above which kernels opt in. Static memory takes at most the rest of the common memory.
+const OPT_IN_SHARED: u32 = 40 << 10;
 
 /// Compute capability of GPUs with `wgmma`.
 const WGMMA_CAPABILITY: i32 = 90;
@@ -145,8 +148,8 @@ impl Library {
             return Ok(None);
         };
         drop(functions);
-        if shared > COMMON_SHARED {
-            let allowed = function.allow_shared_memory(shared);
+        if shared > OPT_IN_SHARED {
+            let allowed = function.allow_shared_memory(shared.max(COMMON_SHARED));
             allowed.map_err(|error| failed(kernel, error))?;
         }
         Ok(Some(function))
