@@ -3,6 +3,7 @@
 //! Each cell of 8 (IQ3: 4) elements is a point of the grid, each unit of 16 or 32 elements has an integer scale.
 //! The search compares the points near the levels that are best for each element alone.
 
+use super::cells::{self, Bits, CELLS, Chosen, NEAR, Near, Points, Unit, first_least};
 use super::cpu::for_this_cpu;
 use super::equal::{splat, with_words};
 use super::lanes::{self, Lanes, N};
@@ -14,123 +15,118 @@ use crate::quants::grids::{BlockParts, GridBlock};
 
 /// Points of a grid, with the points near each combination of levels.
 pub(super) struct Grid<const E: usize> {
-    /// Levels of elements, less `zero`.
-    levels: Vec<f32>,
     /// Amount that is subtracted from elements.
     zero: f32,
+    /// Different elements.
+    elements: Vec<u8>,
+    /// Levels of elements, less `zero`.
+    levels: Vec<f32>,
     points: Vec<[u8; E]>,
-    /// Digits of each point: the levels of its elements, or those of two elements for points with 8 elements.
-    digits: Vec<[u8; DIGITS]>,
-    /// The nearest points of each combination of levels, in ascending distance.
+    /// The nearest points of each combination of levels, in ascending distance, if points have 4 elements.
     near: Vec<[u16; NEAR]>,
-    /// The elements of these points, if elements are digits.
+    /// The elements of these points.
     near_elements: Vec<NearElements>,
     /// Whether each combination of levels is a point.
     is_point: Vec<bool>,
+    /// The points near each combination of levels, if points have 8 elements.
+    eights: Points,
 }
 
 /// Elements of the points near a combination of levels, in one cache line. Element `d` of all points is at index `d`.
 #[repr(align(64))]
-struct NearElements([[u8; NEAR]; DIGITS]);
+struct NearElements([[u8; NEAR]; FOUR]);
 
-/// Number of digits of a point.
-const DIGITS: usize = 4;
-
-/// Number of points that a search compares.
-const NEAR: usize = 16;
-
-/// Maximum number of values of a digit.
-const VALUES: usize = 16;
-
-/// Cost of each value of each digit.
-type Costs = [[f32; DIGITS]; VALUES];
+/// Elements of the shorter points.
+const FOUR: usize = 4;
 
 impl<const E: usize> Grid<E> {
     /// Creates a grid. `zero` is subtracted from all elements.
     pub(super) fn new(points: impl Iterator<Item = [u8; E]>, zero: f32) -> Grid<E> {
         let points: Vec<[u8; E]> = points.collect();
-        let mut levels: Vec<u8> = points.iter().flatten().copied().collect();
-        levels.sort_unstable();
-        levels.dedup();
-        let n_levels = levels.len();
-        let rank = |element: &u8| levels.iter().position(|level| level == element).unwrap_or(0);
-        let digits = points.iter().map(|point| {
-            std::array::from_fn(|d| {
-                let elements = point[d * E / DIGITS..(d + 1) * E / DIGITS].iter().rev();
-                elements.fold(0, |digit, element| digit * n_levels + rank(element)) as u8
-            })
-        });
-        let codes = 0..n_levels.pow(E as u32);
-        let near: Vec<[u16; NEAR]> = codes.map(|code| nearest_points(&points, &levels, code)).collect();
-        let elements_of = |near: &[u16; NEAR]| {
-            NearElements(std::array::from_fn(|d| {
-                near.map(|point| points[usize::from(point)].get(d).copied().unwrap_or(0))
-            }))
-        };
-        let is_point = |(code, near): (usize, &[u16; NEAR])| {
-            let ranks = points[usize::from(near[0])].iter().rev().map(rank);
-            ranks.fold(0, |code, rank| code * n_levels + rank) == code
-        };
-        let with_elements = if E == DIGITS { &near[..] } else { &[] };
-        Grid {
-            digits: digits.collect(),
-            near_elements: with_elements.iter().map(elements_of).collect(),
-            is_point: near.iter().enumerate().map(is_point).collect(),
-            near,
-            levels: levels.iter().map(|level| f32::from(*level) - zero).collect(),
+        let mut elements: Vec<u8> = points.iter().flatten().copied().collect();
+        elements.sort_unstable();
+        elements.dedup();
+        let levels: Vec<f32> = elements.iter().map(|element| f32::from(*element) - zero).collect();
+        let mut grid = Grid {
             zero,
+            eights: Points {
+                levels: std::array::from_fn(|i| levels.get(i).copied().unwrap_or(0.0)),
+                near: Vec::new(),
+            },
+            near: Vec::new(),
+            near_elements: Vec::new(),
+            is_point: Vec::new(),
+            elements,
+            levels,
             points,
+        };
+        let codes = 0..grid.elements.len().pow(E as u32);
+        let near = codes.map(|code| nearest_points(&grid.points, &grid.elements, code));
+        if E == FOUR {
+            grid.near = near.collect();
+            grid.near_elements = grid.near.iter().map(|near| grid.elements_of(near)).collect();
+            let near = grid.near.iter().enumerate();
+            grid.is_point = near.map(|(code, near)| grid.code_of(near[0]) == code).collect();
+        } else {
+            let packed = near.map(|near| Near::new(near.map(|point| grid.packed(point))));
+            grid.eights.near = packed.collect();
         }
+        grid
+    }
+
+    /// Returns the index of the level of each element of a point.
+    fn ranks(&self, point: u16) -> [usize; E] {
+        self.points[usize::from(point)].map(|element| self.elements.partition_point(|other| *other < element))
+    }
+
+    /// Returns the combination of the levels of a point.
+    fn code_of(&self, point: u16) -> usize {
+        let ranks = self.ranks(point).into_iter().rev();
+        ranks.fold(0, |code, rank| code * self.elements.len() + rank)
+    }
+
+    /// Returns the levels of a point with 2 bits each.
+    fn packed(&self, point: u16) -> u16 {
+        self.ranks(point)
+            .into_iter()
+            .rev()
+            .fold(0, |packed, rank| packed << 2 | rank as u16)
+    }
+
+    fn elements_of(&self, near: &[u16; NEAR]) -> NearElements {
+        NearElements(std::array::from_fn(|d| {
+            near.map(|point| self.points[usize::from(point)].get(d).copied().unwrap_or(0))
+        }))
     }
 
     /// Returns a point with a small `sum(a p^2 - b p)`, and this sum. The point is the best of those near the best
     /// levels.
     #[inline(always)]
     fn nearest(&self, a: &[f32; E], b: &[f32; E]) -> (u16, f32) {
-        let mut costs: Costs = [[0.0; DIGITS]; VALUES];
-        let n_values = self.costs(a, b, &mut costs);
-        let (mut best, mut digits) = (costs[0], [0u8; DIGITS]);
-        for (value, costs) in costs.iter().enumerate().take(n_values).skip(1) {
-            for d in 0..DIGITS {
-                let is_less = costs[d] < best[d];
+        let (mut best, mut digits) = ([f32::INFINITY; E], [0u8; E]);
+        for (value, &level) in self.levels.iter().enumerate() {
+            for d in 0..E {
+                let cost = level * (level * a[d] - b[d]);
+                let is_less = cost < best[d];
                 digits[d] = if is_less { value as u8 } else { digits[d] };
-                best[d] = if is_less { costs[d] } else { best[d] };
+                best[d] = if is_less { cost } else { best[d] };
             }
         }
-        let code = digits
-            .iter()
-            .rev()
-            .fold(0, |code, digit| code * n_values + usize::from(*digit));
-        if E == DIGITS {
-            if self.is_point[code] {
-                return (self.near[code][0], (best[0] + best[1]) + (best[2] + best[3]));
-            }
-            return self.best_near(code, a, b);
+        let n_levels = self.levels.len();
+        let digits = digits.iter().rev();
+        let code = digits.fold(0, |code, digit| code * n_levels + usize::from(*digit));
+        if self.is_point[code] {
+            return (self.near[code][0], (best[0] + best[1]) + (best[2] + best[3]));
         }
-        let near = &self.near[code];
-        let cost = |point: u16| {
-            let digits = self.digits[usize::from(point)];
-            let of_digit = |d: usize| costs[usize::from(digits[d]) % VALUES][d];
-            (of_digit(0) + of_digit(1)) + (of_digit(2) + of_digit(3))
-        };
-        let mut found = (near[0], cost(near[0]));
-        if !self.is_point[code] {
-            for &point in &near[1..] {
-                let cost = cost(point);
-                if cost < found.1 {
-                    found = (point, cost);
-                }
-            }
-        }
-        found
+        self.best_near(code, a, b)
     }
 
-    /// Returns the best of the points near a combination of levels, and its cost. Elements are digits.
+    /// Returns the best of the points near a combination of levels, and its cost.
     #[inline(always)]
     fn best_near(&self, code: usize, a: &[f32; E], b: &[f32; E]) -> (u16, f32) {
         let near = &self.near_elements[code];
-        let mut costs = [[0f32; NEAR]; DIGITS];
-        for d in 0..DIGITS {
+        let mut costs = [[0f32; NEAR]; FOUR];
+        for d in 0..FOUR {
             for i in 0..NEAR {
                 let level = f32::from(near.0[d][i]) - self.zero;
                 costs[d][i] = level * (level * a[d] - b[d]);
@@ -144,37 +140,20 @@ impl<const E: usize> Grid<E> {
         (self.near[code][index], least)
     }
 
-    /// Computes the costs of all values of the digits. Returns the number of values.
+    /// Returns element `i` of a point.
     #[inline(always)]
-    fn costs(&self, a: &[f32; E], b: &[f32; E], costs: &mut Costs) -> usize {
-        let n_levels = self.levels.len();
-        if E == DIGITS {
-            for (costs, &level) in costs.iter_mut().zip(&self.levels) {
-                for d in 0..DIGITS {
-                    costs[d] = level * (level * a[d] - b[d]);
-                }
-            }
-            return n_levels;
+    fn element(&self, point: u16, i: usize) -> u8 {
+        if E == FOUR {
+            self.points[usize::from(point)][i]
+        } else {
+            self.elements[usize::from(point >> (2 * i) & 3)]
         }
-        let mut high = [[0f32; DIGITS]; VALUES];
-        for (i, &level) in self.levels.iter().enumerate().take(3) {
-            for d in 0..DIGITS {
-                costs[i][d] = level * (level * a[2 * d] - b[2 * d]);
-                high[i][d] = level * (level * a[2 * d + 1] - b[2 * d + 1]);
-            }
-        }
-        for value in (0..9).rev() {
-            for d in 0..DIGITS {
-                costs[value][d] = costs[value % 3][d] + high[value / 3][d];
-            }
-        }
-        9
     }
 
     /// Returns element `i` of a point, less the zero.
     #[inline(always)]
     fn value(&self, point: u16, i: usize) -> f32 {
-        f32::from(self.points[usize::from(point)][i]) - self.zero
+        f32::from(self.element(point, i)) - self.zero
     }
 }
 
@@ -200,59 +179,19 @@ fn nearest_points<const E: usize>(points: &[[u8; E]], levels: &[u8], mut code: u
     std::array::from_fn(|i| ranked[i].1)
 }
 
-/// Meaning of the bits of a type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bits {
-    /// Signs of elements.
-    Signs,
-    /// Signs of elements, with an even number of negative ones in each 8.
-    EvenSigns,
-    /// Common shift of all elements in a unit.
-    UnitShift,
-    /// Common shift of all elements in a cell.
-    CellShift,
-}
-
-/// Amount of a shift.
-const SHIFT: f32 = 0.125;
-
-/// Largest number of cells in a unit.
-const CELLS: usize = 8;
-
-/// Points of a unit for one scale, with the sums that determine the error of other scales.
-#[derive(Clone, Copy, Debug, Default)]
-struct Chosen {
-    points: [u16; CELLS],
-    /// Cells with a negative shift.
-    negative: [bool; CELLS],
-    /// Sum of `w t q`, for targets `t` and values `q` before they are scaled.
-    tq: f32,
-    /// Sum of `w q^2`.
-    qq: f32,
-}
-
-impl Chosen {
-    /// Returns the squared error less the constant `sum(w t^2)`.
-    #[inline(always)]
-    fn error(&self, scale: f32) -> f32 {
-        scale * (scale * self.qq - 2.0 * self.tq)
-    }
-
-    #[inline(always)]
-    fn best_scale(&self) -> f32 {
-        if self.qq > 0.0 {
-            (self.tq / self.qq).max(0.0)
-        } else {
-            0.0
-        }
-    }
-}
-
 /// Targets of a block: magnitudes if the type has signs.
 struct Targets {
     t: [f32; 256],
     w: [f32; 256],
+    /// Sums of `w t` of 8 elements.
+    wt: [f32; 32],
     signs: [u32; 8],
+}
+
+/// Returns the sum of `w t`.
+#[inline(always)]
+fn dot(t: &[f32; 8], w: &[f32; 8]) -> f32 {
+    (Lanes(*t) * Lanes(*w)).sum()
 }
 
 /// Encoder of a type with cells of `E` elements.
@@ -269,29 +208,6 @@ pub(super) struct Search<'a, const E: usize> {
     pub positions: &'static [f32],
 }
 
-for_this_cpu! {
-    /// Returns the points of a unit with the least error for a scale.
-    fn choose[const E: usize][E](search: &Search<'_, E>, targets: &Targets, unit: usize, scale: f32) -> Chosen = points_of;
-}
-
-/// Returns the index of the first of the least sums, and that sum.
-#[inline(always)]
-fn first_least(sums: &[f32; NEAR]) -> (usize, f32) {
-    // Vector instructions compare the two halves.
-    let mut least = *sums;
-    for half in [NEAR / 2, NEAR / 4, NEAR / 8, NEAR / 16] {
-        for i in 0..half {
-            let [low, high] = [least[i], least[i + half]];
-            least[i] = if high < low { high } else { low };
-        }
-    }
-    let mut is_least = 1u32 << (NEAR - 1);
-    for (i, sum) in sums.iter().enumerate() {
-        is_least |= u32::from(*sum == least[0]) << i;
-    }
-    (is_least.trailing_zeros() as usize % NEAR, least[0])
-}
-
 with_words! {
     /// Writes the code of the best levels of each cell of 4 elements. Numbers of elements are multiples of 8.
     fn best_levels(levels: &[f32], t: &[f32], w: &[f32], scale: f32, codes: &mut [usize; CELLS]) -> () = all_levels;
@@ -304,10 +220,10 @@ with_words! {
 #[inline(always)]
 unsafe fn all_levels<W: Words>(levels: &[f32], t: &[f32], w: &[f32], scale: f32, codes: &mut [usize; CELLS]) {
     let mut place = Lanes([1.0; N]);
-    for d in (0..N).filter(|d| d % DIGITS > 0) {
+    for d in (0..N).filter(|d| d % FOUR > 0) {
         place.0[d] = place.0[d - 1] * levels.len() as f32;
     }
-    let cells = codes.as_chunks_mut::<{ N / DIGITS }>().0;
+    let cells = codes.as_chunks_mut::<{ N / FOUR }>().0;
     for ((t, w), codes) in t.as_chunks().0.iter().zip(w.as_chunks().0).zip(cells) {
         // SAFETY: function contract.
         let digits = unsafe {
@@ -325,17 +241,62 @@ unsafe fn all_levels<W: Words>(levels: &[f32], t: &[f32], w: &[f32], scale: f32,
             }
             digits.to_lanes()
         };
-        for (code, digits) in codes.iter_mut().zip(digits.0.as_chunks::<DIGITS>().0) {
+        for (code, digits) in codes.iter_mut().zip(digits.0.as_chunks::<FOUR>().0) {
             // Exact, because codes are small.
             *code = (digits.iter().sum::<f32>()) as usize;
         }
     }
 }
 
-#[inline(always)]
-fn points_of<const E: usize>(search: &Search<'_, E>, targets: &Targets, unit: usize, scale: f32) -> Chosen {
-    search.choose_points(targets, unit, scale)
+for_this_cpu! {
+    /// Returns the best block found.
+    fn best_block[const E: usize][E](search: &Search<'_, E>, x: &[f32], importance: Option<&[f32]>) -> BlockParts = block_of;
+    /// Returns the points of a unit of cells with 4 elements with the least error for a scale.
+    fn choose_of_four[const E: usize][E](grid: &Grid<E>, t: &[f32], w: &[f32], scale: f32) -> Chosen = points_of_four;
 }
+
+#[inline(always)]
+fn block_of<const E: usize>(search: &Search<'_, E>, x: &[f32], importance: Option<&[f32]>) -> BlockParts {
+    search.find_block(x, importance)
+}
+
+/// See [`choose_of_four`].
+#[inline(always)]
+fn points_of_four<const E: usize>(grid: &Grid<E>, t: &[f32], w: &[f32], scale: f32) -> Chosen {
+    let mut codes = [0; CELLS];
+    best_levels(&grid.levels, t, w, scale, &mut codes);
+    let codes = &codes[..t.len() / E];
+    for &code in codes {
+        // The tables of all codes exceed the L1 cache.
+        prefetch((&raw const grid.near_elements[code]).cast(), CacheLevel::First);
+        prefetch((&raw const grid.near[code]).cast(), CacheLevel::First);
+    }
+    let mut chosen = Chosen::default();
+    for (cell, &code) in codes.iter().enumerate() {
+        let mut point = grid.near[code][0];
+        if !grid.is_point[code] {
+            let (mut a, mut b) = ([0.0; E], [0.0; E]);
+            for i in 0..E {
+                let (t, w) = (t[cell * E + i], w[cell * E + i]);
+                a[i] = scale * scale * w;
+                b[i] = 2.0 * scale * w * t;
+            }
+            point = grid.best_near(code, &a, &b).0;
+        }
+        chosen.points[cell] = point;
+    }
+    for (cell, point) in chosen.points[..codes.len()].iter().enumerate() {
+        for i in 0..E {
+            let (at, q) = (cell * E + i, grid.value(*point, i));
+            chosen.tq += w[at] * t[at] * q;
+            chosen.qq += w[at] * q * q;
+        }
+    }
+    chosen
+}
+
+/// Maximum number of positions of the largest magnitude.
+const POSITIONS: usize = 9;
 
 /// Rounds of choosing points and fitting the common factor.
 const ROUNDS: usize = 3;
@@ -343,6 +304,11 @@ const ROUNDS: usize = 3;
 impl<const E: usize> Search<'_, E> {
     /// Returns the best block found.
     pub(super) fn block(&self, x: &[f32], importance: Option<&[f32]>) -> BlockParts {
+        best_block(self, x, importance)
+    }
+
+    #[inline(always)]
+    fn find_block(&self, x: &[f32], importance: Option<&[f32]>) -> BlockParts {
         let targets = self.targets(x, importance);
         let n_units = 256 / self.unit;
         let mut ideal = [(0f32, Chosen::default()); 16];
@@ -381,6 +347,7 @@ impl<const E: usize> Search<'_, E> {
     }
 
     /// Returns the codes near `code` with the least error, and their points.
+    #[inline(always)]
     fn around(&self, targets: &Targets, unit: usize, code: f32, real: f32) -> (f32, Chosen) {
         let mut best = (code, self.choose(targets, unit, (code + 0.5) * real));
         // The rounding of small codes changes points.
@@ -397,6 +364,7 @@ impl<const E: usize> Search<'_, E> {
         best
     }
 
+    #[inline(always)]
     fn code(&self, ideal: f32, real: f32) -> f32 {
         let code = if real > 0.0 {
             (ideal / real - 0.5).round_ties_even()
@@ -407,132 +375,101 @@ impl<const E: usize> Search<'_, E> {
     }
 
     /// Returns factors of the block to start from.
+    #[inline(always)]
     fn starts(&self, ideal: &[(f32, Chosen)]) -> [Half; 2] {
         let largest = ideal.iter().fold(0f32, |max, (scale, _)| max.max(*scale));
         let mut found = [(f32::INFINITY, Half::default()); 2];
-        for i in 0..32 {
-            let position = self.n_scales - 0.5 - 0.02 * i as f32 * self.n_scales;
-            let d = half_of(largest / (position * self.factor));
-            let real = d.get() * self.factor;
-            let error: f32 = ideal
-                .iter()
-                .map(|(scale, chosen)| chosen.error((self.code(*scale, real) + 0.5) * real))
-                .sum();
-            if error < found[0].0 {
-                found = [(error, d), found[0]];
-            } else if error < found[1].0 {
-                found[1] = (error, d);
+        for i in (0..32).step_by(N) {
+            let mut halves = [Half::default(); N];
+            for (d, i) in halves.iter_mut().zip(i..) {
+                let position = self.n_scales - 0.5 - 0.02 * i as f32 * self.n_scales;
+                *d = half_of(largest / (position * self.factor));
+            }
+            let real = Lanes::from_halves(&halves) * Lanes::splat(self.factor);
+            let (half, limit) = (Lanes::splat(0.5), self.n_scales - 1.0);
+            let mut errors = Lanes::ZERO;
+            for (scale, chosen) in ideal {
+                let code = (Lanes::splat(*scale) / real - half).clamp(0.0, limit).round();
+                let scale = (Lanes::ZERO.select_less(real, code, Lanes::ZERO) + half) * real;
+                errors = errors + scale * (scale * Lanes::splat(chosen.qq) - Lanes::splat(2.0 * chosen.tq));
+            }
+            for (d, error) in halves.into_iter().zip(errors.0) {
+                if error < found[0].0 {
+                    found = [(error, d), found[0]];
+                } else if error < found[1].0 {
+                    found[1] = (error, d);
+                }
             }
         }
         found.map(|(_, d)| d)
     }
 
     /// Returns the best scale of a unit, without regard to the codes of scales.
+    #[inline(always)]
     fn fit(&self, targets: &Targets, unit: usize) -> (f32, Chosen) {
         let t = &targets.t[unit * self.unit..][..self.unit];
         let largest = t.iter().fold(0f32, |max, t| max.max(t.abs()));
         let mut best = (0.0, Chosen::default());
+        if largest <= 0.0 {
+            return best;
+        }
+        // Branches on each error would be mispredicted, and keep the CPU from overlapping the choices.
+        let mut tried = [Chosen::default(); POSITIONS];
+        for (chosen, position) in tried.iter_mut().zip(self.positions) {
+            *chosen = self.choose(targets, unit, largest / position);
+        }
         let mut best_error = 0.0;
-        let mut consider = |scale: f32| {
-            let chosen = self.choose(targets, unit, scale);
+        let mut consider = |chosen: &Chosen| {
             let scale = chosen.best_scale();
             let error = chosen.error(scale);
             if error < best_error {
-                (best, best_error) = ((scale, chosen), error);
+                (best, best_error) = ((scale, *chosen), error);
             }
             best.0
         };
         let mut last = 0.0;
-        if largest > 0.0 {
-            for position in self.positions {
-                last = consider(largest / position);
-            }
-            let refitted = consider(last);
-            if refitted != last {
-                consider(refitted);
-            }
+        for chosen in &tried[..self.positions.len().min(POSITIONS)] {
+            last = consider(chosen);
+        }
+        let refitted = consider(&self.choose(targets, unit, last));
+        if refitted != last {
+            consider(&self.choose(targets, unit, refitted));
         }
         best
     }
 
-    fn choose(&self, targets: &Targets, unit: usize, scale: f32) -> Chosen {
-        choose(self, targets, unit, scale)
-    }
-
     #[inline(always)]
-    fn choose_points(&self, targets: &Targets, unit: usize, scale: f32) -> Chosen {
-        let start = unit * self.unit;
-        let shifts: &[f32] = match self.bits {
-            Bits::Signs | Bits::EvenSigns => &[0.0],
-            Bits::UnitShift | Bits::CellShift => &[SHIFT, -SHIFT],
-        };
-        let n_cells = self.unit / E;
-        let mut found = [[(0u16, 0f32); CELLS]; 2];
-        if E == DIGITS {
-            let unit = start..start + self.unit;
-            self.nearest_of_four(&targets.t[unit.clone()], &targets.w[unit], scale, &mut found[0]);
+    fn choose(&self, targets: &Targets, unit: usize, scale: f32) -> Chosen {
+        let unit = unit * self.unit..(unit + 1) * self.unit;
+        let wt = &targets.wt[unit.start / 8..unit.end / 8];
+        let (t, w) = (&targets.t[unit.clone()], &targets.w[unit]);
+        if E == FOUR {
+            return choose_of_four(self.grid, t, w, scale);
         }
-        for (found, shift) in found.iter_mut().zip(shifts).filter(|_| E != DIGITS) {
-            for (cell, found) in found[..n_cells].iter_mut().enumerate() {
-                let cell = start + cell * E..start + (cell + 1) * E;
-                *found = self.nearest(&targets.t[cell.clone()], &targets.w[cell], scale, *shift);
-            }
-        }
-        let total = |found: &[(u16, f32); CELLS]| found[..n_cells].iter().map(|found| found.1).sum::<f32>();
-        let unit_is_negative = self.bits == Bits::UnitShift && total(&found[1]) < total(&found[0]);
         let mut chosen = Chosen::default();
-        for cell in 0..n_cells {
-            let is_better = found[1][cell].1 < found[0][cell].1;
-            let negative = unit_is_negative || self.bits == Bits::CellShift && is_better;
-            let (point, _) = found[usize::from(negative)][cell];
-            (chosen.points[cell], chosen.negative[cell]) = (point, negative);
-            let shift = shifts[usize::from(negative)];
-            for i in 0..E {
-                let (at, q) = (start + cell * E + i, self.grid.value(point, i) + shift);
-                chosen.tq += targets.w[at] * targets.t[at] * q;
-                chosen.qq += targets.w[at] * q * q;
-            }
-        }
+        cells::choose(&self.grid.eights, self.bits, &Unit { t, w, wt }, scale, &mut chosen);
         chosen
     }
 
-    /// Chooses the points of a unit with cells of 4 elements, without errors. Such types have no shifts.
+    /// Returns the points of 8 elements with a small error for a scale and a shift, and the error less a constant.
     #[inline(always)]
-    fn nearest_of_four(&self, t: &[f32], w: &[f32], scale: f32, found: &mut [(u16, f32); CELLS]) {
-        let mut codes = [0; CELLS];
-        best_levels(&self.grid.levels, t, w, scale, &mut codes);
-        let codes = &codes[..t.len() / E];
-        for &code in codes {
-            // The tables of all codes exceed the L1 cache.
-            prefetch((&raw const self.grid.near_elements[code]).cast(), CacheLevel::First);
-            prefetch((&raw const self.grid.near[code]).cast(), CacheLevel::First);
+    fn nearest_points(&self, t: &[f32; 8], w: &[f32; 8], scale: f32, shift: f32) -> ([u16; 2], f32) {
+        if E != FOUR {
+            let (point, cost) = cells::nearest(&self.grid.eights, t, w, scale, shift);
+            return ([point; 2], cost + cells::constant(dot(t, w), scale, shift));
         }
-        for (cell, (&code, found)) in codes.iter().zip(found).enumerate() {
-            found.0 = self.grid.near[code][0];
-            if !self.grid.is_point[code] {
-                let (mut a, mut b) = ([0.0; E], [0.0; E]);
-                for i in 0..E {
-                    let (t, w) = (t[cell * E + i], w[cell * E + i]);
-                    a[i] = scale * scale * w;
-                    b[i] = 2.0 * scale * w * t;
-                }
-                found.0 = self.grid.best_near(code, &a, &b).0;
+        let (mut points, mut cost) = ([0; 2], 0.0);
+        for (cell, point) in points.iter_mut().enumerate() {
+            let (mut a, mut b) = ([0.0; E], [0.0; E]);
+            for i in 0..E {
+                let (t, w) = (t[cell * E + i], w[cell * E + i]);
+                a[i] = scale * scale * w;
+                b[i] = 2.0 * scale * w * t;
             }
+            let found = self.grid.nearest(&a, &b);
+            (*point, cost) = (found.0, cost + found.1);
         }
-    }
-
-    /// Returns the point of a cell with the least error, and the error.
-    #[inline(always)]
-    fn nearest(&self, t: &[f32], w: &[f32], scale: f32, shift: f32) -> (u16, f32) {
-        let (mut a, mut b, mut constant) = ([0.0; E], [0.0; E], 0.0);
-        for i in 0..E {
-            let (t, w) = (t[i] - scale * shift, w[i]);
-            a[i] = scale * scale * w;
-            b[i] = 2.0 * scale * w * t;
-            constant += w * t * t;
-        }
-        let (point, cost) = self.grid.nearest(&a, &b);
-        (point, cost + constant)
+        (points, cost)
     }
 
     /// Replaces 8 elements of a block, from index `at` on, by those nearest to `x`, without changing scales. Returns
@@ -542,31 +479,24 @@ impl<const E: usize> Search<'_, E> {
         let (g, l) = (at / 32, at % 32 / 8);
         let scale = parts.d.get() * ((f32::from(parts.scales[at / 16]) + 0.5) * self.factor);
         let mut t: [f32; 8] = std::array::from_fn(|i| x[i].clamp(-MAX_MAGNITUDE, MAX_MAGNITUDE));
+        let w: &[f32; 8] = &std::array::from_fn(|i| w[i]);
         let mut bits = parts.bits[g] >> (8 * l) & 0xff;
-        let shifts: &[f32] = match self.bits {
-            Bits::Signs | Bits::EvenSigns => {
-                bits = u32::from(self.signs(&mut t, w));
-                &[0.0]
-            }
-            Bits::UnitShift if bits != 0 => &[-SHIFT],
-            Bits::UnitShift => &[SHIFT],
-            Bits::CellShift => &[SHIFT, -SHIFT],
-        };
+        let mut shifts = self.bits.shifts();
+        match self.bits {
+            Bits::Signs | Bits::EvenSigns => bits = u32::from(self.signs(&mut t, w)),
+            Bits::UnitShift if bits != 0 => shifts = &shifts[1..],
+            Bits::UnitShift => shifts = &shifts[..1],
+            Bits::CellShift => {}
+        }
         let mut least = f32::INFINITY;
         for &shift in shifts {
-            let mut points = [0; 2];
-            let mut cost = 0.0;
-            for (i, point) in points[..8 / E].iter_mut().enumerate() {
-                let cell = i * E..(i + 1) * E;
-                let found = self.nearest(&t[cell.clone()], &w[cell], scale, shift);
-                (*point, cost) = (found.0, cost + found.1);
-            }
+            let (points, cost) = self.nearest_points(&t, w, scale, shift);
             if cost < least || shift == shifts[0] {
                 least = cost;
                 if self.bits == Bits::CellShift {
                     bits = if shift < 0.0 { 0xff } else { 0 };
                 }
-                let elements = std::array::from_fn(|i| self.grid.points[usize::from(points[i / E])][i % E]);
+                let elements = std::array::from_fn(|i| self.grid.element(points[i / E], i % E));
                 parts.elements[g][l] = u64::from_le_bytes(elements);
                 for (i, value) in values.iter_mut().enumerate() {
                     let magnitude = scale * (self.grid.value(points[i / E], i % E) + shift);
@@ -579,10 +509,12 @@ impl<const E: usize> Search<'_, E> {
     }
 
     /// Separates signs from magnitudes, and scales importance.
+    #[inline(always)]
     fn targets(&self, x: &[f32], importance: Option<&[f32]>) -> Targets {
         let mut targets = Targets {
             t: [0.0; 256],
             w: [1.0; 256],
+            wt: [0.0; 32],
             signs: [0; 8],
         };
         for (t, &x) in targets.t.iter_mut().zip(x) {
@@ -605,11 +537,16 @@ impl<const E: usize> Search<'_, E> {
                 targets.signs[i / 4] |= u32::from(signs) << (8 * (i % 4));
             }
         }
+        let eights = targets.t.as_chunks().0.iter().zip(targets.w.as_chunks().0);
+        for (wt, (t, w)) in targets.wt.iter_mut().zip(eights) {
+            *wt = dot(t, w);
+        }
         targets
     }
 
     /// Replaces 8 targets by magnitudes, and returns their signs. If the number of negative ones must be even,
     /// the least important target may become negative instead.
+    #[inline(always)]
     fn signs(&self, t: &mut [f32], w: &[f32]) -> u8 {
         let mut signs = 0u8;
         for (i, t) in t.iter_mut().enumerate() {
@@ -631,26 +568,33 @@ impl<const E: usize> Search<'_, E> {
     }
 
     /// Assembles a block.
+    #[inline(always)]
     fn parts(&self, targets: &Targets, (d, scales, chosen): &(Half, [u8; 16], [Chosen; 16])) -> BlockParts {
-        let unit_of = |i: usize| i / self.unit;
-        let cell_of = |i: usize| (i % self.unit) / E;
-        let element = |i: usize| {
-            let point = chosen[unit_of(i)].points[cell_of(i)];
-            u64::from(self.grid.points[usize::from(point)][i % E])
-        };
-        let shifts = |g: usize| {
-            let is_set = |i: &usize| chosen[unit_of(g * 32 + i)].negative[cell_of(g * 32 + i)];
-            (0..32).filter(is_set).map(|i| 1u32 << i).sum()
-        };
-        let has_signs = matches!(self.bits, Bits::Signs | Bits::EvenSigns);
-        BlockParts {
-            d: *d,
-            scales: std::array::from_fn(|i| scales[unit_of(i * 16)]),
-            elements: std::array::from_fn(|g| {
-                std::array::from_fn(|l| (0..8).map(|i| element(g * 32 + l * 8 + i) << (8 * i)).sum())
-            }),
-            bits: std::array::from_fn(|g| if has_signs { targets.signs[g] } else { shifts(g) }),
+        let n_units = 256 / self.unit;
+        let (mut elements, mut shifts) = ([0; 256], [0; 8]);
+        for (u, chosen) in chosen[..n_units].iter().enumerate() {
+            for cell in 0..self.unit / E {
+                let at = u * self.unit + cell * E;
+                for i in 0..E {
+                    elements[at + i] = self.grid.element(chosen.points[cell], i);
+                    shifts[at / 32] |= u32::from(chosen.negative[cell]) << (at % 32 + i);
+                }
+            }
         }
+        let has_signs = matches!(self.bits, Bits::Signs | Bits::EvenSigns);
+        let mut parts = BlockParts {
+            d: *d,
+            scales: [0; 16],
+            elements: [[0; 4]; 8],
+            bits: if has_signs { targets.signs } else { shifts },
+        };
+        for (i, scale) in parts.scales.iter_mut().enumerate() {
+            *scale = scales[i * n_units / 16];
+        }
+        for (to, elements) in parts.elements.as_flattened_mut().iter_mut().zip(elements.as_chunks().0) {
+            *to = u64::from_le_bytes(*elements);
+        }
+        parts
     }
 }
 

@@ -7,7 +7,7 @@
 //! - `floats`: types of 4-bit floats
 //! - `shifted`: types with scales and a choice of two tables
 //! - `equal`, `words`, `reals`: scales for weights of equal importance, in integers
-//! - `grid`: types whose elements are points of a grid
+//! - `grid`, `cells`: types whose elements are points of a grid
 //! - `ternary`: types with one or two magnitudes
 //! - `feedback`, `rounding`: rounding that compensates the errors of earlier columns
 //! - `moments`: second moments of inputs, which determine the compensation
@@ -15,6 +15,7 @@
 //! A search starts from several ranges, then alternates between rounding elements and fitting scales. Types
 //! with integer scales do both for whole blocks. The layouts are in [`quants`](crate::quants).
 
+mod cells;
 mod cpu;
 mod equal;
 mod feedback;
@@ -33,10 +34,11 @@ mod words;
 use std::marker::PhantomData;
 use std::sync::LazyLock;
 
+use self::cells::Bits;
 use self::cpu::for_this_cpu;
 use self::equal::Halves;
 pub use self::feedback::Feedback;
-use self::grid::{Bits, Grid, Search};
+use self::grid::{Grid, Search};
 use self::lanes::{Groups, N};
 use self::lines::{COARSE, COARSE_WEIGHTED, FINE, Limits, WEIGHTED};
 pub use self::moments::{FACTOR_ROWS, add_moments, factor_diagonal, factor_rows};
