@@ -218,7 +218,7 @@ pub(super) const LARGEST: f32 = 65504.0;
 pub(super) const FIRST_NORMAL: u32 = (EXPONENTS + 1) << 23;
 
 /// Adding 1.5 * 2^23 moves the fraction out of the significand, whose low bits become the integer.
-const MAGIC: f32 = 12_582_912.0;
+pub(super) const MAGIC: f32 = 12_582_912.0;
 
 /// Weights of 8 groups of `L` elements, with their importance. Element `i` of all groups is at index `i`.
 pub(super) struct Groups<const L: usize> {

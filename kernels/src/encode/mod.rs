@@ -370,7 +370,7 @@ fn encode_scales<B, T, const S: usize, const L: usize, const G: usize, const LIM
     let range = range_of(LIMIT);
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     for ((x, w), block) in chunks(x, w, 256).zip(blocks) {
-        let found = scales::best_scales::<T, S, L, G>(&Groups::sets(x, w), range);
+        let found = scales::best_scales::<T, S, L, G>(&Groups::sets(x, w), range, w.is_none());
         let mut q = [0; 256];
         for (g, (x, q)) in x.chunks_exact(L).zip(q.chunks_exact_mut(L)).enumerate() {
             scales::indices_of::<T>(x, found.d.get() * f32::from(found.scales[g]), q);

@@ -191,7 +191,7 @@ impl<B: FromScales<G>, T: Levels, const S: usize, const L: usize, const G: usize
 
     fn start(&self, x: &[f32], w: &[f32]) -> Vec<Self::State> {
         let rows = x.chunks_exact(256).zip(w.chunks_exact(256));
-        let search = |(x, w)| scales::search::<T, S, L, G>(&Groups::sets(x, Some(w)), self.0);
+        let search = |(x, w)| scales::search::<T, S, L, G>(&Groups::sets(x, Some(w)), self.0, false);
         rows.map(search).map(Scalars::new).collect()
     }
 

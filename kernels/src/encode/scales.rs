@@ -1,8 +1,10 @@
 //! Search for scales: types whose values are a scale times one of a few levels.
 
 use super::cpu::for_this_cpu;
-use super::equal::Ends;
-use super::lanes::{Groups, LARGEST, Lanes, N, SMALLEST, round_to_byte};
+use super::equal::{Ends, splat, with_words};
+use super::lanes::{Groups, LARGEST, Lanes, MAGIC, N, SMALLEST, round_to_byte};
+use super::reals::Reals;
+use super::words::Words;
 use crate::layout::assemble::IntScales;
 use crate::layout::block::Half;
 use crate::quants::IQ4_VALUES;
@@ -17,6 +19,9 @@ pub(super) trait Levels {
 
     /// Candidates for groups of 32 elements of equal importance, if the search in integers supports the type.
     const EQUAL: Option<Ends> = None;
+
+    /// Lowest and highest level if the levels are all integers between them.
+    const INTEGERS: Option<Range> = None;
 
     /// Returns the nearest levels.
     fn nearest(x: Lanes) -> Lanes;
@@ -63,6 +68,10 @@ impl<const LOW: i32, const HIGH: i32> Levels for Integers<LOW, HIGH> {
         }),
         _ => None,
     };
+    const INTEGERS: Option<Range> = Some(Range {
+        low: LOW as f32,
+        high: HIGH as f32,
+    });
 
     #[inline(always)]
     fn nearest(x: Lanes) -> Lanes {
@@ -144,7 +153,7 @@ for_this_cpu! {
     /// Returns the best scale of each group that is an F16.
     pub(super) fn fit_half[T: Levels, const L: usize][T, L](groups: &Groups<L>) -> [Half; N] = best_halves;
     /// Returns the scales of a block of `S` times 8 groups with the least error found.
-    pub(super) fn search[T: Levels, const S: usize, const L: usize, const G: usize][T, S, L, G](groups: &[Groups<L>; S], range: Range) -> IntScales<G> = best_scales;
+    pub(super) fn search[T: Levels, const S: usize, const L: usize, const G: usize][T, S, L, G](groups: &[Groups<L>; S], range: Range, is_equal: bool) -> IntScales<G> = best_scales;
     /// Returns the common factor with the least error for the levels of the fitted scales.
     pub(super) fn start[const S: usize][S](fitted: &[(Lanes, Sums); S], range: Range, largest: f32) -> Half = start_for;
     /// Alternates between choosing integers and fitting the common factor. Improves on `best` and its error.
@@ -202,6 +211,84 @@ fn fit<T: Levels, const L: usize>(groups: &Groups<L>, to_halves: bool) -> (Lanes
         }
     }
     (scale, sums)
+}
+
+/// Elements of the groups of [`fit_integers`].
+const SIXTEEN: usize = 16;
+
+with_words! {
+    /// Returns the best scales of two sets of groups whose elements are equally important, with their sums. Levels are the
+    /// integers in a range, and `ends` as in [`Levels::ENDS`].
+    fn fit_integers(sets: [&[Lanes; SIXTEEN]; 2], levels: Range, ends: &[f32], max: [Lanes; 2]) -> [(Lanes, Sums); 2] = fit_two_sets;
+}
+
+/// Computes [`fit`] for all groups with [`fit_integers`]. Returns false if the type or the length does not allow it.
+#[inline(always)]
+fn fit_equal<T: Levels, const L: usize>(groups: &[Groups<L>], fitted: &mut [(Lanes, Sums)]) -> bool {
+    let (Some(levels), [first, second]) = (T::INTEGERS, groups) else {
+        return false;
+    };
+    let (Ok(a), Ok(b)) = (first.x[..].try_into(), second.x[..].try_into()) else {
+        return false;
+    };
+    let max = [first.largest(), second.largest()];
+    fitted.copy_from_slice(&fit_integers([a, b], levels, T::ENDS, max));
+    true
+}
+
+/// See [`fit_integers`]. Computes the same as [`fit`]. Two sets are independent, so their instructions overlap.
+///
+/// # Safety
+/// The CPU supports the instruction set.
+#[inline(always)]
+unsafe fn fit_two_sets<W: Words>(
+    sets: [&[Lanes; SIXTEEN]; 2],
+    levels: Range,
+    ends: &[f32],
+    max: [Lanes; 2],
+) -> [(Lanes, Sums); 2] {
+    // SAFETY: function contract.
+    unsafe {
+        let zero = splat::<W>(0.0);
+        let (low, high) = (splat::<W>(levels.low), splat::<W>(levels.high));
+        let magic = splat::<W>(MAGIC);
+        let max = [W::Floats::from_lanes(&max[0]), W::Floats::from_lanes(&max[1])];
+        let (mut scales, mut best) = ([zero; 2], [splat::<W>(f32::MAX); 2]);
+        let (mut best_xv, mut best_vv) = ([zero; 2], [zero; 2]);
+        for i in 0..ends.len() + REFITS {
+            let mut inverse = [zero; 2];
+            for s in 0..2 {
+                let start = match ends.get(i) {
+                    Some(&end) => max[s] * splat::<W>(1.0 / end),
+                    None => scales[s],
+                };
+                inverse[s] = start.reciprocal();
+            }
+            let (mut xv, mut vv) = ([zero; 2], [zero; 2]);
+            for e in 0..SIXTEEN {
+                for s in 0..2 {
+                    let x = W::Floats::from_lanes(&sets[s][e]);
+                    let v = (x * inverse[s]).larger(low).smaller(high) + magic - magic;
+                    xv[s] = xv[s] + v * x;
+                    vv[s] = vv[s] + v * v;
+                }
+            }
+            for s in 0..2 {
+                let scale = xv[s].divided_by(vv[s]);
+                let error = scale * (scale * vv[s] - splat::<W>(2.0) * xv[s]);
+                scales[s] = error.choose_less(best[s], scale, scales[s]);
+                best_xv[s] = error.choose_less(best[s], xv[s], best_xv[s]);
+                best_vv[s] = error.choose_less(best[s], vv[s], best_vv[s]);
+                best[s] = error.smaller(best[s]);
+            }
+        }
+        let mut fitted = [(Lanes::ZERO, Sums::default()); 2];
+        for (s, fitted) in fitted.iter_mut().enumerate() {
+            let (xv, vv) = (best_xv[s].to_lanes(), best_vv[s].to_lanes());
+            *fitted = (scales[s].to_lanes(), Sums { xv, vv });
+        }
+        fitted
+    }
 }
 
 /// Number of times that the best scale is fitted again.
@@ -300,13 +387,15 @@ const ROUNDS: usize = 4;
 pub(super) fn best_scales<T: Levels, const S: usize, const L: usize, const G: usize>(
     groups: &[Groups<L>; S],
     range: Range,
+    is_equal: bool,
 ) -> IntScales<G> {
     let mut fitted = [(Lanes::ZERO, Sums::default()); S];
-    let mut largest = 0f32;
-    for (to, groups) in fitted.iter_mut().zip(groups) {
-        *to = fit::<T, L>(groups, false);
-        largest = larger(largest, to.0);
+    if !is_equal || !fit_equal::<T, L>(groups, &mut fitted) {
+        for (to, groups) in fitted.iter_mut().zip(groups) {
+            *to = fit::<T, L>(groups, false);
+        }
     }
+    let largest = fitted.iter().fold(0f32, |max, fit| larger(max, fit.0));
     let mut best = IntScales {
         d: Half::default(),
         scales: [0; G],
