@@ -50,6 +50,9 @@ pub(super) trait Reals: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Out
     /// Returns `a` where `self < limit`, and `b` elsewhere.
     fn choose_less(self, limit: Self, a: Self, b: Self) -> Self;
 
+    /// Returns `self` where `x >= limit`, and 0 elsewhere.
+    fn where_at_least(self, x: Self, limit: Self) -> Self;
+
     /// Returns the magnitudes with the signs of `other`.
     fn signed_as(self, other: Self) -> Self;
 
@@ -144,6 +147,15 @@ impl Reals for Lanes {
     #[inline(always)]
     fn choose_less(self, limit: Lanes, a: Lanes, b: Lanes) -> Lanes {
         self.select_less(limit, a, b)
+    }
+
+    #[inline(always)]
+    fn where_at_least(self, x: Lanes, limit: Lanes) -> Lanes {
+        let mut chosen = Lanes::ZERO;
+        for i in 0..N {
+            chosen.0[i] = if x.0[i] >= limit.0[i] { self.0[i] } else { 0.0 };
+        }
+        chosen
     }
 
     #[inline(always)]
@@ -313,6 +325,12 @@ pub(super) mod avx2 {
         }
 
         #[inline(always)]
+        fn where_at_least(self, x: Avx2Reals, limit: Avx2Reals) -> Avx2Reals {
+            // SAFETY: `self` proves that the CPU supports AVX2.
+            Avx2Reals(unsafe { _mm256_and_ps(self.0, _mm256_cmp_ps::<_CMP_GE_OQ>(x.0, limit.0)) })
+        }
+
+        #[inline(always)]
         fn signed_as(self, other: Avx2Reals) -> Avx2Reals {
             // SAFETY: `self` proves that the CPU supports AVX2.
             unsafe {
@@ -374,6 +392,7 @@ mod tests {
             a.divided_by(b),
             a.choose_less(b, a, zero),
             a.signed_as(b),
+            a.where_at_least(a, b),
             halves,
             // SAFETY: callers check the instruction set.
             unsafe { R::from_halves(&raised(a).to_halves()) },
@@ -398,7 +417,7 @@ mod tests {
             return;
         }
         let expected = results(A, B);
-        assert_eq!(expected[12][..6], [1, 0, 1, 0, 0b1111_0110, 0b1011_1011]);
+        assert_eq!(expected[13][..6], [1, 0, 1, 0, 0b1111_0110, 0b1011_1011]);
         // SAFETY: the CPU supports AVX2.
         let [a, b] = unsafe { [Avx2Reals::from_lanes(&A), Avx2Reals::from_lanes(&B)] };
         assert_eq!(results(a, b), expected);

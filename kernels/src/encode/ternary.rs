@@ -1,7 +1,7 @@
 //! Types with one or two magnitudes and one scale per block.
 
 use super::equal::{splat, with_words};
-use super::lanes::{self, Lanes};
+use super::lanes::{self, Lanes, N};
 use super::reals::Reals;
 use super::words::Words;
 use crate::layout::block::Half;
@@ -98,19 +98,45 @@ impl Elements {
         unsafe {
             let zero = splat::<W>(0.0);
             let (low, high) = (splat::<W>(limits[0]), splat::<W>(limits[1]));
-            let (mut sums, mut weights) = ([zero; 2], [zero; 2]);
-            for (m, w) in self.magnitudes.as_chunks().0.iter().zip(self.w.as_chunks().0) {
-                let (m, w) = (W::Floats::from_lanes(&Lanes(*m)), W::Floats::from_lanes(&Lanes(*w)));
-                let above = [m.choose_less(low, zero, w), m.choose_less(high, zero, w)];
-                sums = [sums[0] + above[0] * m, sums[1] + above[1] * m];
-                weights = [weights[0] + above[0], weights[1] + above[1]];
+            // Additions of even and odd elements do not wait for each other.
+            let (mut sums, mut weights) = ([[zero; 2]; 2], [zero; 2]);
+            let (m, w) = (self.magnitudes.as_chunks::<N>().0, self.w.as_chunks::<N>().0);
+            for (m, w) in m.as_chunks::<2>().0.iter().zip(w.as_chunks::<2>().0) {
+                for i in 0..2 {
+                    let (m, w) = (W::Floats::from_lanes(&Lanes(m[i])), W::Floats::from_lanes(&Lanes(w[i])));
+                    let above = [w.where_at_least(m, low), w.where_at_least(m, high)];
+                    sums[i] = [sums[i][0] + above[0] * m, sums[i][1] + above[1] * m];
+                    weights = [weights[0] + above[0], weights[1] + above[1]];
+                }
             }
             let mut found = [Sums { sum: 0.0, weight: 0.0 }; 2];
             for (i, found) in found.iter_mut().enumerate() {
-                found.sum = sums[i].to_lanes().sum();
+                found.sum = (sums[0][i] + sums[1][i]).to_lanes().sum();
                 found.weight = weights[i].to_lanes().sum();
             }
             found
+        }
+    }
+
+    /// Returns the sums of the magnitudes of at least a limit.
+    ///
+    /// # Safety
+    /// The CPU supports the instruction set.
+    #[inline(always)]
+    unsafe fn sums_above<W: Words>(&self, limit: f32) -> Sums {
+        // SAFETY: function contract.
+        unsafe {
+            let limit = splat::<W>(limit);
+            let (mut sum, mut weight) = (splat::<W>(0.0), splat::<W>(0.0));
+            for (m, w) in self.magnitudes.as_chunks().0.iter().zip(self.w.as_chunks().0) {
+                let (m, w) = (W::Floats::from_lanes(&Lanes(*m)), W::Floats::from_lanes(&Lanes(*w)));
+                let above = w.where_at_least(m, limit);
+                (sum, weight) = (sum + above * m, weight + above);
+            }
+            Sums {
+                sum: sum.to_lanes().sum(),
+                weight: weight.to_lanes().sum(),
+            }
         }
     }
 
@@ -129,22 +155,24 @@ impl Elements {
             sets[i / 8] |= u64::from(lanes) << (i % 8 * 8);
         }
         let mut n_between = 0;
-        let mut between = [(0f32, 0f32); 256];
+        // Magnitudes in the high bits, importance in the low ones: both are positive, and ordered like their bits.
+        let mut between = [0; 256];
         for (i, mut set) in sets.into_iter().enumerate() {
             while set != 0 {
                 let at = i * 64 + set.trailing_zeros() as usize % 64;
-                between[n_between] = (self.magnitudes[at], self.w[at]);
+                between[n_between] = u64::from(self.magnitudes[at].to_bits()) << 32 | u64::from(self.w[at].to_bits());
                 n_between += 1;
                 set &= set - 1;
             }
         }
         let between = &mut between[..n_between];
-        between.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+        sort(between);
         // SAFETY: function contract.
-        let [Sums { sum, weight }, _] = unsafe { self.sums::<W>([upper; 2]) };
+        let Sums { sum, weight } = unsafe { self.sums_above::<W>(upper) };
         let (mut sum, mut weight) = (f64::from(sum), f64::from(weight));
         let mut best = (0.0, 0.0);
-        for &(m, w) in [(0.0, 0.0)].iter().chain(&*between) {
+        for bits in [0].iter().chain(between.iter().rev()) {
+            let (m, w) = (f32::from_bits((bits >> 32) as u32), f32::from_bits(*bits as u32));
             sum += f64::from(w) * f64::from(m);
             weight += f64::from(w);
             let gain = sum * sum / weight;
@@ -155,6 +183,26 @@ impl Elements {
         best.0
     }
 }
+
+/// Sorts numbers, usually few.
+#[inline(always)]
+fn sort(numbers: &mut [u64]) {
+    if numbers.len() > FEW {
+        numbers.sort_unstable();
+        return;
+    }
+    for i in 1..numbers.len() {
+        let (number, mut at) = (numbers[i], i);
+        while at > 0 && numbers[at - 1] > number {
+            numbers[at] = numbers[at - 1];
+            at -= 1;
+        }
+        numbers[at] = number;
+    }
+}
+
+/// Largest number of numbers that are sorted by insertion.
+const FEW: usize = 32;
 
 /// Returns the scale with the least squared error for elements of one magnitude: the mean magnitude.
 pub(super) fn magnitude(x: &[f32], importance: Option<&[f32]>) -> Half {
