@@ -581,19 +581,21 @@ unsafe fn fill_group<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     }
 }
 
-/// Copies the scales and minimums of a group to a panel's chunk, for each half run.
+/// Copies the scales and minimums of a group to a panel's chunk, for each half run that `F` reads.
 ///
 /// # Safety
 /// The CPU supports `V`, the scales of `runs` runs are set, and `group < GROUPS`.
 #[inline(always)]
-unsafe fn fill_scales<V: IntSimd, F>(
+unsafe fn fill_scales<V: IntSimd, F: PanelValues>(
     from: *const GroupScales,
     runs: usize,
     group: usize,
     integers: &IntFormat,
     to: &mut PanelChunk<F>,
 ) {
-    for half in 0..2 * runs {
+    // Without scales of their own, second halves need a copy only where a form reads it.
+    let step = if integers.by_16 || F::EVERY_HALF { 1 } else { 2 };
+    for half in (0..2 * runs).step_by(step) {
         let at = if integers.by_16 { half } else { half / 2 };
         // SAFETY: scale `at` of the `runs` runs is set (function contract), and each group has 8 lanes.
         unsafe {

@@ -212,6 +212,9 @@ pub(crate) struct PanelChunk<F> {
 
 /// Integer format of a panel.
 pub(crate) trait PanelValues: Sized {
+    /// Whether multiplications read the scales of second halves of runs even if they equal those of the first.
+    const EVERY_HALF: bool = true;
+
     /// Selects the function that fills panels of this format.
     fn select(fill: &FillGroups) -> FillPanel<Self>;
 
@@ -228,6 +231,8 @@ pub(crate) trait PanelValues: Sized {
 pub(crate) struct I16Values(pub [[[[u8; 4 * LANES]; 2]; GROUPS]; CHUNK / 4]);
 
 impl PanelValues for I16Values {
+    const EVERY_HALF: bool = false;
+
     fn select(fill: &FillGroups) -> FillPanel<Self> {
         fill.words
     }

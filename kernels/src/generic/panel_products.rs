@@ -19,13 +19,15 @@
 //!         for 16 columns:
 //!             for chunk, for panel:                 # activations stay in L1
 //!                 for tile of 4 columns:
+//!                     prefetch some of the next weights
 //!                     total[4][2] += madd(w, x)     # 4 columns x 2 registers of rows
 //!                     sums[4][2]  += total * scale  # after a run, or half a run
 //!                 sums += mins * sums of x
 //!     out = sums * scale of x
 //! ```
 //!
-//! With at most 16 columns, each panel chunk is multiplied right after it is filled ([`multiply_few`]).
+//! With at most 64 columns, each panel chunk is multiplied right after it is filled, and activations are read
+//! from L2 instead ([`multiply_few`]).
 //!
 //! # Limits
 //!
@@ -76,6 +78,13 @@ const PANEL_CHUNKS: usize = 4;
 /// cache.
 const COLUMNS: usize = 16;
 
+/// Maximum columns of [`multiply_few`], which keeps a panel chunk in the L1 cache and the columns' chunks in the L2
+/// cache.
+const FEW_COLUMNS: usize = 64;
+
+/// Columns whose sums are in registers at a time.
+const TILE: usize = 4;
+
 /// Alignment of panels in bytes.
 const ALIGN: usize = 64;
 
@@ -92,7 +101,7 @@ pub(crate) const fn panel_scratch(k: usize, n: usize) -> usize {
 }
 
 /// Adds the product of a chunk's first `runs` runs, without minimums. `x` is the chunk of the first column;
-/// `sums` has one entry per column.
+/// `sums` has one entry per column. Each tile prefetches its share of the `next` weights.
 ///
 /// # Safety
 /// - The CPU supports `V`.
@@ -105,19 +114,25 @@ unsafe fn add_products<V: IntSimd>(
     x: *const u8,
     x_stride: usize,
     sums: &mut [[f32; PANEL_ROWS]],
+    next: &mut WeightPrefetcher,
 ) {
-    let mut x = x;
-    for tile in sums.chunks_mut(4) {
+    let (mut x, mut sums) = (x, sums);
+    while !sums.is_empty() {
+        next.fetch();
+        // Divide the columns evenly instead of leaving a few for the last tile.
+        let n = sums.len().div_ceil(sums.len().div_ceil(TILE));
+        let (tile, rest) = sums.split_at_mut(n);
         // SAFETY: each tile covers at most the remaining columns of `sums` (function contract).
         unsafe {
-            match tile.len() {
+            match n {
                 4 => add_words::<V, 4>(panel, by_16, runs, x, x_stride, tile),
                 3 => add_words::<V, 3>(panel, by_16, runs, x, x_stride, tile),
                 2 => add_words::<V, 2>(panel, by_16, runs, x, x_stride, tile),
                 _ => add_words::<V, 1>(panel, by_16, runs, x, x_stride, tile),
             }
         }
-        x = x.wrapping_add(4 * x_stride);
+        x = x.wrapping_add(n * x_stride);
+        sums = rest;
     }
 }
 
@@ -204,7 +219,7 @@ struct PanelSums([ColumnSums; PANELS]);
 /// - `p` satisfies the invariants of [`PanelProduct`] for [`I16Chunk`] activations.
 #[inline(always)]
 pub(crate) unsafe fn multiply<V: IntSimd>(p: &PanelProduct) {
-    if p.n <= COLUMNS {
+    if p.n <= FEW_COLUMNS {
         // SAFETY: the caller upholds the contract of `multiply_few`.
         return unsafe { multiply_few::<V>(p) };
     }
@@ -236,18 +251,17 @@ pub(crate) unsafe fn multiply<V: IntSimd>(p: &PanelProduct) {
                     (i + PANELS * PANEL_ROWS, 0)
                 };
                 let next_end = chunks.min(next_first + step);
-                let (rows, times) = (PANELS * PANEL_ROWS, p.n.div_ceil(COLUMNS));
+                let (rows, times) = (PANELS * PANEL_ROWS, part.len() * p.n.div_ceil(TILE));
                 let mut next = WeightPrefetcher::new(&p.w, next_i, next_first..next_end, rows, times);
                 for j in (0..p.n).step_by(COLUMNS) {
-                    next.fetch();
                     let PanelSums(totals) = &mut *stored.add(if step < chunks { j / COLUMNS } else { 0 });
                     let totals = &mut totals[..part.panels];
                     if first == 0 {
                         totals.as_flattened_mut().as_flattened_mut().fill(0.0);
                     }
-                    multiply_part::<V>(p, &part, panels, j, totals);
+                    multiply_part::<V>(p, &part, panels, j, totals, &mut next);
                     if part.end == chunks {
-                        store_totals::<V>(p, i, j, totals);
+                        store_totals::<V, _>(p, i, j, totals);
                     }
                 }
             }
@@ -260,6 +274,13 @@ struct ChunkRange {
     panels: usize,
     first: usize,
     end: usize,
+}
+
+impl ChunkRange {
+    /// Returns the number of panel chunks.
+    fn len(&self) -> usize {
+        self.panels * (self.end - self.first)
+    }
 }
 
 /// Multiplies filled panel chunks, ordered `[chunk][panel]`, by up to [`COLUMNS`] columns from `j` on. All
@@ -276,6 +297,7 @@ unsafe fn multiply_part<V: IntSimd>(
     mut panel: *const PanelChunk<I16Values>,
     j: usize,
     totals: &mut [ColumnSums],
+    next: &mut WeightPrefetcher,
 ) {
     let columns = COLUMNS.min(p.n - j);
     for c in part.first..part.end {
@@ -283,7 +305,7 @@ unsafe fn multiply_part<V: IntSimd>(
             // SAFETY: `panel` has a filled chunk for each `c` and panel, and columns end at `p.n` (function
             // contract).
             unsafe {
-                add_chunk::<V>(p, &*panel, c, p.x.add(j * p.x_stride), &mut sums[..columns]);
+                add_chunk::<V>(p, &*panel, c, p.x.add(j * p.x_stride), &mut sums[..columns], next);
                 panel = panel.add(1);
             }
         }
@@ -302,12 +324,13 @@ unsafe fn add_chunk<V: IntSimd>(
     c: usize,
     x: *const u8,
     sums: &mut [[f32; PANEL_ROWS]],
+    next: &mut WeightPrefetcher,
 ) {
     let (runs, integers) = (RUNS.min((p.w.k - c * CHUNK) / RUN), &p.w.integers);
     // SAFETY: chunk `c` is part of each row at `x` (function contract).
     unsafe {
         let x = x.add(size_of::<I16Header>() + c * size_of::<I16Chunk>());
-        add_products::<V>(panel, integers.by_16, runs, x, p.x_stride, sums);
+        add_products::<V>(panel, integers.by_16, runs, x, p.x_stride, sums, next);
         // A zero point is already subtracted from the integers of a panel.
         if integers.has_own_mins() {
             add_mins::<V>(integers.by_16, panel, runs, x, p.x_stride, sums);
@@ -404,8 +427,13 @@ unsafe fn sums_at(x: *const u8, run: usize, row: usize) -> f32 {
 /// - The CPU supports `V`.
 /// - `p` satisfies the invariants of [`PanelProduct`], `i < p.w.m`, and `j < p.n`.
 #[inline(always)]
-unsafe fn store_totals<V: IntSimd>(p: &PanelProduct, i: usize, j: usize, totals: &[ColumnSums]) {
-    for (column, j) in (j..p.n).take(COLUMNS).enumerate() {
+unsafe fn store_totals<V: IntSimd, const N: usize>(
+    p: &PanelProduct,
+    i: usize,
+    j: usize,
+    totals: &[[[f32; PANEL_ROWS]; N]],
+) {
+    for (column, j) in (j..p.n).take(N).enumerate() {
         // SAFETY: rows are written up to `p.w.m` and columns up to `p.n`, which `out` covers (function
         // contract).
         unsafe {
@@ -424,26 +452,34 @@ unsafe fn store_totals<V: IntSimd>(p: &PanelProduct, i: usize, j: usize, totals:
     }
 }
 
-/// Multiplies by up to [`COLUMNS`] columns, with the same floating-point operations as [`multiply`]. Each
-/// panel chunk is multiplied while it is in the L1 cache.
+/// Multiplies by up to [`FEW_COLUMNS`] columns, with the same floating-point operations as [`multiply`]. Each
+/// panel chunk is multiplied while it is in the L1 cache, and the weights of the next one are prefetched.
 ///
 /// # Safety
 /// - The CPU supports `V`.
-/// - `p` satisfies the invariants of [`PanelProduct`] for [`I16Chunk`] activations, and `p.n <= COLUMNS`.
+/// - `p` satisfies the invariants of [`PanelProduct`] for [`I16Chunk`] activations, and `p.n <= FEW_COLUMNS`.
 #[inline(always)]
 unsafe fn multiply_few<V: IntSimd>(p: &PanelProduct) {
+    let chunks = p.w.k.div_ceil(CHUNK);
     // SAFETY: after alignment, the scratch memory holds at least one panel chunk; rows and chunks are bounded
     // by `p`.
     unsafe {
         let scratch = p.scratch.cast::<u8>();
         let panel = scratch.add(scratch.align_offset(ALIGN)).cast::<PanelChunk<I16Values>>();
         for i in (0..p.w.m).step_by(PANEL_ROWS) {
-            let mut totals = [[0.0; PANEL_ROWS]; COLUMNS];
-            for c in 0..p.w.k.div_ceil(CHUNK) {
+            let mut totals = [[0.0; PANEL_ROWS]; FEW_COLUMNS];
+            for c in 0..chunks {
                 fill::<V, I16Values>(&p.w, i, c, &mut *panel);
-                add_chunk::<V>(p, &*panel, c, p.x, &mut totals[..p.n]);
+                let (next_i, next_c) = if c + 1 < chunks {
+                    (i, c + 1)
+                } else {
+                    (i + PANEL_ROWS, 0)
+                };
+                let times = p.n.div_ceil(TILE);
+                let mut next = WeightPrefetcher::new(&p.w, next_i, next_c..next_c + 1, PANEL_ROWS, times);
+                add_chunk::<V>(p, &*panel, c, p.x, &mut totals[..p.n], &mut next);
             }
-            store_totals::<V>(p, i, 0, &[totals]);
+            store_totals::<V, _>(p, i, 0, &[totals]);
         }
     }
 }
