@@ -16,3 +16,10 @@ pub const FASTEST_COLUMNS: usize = 9;
 /// Minimum columns for 16-bit panels with weights in file layout, and with interleaved weights on CPUs whose
 /// only VNNI is AVX-VNNI. From this number on, unpacking the weights once pays for itself.
 pub(crate) const PANEL_COLUMNS: usize = 9;
+
+/// Minimum columns for 16-bit panels with interleaved weights on AVX2, which has no VNNI. With fewer columns,
+/// unpacking to memory takes longer than unpacking in registers for every four columns.
+pub(crate) const AVX2_PANEL_COLUMNS: usize = 12;
+
+/// [`AVX2_PANEL_COLUMNS`] for weights stored as whole bytes.
+pub(crate) const AVX2_PANEL_COLUMNS_OF_BYTES: usize = 16;

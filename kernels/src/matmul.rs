@@ -159,7 +159,7 @@ impl Algorithm {
                 Algorithm::FloatPanels
             }
             ActivationForm::F32 => Algorithm::Products,
-            ActivationForm::I16Row if is_interleaved && n <= kernels.int.group_columns => {
+            ActivationForm::I16Row if is_interleaved && n <= kernels.int.max_group_columns(ty) => {
                 if n >= MIN_BYTE_COLUMNS && kernels.column_tiles(ty).is_some() {
                     Algorithm::ByteTiles
                 } else {

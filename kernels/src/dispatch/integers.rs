@@ -16,7 +16,7 @@ use crate::generic::u8_chunks;
 use crate::layout::block::Block;
 use crate::layout::groups::UnpackGroup;
 use crate::layout::runs::Unpack;
-use crate::limits::{FAST_COLUMNS, PANEL_COLUMNS};
+use crate::limits::{AVX2_PANEL_COLUMNS, AVX2_PANEL_COLUMNS_OF_BYTES, FAST_COLUMNS, PANEL_COLUMNS};
 use crate::quants::{self, for_each_block};
 use crate::simd::IntSimd;
 use crate::simd::dots::ByteDots;
@@ -35,6 +35,8 @@ pub(crate) struct IntKernels {
     /// Maximum columns for the [row-group kernels](GroupKernels), which multiply a few columns at a time;
     /// more columns use panels. `usize::MAX` disables panels, whose registers have half the width.
     pub group_columns: usize,
+    /// [`group_columns`](IntKernels::group_columns) for weights stored as whole bytes, which hardly need unpacking.
+    pub group_columns_of_bytes: usize,
     /// Quantizes a row of activations to 16-bit integers.
     pub quantize_i16: unsafe fn(*const f32, usize, *mut u8),
     /// Quantizes a row of activations to unsigned 8-bit integers.
@@ -73,6 +75,16 @@ impl IntKernels {
     #[inline]
     pub(crate) fn find(&'static self, ty: GgmlType) -> Option<&'static IntTypeKernels> {
         self.types[ty.index()].as_ref()
+    }
+
+    /// Returns the maximum columns for the row-group kernels of a type.
+    #[inline]
+    pub(crate) fn max_group_columns(&self, ty: GgmlType) -> usize {
+        if ty.block_bytes() >= ty.block_size() {
+            self.group_columns_of_bytes
+        } else {
+            self.group_columns
+        }
     }
 }
 
@@ -123,9 +135,10 @@ macro_rules! products {
 /// Instantiates the generic integer kernels for a register type in functions that enable its instructions.
 ///
 /// - `$groups`: numbers of columns multiplied at a time by row groups.
+/// - `$most`, `$most_of_bytes`: see [`IntKernels::group_columns`].
 /// - `$rows`: numbers of columns multiplied at a time by rows in file layout.
 macro_rules! instantiate {
-    ($module:ident, $V:ty, [$($groups:literal)*], [$($rows:literal)*], $attribute:meta) => {
+    ($module:ident, $V:ty, [$($groups:literal)*], $most:expr, $most_of_bytes:expr, [$($rows:literal)*], $attribute:meta) => {
         pub(super) mod $module {
             use super::*;
 
@@ -217,7 +230,8 @@ macro_rules! instantiate {
 
             pub(in crate::dispatch) static KERNELS: IntKernels = IntKernels {
                 types: TYPES,
-                group_columns: FAST_COLUMNS,
+                group_columns: $most,
+                group_columns_of_bytes: $most_of_bytes,
                 quantize_i16,
                 quantize_u8,
                 prefers_u8: <$V>::HAS_DOT4,
@@ -242,6 +256,7 @@ pub(super) mod avx512 {
     pub(in crate::dispatch) static KERNELS: IntKernels = IntKernels {
         types: avx2::TYPES,
         group_columns: FAST_COLUMNS,
+        group_columns_of_bytes: FAST_COLUMNS,
         quantize_i16: avx2::quantize_i16,
         quantize_u8,
         prefers_u8: false,
@@ -310,6 +325,7 @@ macro_rules! instantiate_vnni {
             pub(in crate::dispatch) static KERNELS: IntKernels = IntKernels {
                 types: for_each_block!(type_table!()),
                 group_columns: $most,
+                group_columns_of_bytes: $most,
                 quantize_i16,
                 quantize_u8,
                 prefers_u8: <$V>::HAS_DOT4,
@@ -320,9 +336,17 @@ macro_rules! instantiate_vnni {
     };
 }
 
-instantiate!(scalar, PortableInt, [1], [1 2], inline(never));
+instantiate!(scalar, PortableInt, [1], FAST_COLUMNS, FAST_COLUMNS, [1 2], inline(never));
 #[cfg(target_arch = "x86_64")]
-instantiate!(avx2, Avx2Int, [1 2 3 4], [1 2 3 4], target_feature(enable = "avx2,fma,f16c"));
+instantiate!(
+    avx2,
+    Avx2Int,
+    [1 2 3 4],
+    AVX2_PANEL_COLUMNS - 1,
+    AVX2_PANEL_COLUMNS_OF_BYTES - 1,
+    [1 2 3 4],
+    target_feature(enable = "avx2,fma,f16c")
+);
 #[cfg(target_arch = "x86_64")]
 instantiate_vnni!(
     avx_vnni,
