@@ -253,8 +253,8 @@ impl Accumulate for MaddI32 {
                             for g in 0..G {
                                 totals[j][g] = totals[j][g].add_pairs(values[g][odd], x);
                             }
+                            totals[j] = compute_together(totals[j]);
                         }
-                        totals[j] = compute_together(totals[j]);
                     }
                 }
             });
