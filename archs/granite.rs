@@ -14,6 +14,9 @@ arch_macros::arch! {
         attention_factor: f32 = "attention.scale" or 0.0;
         use_rope: bool = "rope.scaling.finetuned" or true;
         n_ff_shexp: usize = "expert_shared_feed_forward_length" or 0;
+        // Index of the features that a layer adds, or -1 (Granite Vision).
+        deep: [f32] = "deepstack_mapping" or -1.0;
+        let n_deep = count(deep >= 0.0);
         // A factor of 0 disables the scaling.
         let embedding_scale = if embedding_factor == 0.0 { 1.0 } else { embedding_factor };
         let residual_scale = if residual_factor == 0.0 { 1.0 } else { residual_factor };
@@ -30,8 +33,16 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = with_media(token_embd[tokens]) * embedding_scale;
+        // Images are not scaled, unlike audio.
+        let x = if n_deep > 0 {
+            with_media(token_embd[tokens] * embedding_scale)
+        } else {
+            with_media(token_embd[tokens]) * embedding_scale
+        };
         for layer {
+            if deep >= 0.0 {
+                x = deepstack(x);
+            }
             let h = rms_norm(x, attn_norm);
             x += attend(h, rotated = use_rope, factors = rope_freqs, short = rope_short, long = rope_long,
                         scale = kq_scale) * residual_scale;

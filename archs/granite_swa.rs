@@ -6,6 +6,7 @@ arch_macros::arch! {
     like: "granite";
 
     hparams {
+        without deep, n_deep;
         use_rope: [bool] = "attention.rope_pattern" or true;
     }
 

@@ -13,6 +13,11 @@ fn encoder(name: &str) -> MediaEncoder {
     if name == "idefics3" {
         header.metadata.insert("clip.vision.preproc_image_size", 224u32);
     }
+    if name == "granite4_vision" {
+        // Widths and heights in turn.
+        let grids = vec![96u32, 48, 48, 96, 144, 48, 96, 96];
+        header.metadata.insert("clip.vision.image_grid_pinpoints", grids);
+    }
     let bytes = seeded::seeded_model(&header, 1).unwrap();
     let (file, params) = (GgufFile::from_bytes("seeded.gguf", &bytes).unwrap(), exact());
     let model = Model::from_file(file, ENCODERS, &params.load).unwrap();
@@ -107,6 +112,7 @@ fn pixels_of_parts_match_published_preprocessing() {
     let (mut n, mut failures) = (0, Vec::new());
     for name in [
         "gemma3",
+        "granite4_vision",
         "idefics3",
         "internvl",
         "minicpmv4_6",
@@ -129,5 +135,5 @@ fn pixels_of_parts_match_published_preprocessing() {
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");
-    assert_eq!(n, 154);
+    assert_eq!(n, 177);
 }

@@ -1,5 +1,7 @@
 //! Encoders and language models of the tests in `encoders`.
 
+use engine::conformance::Draft;
+
 /// Sizes of a language model.
 type Sizes = &'static [(&'static str, f64)];
 
@@ -24,7 +26,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 22] = [
+pub(crate) const FAMILIES: [Family; 23] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -378,7 +380,51 @@ pub(crate) const FAMILIES: [Family; 22] = [
         text_biases: &["attn_q", "attn_k", "attn_v"],
         ..PLAIN
     },
+    // Five projectors read three layers. All layers of the language model add features.
+    Family {
+        name: "granite4_vision",
+        encoder: "granite4_vision",
+        text: "granite",
+        image: [48, 48],
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 2.0),
+            ("n_layer", 5.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+            ("embedding_factor", 3.0),
+        ],
+        ..PLAIN
+    },
 ];
+
+/// Layer that each projector of Granite Vision reads, and its place in the blocks of patches.
+const FEATURE_LAYERS: [i32; 5] = [2, 1, 0, 1, 1];
+const SPATIAL_OFFSETS: [i32; 5] = [-1, 0, -1, 1, 2];
+
+/// Features that each layer of the language model of Granite Vision adds.
+const DEEPSTACK: [i32; 5] = [-1, 1, 2, 3, 4];
+
+impl Family {
+    /// Inserts the keys with lists into the file of the encoder, or into that of the language model.
+    pub(crate) fn insert_lists(&self, draft: &mut Draft) {
+        if draft.arch() == "minicpmv4_6" {
+            draft.metadata.insert("clip.vision.wa_layer_indexes", vec![1u32]);
+        }
+        let lists: &[(&str, &[i32])] = match draft.arch() {
+            "granite4_vision" => &[
+                ("clip.vision.feature_layer", &FEATURE_LAYERS),
+                ("clip.vision.projector.spatial_offsets", &SPATIAL_OFFSETS),
+            ],
+            "granite" => &[("granite.deepstack_mapping", &DEEPSTACK)],
+            _ => &[],
+        };
+        for &(key, list) in lists {
+            draft.metadata.insert(key, list.to_vec());
+        }
+    }
+}
 
 /// Encoder with biases over images of any size, and a language model with the graph of Llama.
 const PLAIN: Family = Family {

@@ -81,14 +81,19 @@ fn family(name: &str) -> &'static Family {
 
 /// Returns the encoder of LLaVA with the grids of LLaVA 1.6, and optionally without the row after each line.
 fn llava(params: &CheckParams, grids: &[u32], has_newline: bool) -> Result<MediaEncoder, String> {
-    let header = Gguf::open_header(family("mlp").path(".header.gguf")).unwrap();
+    with_grids("mlp", params, grids, has_newline)
+}
+
+/// Returns an encoder with a list of grids, and optionally without the row after each line.
+fn with_grids(name: &str, params: &CheckParams, grids: &[u32], has_newline: bool) -> Result<MediaEncoder, String> {
+    let header = Gguf::open_header(family(name).path(".header.gguf")).unwrap();
     let mut draft = Draft::of(&header);
     draft
         .metadata
         .insert("clip.vision.image_grid_pinpoints", grids.to_vec());
     draft
         .tensors
-        .retain(|(name, _)| has_newline || name != "model.image_newline");
+        .retain(|(name, _)| has_newline || !name.ends_with("image_newline"));
     let model = load(&draft.seeded(1).unwrap(), archs::ENCODERS, params).map_err(|error| error.to_string())?;
     MediaEncoder::new(model, &params.context).map_err(|error| error.to_string())
 }
@@ -129,10 +134,16 @@ fn encoded(encoder: &mut MediaEncoder, image: [usize; 2]) -> Arc<MediaRows> {
 
 /// Returns the NMSE of the rows, and of the logits with these rows in their context.
 fn errors_of_llava(params: &CheckParams) -> [f64; 2] {
-    let mut encoder = llava(params, &GRIDS, true).unwrap();
-    let rows = encoded(&mut encoder, [90, 50]);
+    errors_of_tiles(params, ["mlp", "llava-tiles"], &GRIDS, [90, 50])
+}
+
+/// Returns the NMSE of the rows, and of the logits with these rows in their context. `names` are those of the family and of
+/// the recording.
+fn errors_of_tiles(params: &CheckParams, names: [&str; 2], grids: &[u32], image: [usize; 2]) -> [f64; 2] {
+    let mut encoder = with_grids(names[0], params, grids, true).unwrap();
+    let rows = encoded(&mut encoder, image);
     assert!(rows.texts().is_empty());
-    let of = |suffix: &str| Logits::read(data_dir().join(format!("encoders/llava-tiles{suffix}"))).unwrap();
+    let of = |suffix: &str| Logits::read(data_dir().join(format!("encoders/{}{suffix}", names[1]))).unwrap();
     let recorded = of(".logits");
     let params = CheckParams {
         context: ContextParams {
@@ -144,7 +155,7 @@ fn errors_of_llava(params: &CheckParams) -> [f64; 2] {
         },
         ..params.clone()
     };
-    let mut ctx = Context::new(family("mlp").text(&params), &params.context).unwrap();
+    let mut ctx = Context::new(family(names[0]).text(&params), &params.context).unwrap();
     let logits = logits(&mut ctx, recorded.tokens(), std::slice::from_ref(&rows), false);
     [of(".rows").nmse(rows.rows()), recorded.nmse(&logits)]
 }
@@ -170,6 +181,16 @@ fn tiles_of_llava_on_gpu_match_transformers() {
         println!("rows {:.1e}, logits {:.1e}", errors[0], errors[1]);
         assert!(errors.iter().all(|&e| e <= 1e-8), "{errors:?}");
     });
+}
+
+/// Granite Vision splits an image into a row of three tiles. The row after each line has the features of all layers. The
+/// list of the file has widths and heights in turn.
+#[test]
+fn tiles_of_granite_match_transformers() {
+    let grids = [96, 48, 48, 96, 96, 96, 144, 48];
+    let errors = errors_of_tiles(&exact(), ["granite4_vision", "granite-tiles"], &grids, [170, 50]);
+    println!("rows {:.1e}, logits {:.1e}", errors[0], errors[1]);
+    assert!(errors.iter().all(|&e| e <= 1e-10), "{errors:?}");
 }
 
 /// For 1,000 random sizes, grid, resized image, and number of rows are those of transformers.

@@ -35,10 +35,8 @@ impl Family {
         let arch = archs::find_encoder(self.encoder).unwrap().arch;
         let sizes = [arch.test, self.encoder_sizes].concat();
         let mut encoder = Draft::of_sizes(arch, archs::ENCODERS, &sizes, |_| true).unwrap();
-        if self.encoder == "minicpmv4_6" {
-            encoder.metadata.insert("clip.vision.wa_layer_indexes", vec![1u32]);
-        }
         encoder.add_biases(arch, archs::ENCODERS, |t| !self.without_bias.contains(&t.gguf));
+        self.insert_lists(&mut encoder);
         if self.has_bounds {
             let of_layers =
                 |name: &&String| name.starts_with("v.blk.") && !name.contains("norm") && !name.contains(".ln");
@@ -61,6 +59,7 @@ impl Family {
                 .insert("glm4.rope.dimension_sections", vec![1i32, 2, 1, 0]);
             text.metadata.insert("glm4.rope.dimension_count", 8u32);
         }
+        self.insert_lists(&mut text);
         if arch.rope == Some(RopeKind::Imrope) {
             // As in Qwen3-VL, the last pair is beyond the section of its axis.
             let key = format!("{}.rope.dimension_sections", self.text);
@@ -284,11 +283,12 @@ fn rows_do_not_change_text_of_other_sequences() {
 #[test]
 fn encoder_describes_image_before_it_is_computed() {
     for (family, expected) in FAMILIES.iter().zip([
-        16, 16, 35, 35, 35, 35, 35, 9, 70, 36, 15, 35, 35, 35, 35, 35, 15, 35, 9, 35, 35, 8,
+        16, 16, 35, 35, 35, 35, 35, 9, 70, 36, 15, 35, 35, 35, 35, 35, 15, 35, 9, 35, 35, 8, 36,
     ]) {
         let width = match family.name {
             "qwen3vl_merger" => 192,
             "resampler" => 256,
+            "granite4_vision" => 320,
             _ => 64,
         };
         let expected = (expected, width);

@@ -18,7 +18,7 @@ MiniCPM-V.
 
     record_media.py DIRECTORY tiles
 
-Writes `idefics3-tiles.rows`, `idefics3-tiles.logits`, and `llava-tiles` with the same suffixes: an image that is split into tiles. Also writes
+Writes `idefics3-tiles.rows`, `idefics3-tiles.logits`, and `llava-tiles` and `granite-tiles` with the same suffixes: an image that is split into tiles. Also writes
 `listed.txt`: sizes of images and the numbers of their rows with the tiles of LLaVA 1.6.
 
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
@@ -93,7 +93,7 @@ def pixels(width, height):
 # Width and height of images for encoders that take images of any size.
 SIZE = (112, 80)
 SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72), "resampler": (72, 56)}
-FIXED = ("gemma3", "idefics3", "internvl", "mlp", "llama4")
+FIXED = ("gemma3", "idefics3", "internvl", "mlp", "llama4", "granite4_vision")
 
 
 VISION = {
@@ -515,7 +515,9 @@ if __name__ == "__main__":
             record_sizes(Path(sys.argv[1]) / "sizes.txt")
         elif family == "tiles":
             import record_media_families
+            import record_media_newer
 
+            record_media_newer.record_granite_tiles(Path(sys.argv[1]))
             record_media_families.record_tiles(Path(sys.argv[1]))
             record_media_families.record_llava_tiles(Path(sys.argv[1]))
             record_media_families.record_listed(Path(sys.argv[1]) / "listed.txt", lambda i: int(splitmix64(np.uint64(i))))

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 import transformers
 
-from record_media import PLACEHOLDER, QWEN, QWEN25_VISION, QWEN35, TEXT, VISION
+from record_media import LLAMA, PLACEHOLDER, QWEN, QWEN25_VISION, QWEN35, TEXT, VISION
 from record_media import qwen35_text, qwen_inputs, qwen_vision, text_config, vision_config, within
 from record_media_families import ROPE, model_of, planes_of_patches, set_epsilon
 
@@ -418,7 +418,110 @@ def resampler(vision, text):
     return model, names, inputs
 
 
+GRANITE4_VISION = {
+    "image_positions": "img_pos",
+    "query": "query",
+    "norm": "norm",
+    "qformer.layernorm": "post_norm",
+    "out_linear": "linear",
+    "qformer.encoder.layer.0.attention.attention.query": "self_attn_q",
+    "qformer.encoder.layer.0.attention.attention.key": "self_attn_k",
+    "qformer.encoder.layer.0.attention.attention.value": "self_attn_v",
+    "qformer.encoder.layer.0.attention.output.dense": "self_attn_out",
+    "qformer.encoder.layer.0.attention.output.LayerNorm": "self_attn_norm",
+    "qformer.encoder.layer.0.crossattention.attention.query": "cross_attn_q",
+    "qformer.encoder.layer.0.crossattention.attention.key": "cross_attn_k",
+    "qformer.encoder.layer.0.crossattention.attention.value": "cross_attn_v",
+    "qformer.encoder.layer.0.crossattention.output.dense": "cross_attn_out",
+    "qformer.encoder.layer.0.crossattention.output.LayerNorm": "cross_attn_norm",
+    "qformer.encoder.layer.0.intermediate_query.dense": "ffn_up",
+    "qformer.encoder.layer.0.output_query.dense": "ffn_down",
+    "qformer.encoder.layer.0.output_query.LayerNorm": "ffn_norm",
+}
+
+
+class FeaturesOfGranite(torch.nn.Module):
+    """The published model. Of an image without tiles, the rows are those of the whole image, which the published class always splits."""
+
+    def __init__(self, model, n_rows):
+        super().__init__()
+        self.published, self.n_rows = model, n_rows
+
+    @property
+    def model(self):
+        return self
+
+    def tie_weights(self):
+        self.published.tie_weights()
+
+    def outputs(self, pixel_values, image_sizes):
+        is_whole = pixel_values.shape[1] == 1
+        pixels = torch.cat([pixel_values] * 2, dim=1) if is_whole else pixel_values
+        found = self.published.model.get_image_features(pixels, image_sizes, vision_feature_select_strategy="full")
+        n = self.n_rows if is_whole else None
+        found.deepstack_features = [(layer, [rows[0][:n]]) for layer, rows in found.deepstack_features]
+        return found
+
+    def forward(self, input_ids, **given):
+        return self.published(input_ids, mm_encoder_outputs={"image": self.outputs(**given)})
+
+    def get_image_features(self, **given):
+        found = sorted(self.outputs(**given).deepstack_features, key=lambda pair: pair[0])
+        rows = torch.cat([features[0] for _, features in found], dim=1)
+        return transformers.modeling_outputs.BaseModelOutputWithPooling(pooler_output=rows)
+
+
+def granite4_vision(vision, text, grids=None):
+    layers, places = vision.key("feature_layer"), vision.key("projector.spatial_offsets")
+    mapped = text.key("deepstack_mapping")
+    targets = [mapped.index(i) if i else 0 for i in range(len(layers))]
+    # The states before a layer are those after the one before it.
+    deep = [(layer + 1, target) for layer, place, target in zip(layers, places, targets) if place < 0]
+    spatial = [target for place, target in sorted(zip(places, targets)) if place >= 0]
+    (sampled,) = {layer for layer, place in zip(layers, places) if place >= 0}
+    settings = text_config(text) | {
+        "embedding_multiplier": text.key("embedding_scale"),
+        "logits_scaling": text.key("logit_scale"),
+        "residual_multiplier": text.key("residual_scale") or 1.0,
+        "attention_multiplier": text.key("attention.scale") or text_config(text)["head_dim"] ** -0.5,
+        "rope_parameters": ROPE,
+    }
+    settings.pop("head_dim")
+    eyes = vision_config(vision) | {"model_type": "siglip_vision_model", "vision_use_head": False}
+    width, side = vision.tensors["v.proj_blk.0.ffn_up.weight"].shape[0], vision.key("image_size")
+    config = transformers.Granite4VisionConfig(
+        text_config=settings,
+        vision_config=eyes,
+        qformer_config={"model_type": "blip_2_qformer", "num_hidden_layers": 1, "intermediate_size": width, "cross_attention_frequency": 1},
+        image_token_index=PLACEHOLDER,
+        downsample_rate=f"{vision.key('projector.query_side')}/{vision.key('projector.window_side')}",
+        deepstack_layer_map=deep,
+        spatial_vision_layer=sampled + 1,
+        spatial_target_layers=spatial,
+        image_grid_pinpoints=grids or [[side, side]],
+        vision_feature_select_strategy="full",
+        tie_word_embeddings=True,
+    )
+    n_queries, n_patches = (vision.key(f"projector.{part}_side") for part in ("query", "window"))
+    n_rows = (side // vision.key("patch_size") // n_patches * n_queries) ** 2
+    published = model_of(config)
+    # The published classes have other epsilons in their code.
+    set_epsilon(published.model.vision_tower.modules(), vision.key("attention.layer_norm_epsilon"))
+    names = within("published.model.vision_tower", VISION) | within("published.model.language_model", TEXT | LLAMA)
+    names["published.model.image_newline"] = "v.image_newline"
+    # Files have this norm, which no graph reads.
+    names["published.model.vision_tower.post_layernorm"] = ""
+    kinds = {True: "layerwise", False: "spatial"}
+    for kind in (True, False):
+        of_kind = [i for i, place in enumerate(places) if (place < 0) == kind]
+        for number, i in enumerate(of_kind):
+            tensors = {name: f"v.proj_blk.{i}.{tensor}" for name, tensor in GRANITE4_VISION.items()}
+            names |= within(f"published.model.{kinds[kind]}_projectors.{number}", tensors)
+    return FeaturesOfGranite(published, n_rows), names, lambda image, ids: {"pixel_values": image[None], "image_sizes": torch.tensor([[side, side]])}
+
+
 FAMILIES = {
+    "granite4_vision": granite4_vision,
     "kimivl": kimivl,
     "kimik25": kimik25,
     "dots_ocr": dots_ocr,
@@ -427,3 +530,33 @@ FAMILIES = {
     "minicpmv4_6": minicpmv4_6,
     "resampler": resampler,
 }
+
+
+# Heights and widths of the grids of tiles in pixels.
+GRIDS = [[48, 96], [96, 48], [96, 96], [48, 144]]
+
+
+def record_granite_tiles(directory):
+    """Writes `granite-tiles.rows` and `granite-tiles.logits`: a row of three tiles behind the whole image. Colors of borders are black."""
+    import record_media
+    from record_media import AFTER, BEFORE
+
+    vision, text = (record_media.Seeded(directory / f"granite4_vision{kind}.header.gguf") for kind in ("", "-text"))
+    model, names, _ = granite4_vision(vision, text, GRIDS)
+    model = model.double().eval()
+    record_media.load(model, names, vision.tensors | text.tensors, text_config(text)["head_dim"])
+    side, image, (height, width) = vision.key("image_size"), (50, 170), GRIDS[3]
+    scaled = transformers.image_processing_utils.get_patch_output_size(np.zeros((1, *image)), (height, width), "channels_first")
+    top, left = (height - scaled[0]) // 2, (width - scaled[1]) // 2
+    canvas = np.zeros((height, width, 3), dtype=np.uint8)
+    canvas[top : top + scaled[0], left : left + scaled[1]] = record_media.pixels(scaled[1], scaled[0])
+    tiles = [canvas[:, x : x + side] for x in range(0, width, side)]
+    images = torch.stack([record_media.normalized(vision, tile)[0] for tile in [record_media.pixels(side, side), *tiles]])[None]
+    given = {"pixel_values": images, "image_sizes": torch.tensor([image])}
+    text_ids = [(i * 37 + 11) % PLACEHOLDER for i in range(BEFORE + AFTER)]
+    with torch.no_grad():
+        rows = model.get_image_features(**given).pooler_output.numpy()
+        tokens = text_ids[:BEFORE] + [PLACEHOLDER] * len(rows) + text_ids[BEFORE:]
+        logits = model(input_ids=torch.tensor([tokens]), **given).logits[0].numpy()
+    record_media.write(directory / "granite-tiles.rows", list(range(len(rows))), rows)
+    record_media.write(directory / "granite-tiles.logits", tokens, logits)

@@ -231,12 +231,16 @@ def parts():
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+    from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
     from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
     from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
     raw = dict(do_rescale=False, do_normalize=False, do_convert_rgb=False)
     square = lambda side: dict(height=side, width=side)
     processors = dict(
+        granite4_vision=LlavaNextImageProcessorPil(
+            size=dict(shortest_edge=48), crop_size=square(48), image_grid_pinpoints=[[48, 96], [96, 48], [48, 144], [96, 96]], **raw
+        ),
         gemma3=Gemma3ImageProcessorPil(size=square(112), **raw),
         idefics3=Idefics3ImageProcessorPil(size=dict(longest_edge=224), max_image_size=dict(longest_edge=112), do_pad=False, **raw),
         internvl=GotOcr2ImageProcessorPil(crop_to_patches=True, min_patches=1, max_patches=12, size=square(48), **raw),
@@ -255,7 +259,7 @@ def parts():
             image = Image.fromarray(noise(case, w * h * 3).reshape(h, w, 3))
             got = processor(images=[image], return_tensors='np')
             pixels = np.asarray(got['pixel_values'])
-            if name == 'idefics3':
+            if name in ('granite4_vision', 'idefics3'):
                 pixels = pixels[0]
             if name == 'minicpmv4_6':
                 lines.append(f'{name} {case} {w} {h} {len(got["target_sizes"])} {zlib.crc32(strip_parts(pixels[0], got["target_sizes"]))}\n')

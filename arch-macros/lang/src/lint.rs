@@ -217,6 +217,8 @@ fn no_residual(subject: &Subject<'_>, found: &mut Vec<Finding>) {
                 [a, b].into_iter().any(|side| graph.any(side, &mut seen, &is_carried))
             }
             ValueKind::Rust(_) => true,
+            // Features are joined to the result.
+            ValueKind::Op(op, _) => op.name == "beside",
             _ => false,
         };
         if !graph.values[values.clone()].iter().any(adds) {

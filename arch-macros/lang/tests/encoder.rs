@@ -338,13 +338,21 @@ fn declaration_describes_tiles() {
     };
     assert_eq!([side, max].map(|s| s.text), ["image_size", "merge * 8"]);
     let listed = tiles("listed(image_size, \"sizes\", newline = \"mm.newline\")");
-    let TileGrid::Listed { side, key, newline } = listed.grid else {
+    let TileGrid::Listed {
+        side,
+        key,
+        newline,
+        widths_first: false,
+    } = listed.grid
+    else {
         panic!("{:?}", listed.grid);
     };
     assert_eq!(
         (side.text.as_str(), key.as_str(), newline.as_str()),
         ("image_size", "sizes", "mm.newline")
     );
+    let listed = tiles("listed(image_size, \"sizes\", newline = \"mm.newline\", widths_first)");
+    assert!(matches!(listed.grid, TileGrid::Listed { widths_first: true, .. }));
 }
 
 #[test]

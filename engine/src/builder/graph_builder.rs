@@ -12,7 +12,7 @@ use super::adaptation::Adaptation;
 use super::caches::{Cache, CacheView, MemorySpecs};
 use super::error::{BuildError, MAX_ROUNDS};
 use super::handles::{Embed, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
-use super::inputs::Inputs;
+use super::inputs::{EncodedValues, Inputs};
 use super::params::{BuildParams, GraphPart};
 use super::prune::Pruning;
 
@@ -78,8 +78,8 @@ pub struct Builder<'a> {
     pub(super) n_states: usize,
     /// Number of loop iterations in the graph.
     n_rounds: usize,
-    /// Features that follow the values of each row of the result.
-    pub(super) features: Vec<TensorId>,
+    /// Values of an encoder that later parts of the graph read.
+    pub(super) encoded: EncodedValues,
     /// Integer table whose rows were looked up but not yet used as expert ids.
     pub(super) int_rows: Option<Name>,
     last_name: Name,
@@ -161,7 +161,7 @@ impl<'a> Builder<'a> {
             int_rows: None,
             n_states: 0,
             n_rounds: 0,
-            features: Vec::new(),
+            encoded: EncodedValues::default(),
             last_name: Name::default(),
             error: None,
             replacement: None,

@@ -160,7 +160,10 @@ impl ImageRules {
         let Some((key, newline, side)) = self.tiles.and_then(|tiles| tiles.list()) else {
             return Ok(self);
         };
-        let sizes = list(key).unwrap_or_default();
+        let mut sizes = list(key).unwrap_or_default();
+        if self.tiles.is_some_and(|tiles| tiles.lists_widths_first()) {
+            sizes.as_chunks_mut::<2>().0.iter_mut().for_each(|pair| pair.reverse());
+        }
         let grids = GridList::of_sizes(&sizes, side).ok_or_else(|| {
             format!(
                 "`clip.vision.{key}` has {} sides; expected up to 64 pairs of multiples of {side}",

@@ -2,6 +2,15 @@
 
 use crate::graph::{TensorId, Window};
 
+/// Values of an encoder that later parts of the graph read.
+#[derive(Default)]
+pub(super) struct EncodedValues {
+    /// Features that follow the values of each row of the result.
+    pub features: Vec<TensorId>,
+    /// Operands of the calls of `keep`.
+    pub kept: Vec<TensorId>,
+}
+
 /// Input tensors of a graph; `None` if the graph does not use an input.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {

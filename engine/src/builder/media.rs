@@ -33,6 +33,9 @@ pub struct RopeGridArgs {
     pub spread: bool,
 }
 
+/// Element of a list for -1, which stands for no number.
+pub const NONE: usize = usize::MAX;
+
 impl Builder<'_> {
     /// Returns the input of patches, f32 `[width, n_patches]`.
     pub fn patches(&mut self, width: usize) -> TensorId {
@@ -244,13 +247,68 @@ impl Builder<'_> {
 
     /// Returns `x` and appends `y [n, rows]` to the rows of the result.
     pub fn beside(&mut self, x: TensorId, y: TensorId) -> TensorId {
-        self.features.push(y);
+        self.encoded.features.push(y);
         x
+    }
+
+    /// Returns `x`, and records it for [`kept`](Self::kept).
+    pub fn keep(&mut self, x: TensorId) -> TensorId {
+        self.encoded.kept.push(x);
+        x
+    }
+
+    /// Returns the operand of the call of [`keep`](Self::keep) with the number `calls[i]`. The build fails if there is no
+    /// such call.
+    pub fn kept(&mut self, x: TensorId, calls: &[usize], i: usize) -> TensorId {
+        match calls.get(i).and_then(|&call| self.encoded.kept.get(call)) {
+            Some(&kept) => kept,
+            None => self.beyond(x),
+        }
+    }
+
+    /// Returns the column at the place `places[i]` of each `n` consecutive columns of `x [d, T]`, or their mean for the place
+    /// [`NONE`]: `[d, T / n]`. The build fails for another place.
+    pub fn sampled(&mut self, x: TensorId, n: usize, places: &[usize], i: usize) -> TensorId {
+        match places.get(i) {
+            Some(&NONE) => self.pool_rows(x, n),
+            Some(&place) if place < n => {
+                let x = self.dense(x);
+                let ([d, n_rows, ..], nb) = (self.g.tensor(x).ne, self.g.tensor(x).nb);
+                let column = nb[1] * n;
+                let n_groups = n_rows / n;
+                let y = self.g.view(
+                    x,
+                    [d, n_groups, 1, 1],
+                    [nb[0], column, column * n_groups, column * n_groups],
+                    place * nb[1],
+                );
+                let y = self.ok(y, x);
+                self.dense(y)
+            }
+            _ => self.beyond(x),
+        }
+    }
+
+    /// Returns a view beyond `x`, which fails the build.
+    fn beyond(&mut self, x: TensorId) -> TensorId {
+        let (ne, nb) = (self.g.tensor(x).ne, self.g.tensor(x).nb);
+        let y = self.g.view(x, [1, ne[1] + 1, 1, 1], nb, 0);
+        self.ok(y, x)
+    }
+
+    /// Returns the rows of a square table `[d, s * s]` in the order of blocks of `n * n`.
+    pub fn table_in_blocks(&mut self, table: Vector, n: usize) -> TensorId {
+        let table = self.leaf(table.0);
+        let [d, n_rows, ..] = self.g.tensor(table).ne;
+        let side = n_rows.isqrt();
+        let blocks = side.checked_div(n).unwrap_or(0);
+        // [column, block, line, block] -> [column, line, block, block]
+        self.reordered(table, [d * n, blocks, n, blocks], [0, 2, 1, 3], [d, n_rows, 1, 1])
     }
 
     /// Appends the recorded features to the rows of the result.
     pub(super) fn with_features(&mut self, result: TensorId) -> TensorId {
-        let features = std::mem::take(&mut self.features);
+        let features = std::mem::take(&mut self.encoded.features);
         features.into_iter().fold(result, |rows, y| self.concat(rows, y, 0))
     }
 

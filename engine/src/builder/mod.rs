@@ -56,7 +56,7 @@ pub use inputs::{
 };
 pub use linear_attention::LinearAttentionArgs;
 pub use local_attention::LocalAttentionArgs;
-pub use media::{GridPairs, RopeGridArgs};
+pub use media::{GridPairs, NONE, RopeGridArgs};
 pub use memory_size::{CELL_STEP, MemoryParams};
 pub use moe::{Gating, MoeArgs};
 pub use ngram::NgramArgs;

@@ -72,6 +72,8 @@ pub enum TileGrid {
         side: usize,
         /// Key with heights and widths of the grids in pixels.
         key: &'static str,
+        /// The width of a grid precedes its height.
+        widths_first: bool,
         /// Tensor with the row after each line.
         newline: &'static str,
         /// Grids of the file.
@@ -171,6 +173,11 @@ impl TileRules {
             _ => GridList::EMPTY,
         };
         list.iter()
+    }
+
+    /// Returns true if the widths precede the heights in the file's list.
+    pub fn lists_widths_first(&self) -> bool {
+        matches!(self.grid, TileGrid::Listed { widths_first: true, .. })
     }
 
     /// Returns the key with the list of grids, the tensor with the row after each line of patches, and the side of a

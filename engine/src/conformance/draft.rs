@@ -289,6 +289,7 @@ fn metadata(arch: &Architecture, sizes: &[(&str, f64)]) -> Metadata {
         let value = match (given, h.ty) {
             (Some(&(_, x)), "bool" | "[bool]") => Some(Value::Bool(x != 0.0)),
             (Some(&(_, x)), "f32" | "[f32]") => Some(Value::F32(x as f32)),
+            (Some(&(_, n)), "[usize; ..]") => Some(Value::from(vec![0u32; n as usize])),
             (Some(&(_, x)), _) => Some(Value::U32(x as u32)),
             (None, "[bool]") if h.default.is_none() => {
                 n_lists += 1;

@@ -43,19 +43,19 @@ impl MediaEncoder {
             return Err(MediaError::NotAnEncoder { model });
         };
         let colors = colors(&model)?;
-        let newline = newline(&model, rules)?;
         let n = rules.n_columns(rules.max_patches());
         let mut graph = EncoderGraph::new(model, n, params)?;
         // Images of other sizes reserve memory when they are encoded, since most are far below the maximum.
         if rules.is_fixed() {
             graph.reserve(n)?;
         }
+        let width = graph.model.result_shape()[0];
         Ok(MediaEncoder {
-            width: graph.model.result_shape()[0],
+            newline: newline(&graph.model, rules, width)?,
+            width,
             sizes: ImageSizes::new(&graph.model, rules),
             graph,
             colors,
-            newline,
         })
     }
 
@@ -210,8 +210,9 @@ impl MediaEncoder {
     }
 }
 
-/// Reads the row after each line of patches, if the file lists grids of tiles.
-fn newline(model: &Model, rules: ImageRules) -> Result<Vec<f32>, MediaError> {
+/// Reads the row after each line of patches, if the file lists grids of tiles. The row is repeated for each feature of the
+/// `width` values of a row.
+fn newline(model: &Model, rules: ImageRules, width: usize) -> Result<Vec<f32>, MediaError> {
     let name = rules
         .tiles
         .and_then(|tiles| tiles.list())
@@ -221,7 +222,8 @@ fn newline(model: &Model, rules: ImageRules) -> Result<Vec<f32>, MediaError> {
     };
     let data = model.tensor_data(index).map_err(DecodeError::from)?;
     let (values, _) = data.as_chunks::<4>();
-    Ok(values.iter().map(|value| f32::from_le_bytes(*value)).collect())
+    let values = values.iter().map(|value| f32::from_le_bytes(*value));
+    Ok(values.cycle().take(width).collect())
 }
 
 /// Returns a patch as a token of the encoder.

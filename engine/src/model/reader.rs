@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use crate::gguf::{Metadata, Value};
 use crate::graph::ROPE_AXES;
 
-use crate::builder::Pooling;
+use crate::builder::{NONE, Pooling};
 
 use super::Base;
 
@@ -122,11 +122,16 @@ impl<'a> HparamReader<'a> {
         })
     }
 
-    /// Reads a list of at least `n` integers; the key is optional if `n` is 0.
+    /// Reads a list of at least `n` integers; the key is optional if `n` is 0. The integer -1, which stands for no number,
+    /// is read as [`NONE`].
     pub fn list(&mut self, key: &str, n: usize) -> Vec<usize> {
+        let element = |v: Value| match v.as_i64() {
+            Some(-1) => Some(NONE),
+            _ => as_usize(&v),
+        };
         let values = |v: &Value| {
             let list = v.as_array().filter(|a| a.len() >= n)?;
-            (0..list.len()).map(|i| as_usize(&list.get(i)?)).collect()
+            (0..list.len()).map(|i| element(list.get(i)?)).collect()
         };
         let key = self.full(key);
         let error = match self.metadata.get(&key) {

@@ -53,7 +53,7 @@ pub enum GridSyntax {
         /// Longest side of a resized image in pixels.
         longest: Expr,
     },
-    /// `listed(side, "key", newline = "tensor")`
+    /// `listed(side, "key", newline = "tensor", widths_first)`
     Listed {
         /// Side of a tile in pixels.
         side: Expr,
@@ -61,6 +61,8 @@ pub enum GridSyntax {
         key: LitStr,
         /// Tensor with the row after each row of patches.
         newline: LitStr,
+        /// The width of a grid precedes its height.
+        widths_first: bool,
     },
     /// `canvas(side, tiles = max)`
     Canvas {

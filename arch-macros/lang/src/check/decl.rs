@@ -618,7 +618,8 @@ impl Checker<'_> {
             });
         };
         match (ty, lit) {
-            (Ty::Int, Lit::Int(i)) => i.base10_parse().ok().map(TestSize::Int),
+            // A list has this number of elements.
+            (Ty::Int | Ty::List, Lit::Int(i)) => i.base10_parse().ok().map(TestSize::Int),
             (Ty::Bool, Lit::Bool(b)) => Some(TestSize::Bool(b.value)),
             (Ty::Float, Lit::Float(x)) => x.base10_parse().ok().map(TestSize::Float),
             (Ty::Str | Ty::List, _) => self.error(

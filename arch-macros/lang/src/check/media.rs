@@ -25,7 +25,7 @@ const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
 const CLASSES: [(&str, &str); 2] = [("first", "First"), ("last", "Last")];
 
 /// Operations that only encoders have.
-const OF_ENCODERS: [&str; 26] = [
+const OF_ENCODERS: [&str; 30] = [
     "rope_grid",
     "resized",
     "beside",
@@ -52,6 +52,10 @@ const OF_ENCODERS: [&str; 26] = [
     "sinusoids_of",
     "distance_attention",
     "batch_norm",
+    "keep",
+    "kept",
+    "sampled",
+    "in_blocks",
 ];
 
 /// Number of a medium in a prompt, in the texts around its rows.

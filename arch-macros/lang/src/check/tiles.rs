@@ -22,7 +22,33 @@ impl Checker<'_> {
             self.errors.at_span(tiles.span, message.to_owned());
             return None;
         };
-        let grid = match grid {
+        let grid = self.tile_grid(grid)?;
+        let above = match &tiles.above {
+            Some(above) => Some(self.scalar_of(above, Ty::Float)?),
+            None => None,
+        };
+        let text = |given: &Option<LitStr>| given.as_ref().map(LitStr::value).unwrap_or_default();
+        let around = |given: &Option<Around>| given.as_ref().unwrap_or(&[None, None]).each_ref().map(text);
+        let overview = match &tiles.overview {
+            Some((place, texts)) => Some((self.choice(place, &PLACES)?, texts.each_ref().map(text))),
+            None => None,
+        };
+        for text in tiles.tile.iter().flatten().flatten() {
+            self.numbered(text, &NUMBERS)?;
+        }
+        Some(Tiles {
+            grid,
+            above,
+            tile: around(&tiles.tile),
+            between: text(&tiles.between),
+            between_rows: text(&tiles.between_rows),
+            overview,
+            whole: around(&tiles.whole),
+        })
+    }
+
+    fn tile_grid(&mut self, grid: &GridSyntax) -> Option<TileGrid> {
+        Some(match grid {
             GridSyntax::Ratio { side, min, max } => {
                 let numbers = [side, min, max].map(|number| self.scalar_of(number, Ty::Int));
                 let [side, min, max] = numbers;
@@ -48,41 +74,25 @@ impl Checker<'_> {
                     longest: longest?,
                 }
             }
-            GridSyntax::Listed { side, key, newline } => {
+            GridSyntax::Listed {
+                side,
+                key,
+                newline,
+                widths_first,
+            } => {
                 let side = self.scalar_of(side, Ty::Int)?;
                 self.media.newline = Some(newline.clone());
                 TileGrid::Listed {
                     side,
                     key: key.value(),
                     newline: newline.value(),
+                    widths_first: *widths_first,
                 }
             }
             GridSyntax::Canvas { side, max } => {
                 let [side, max] = [side, max].map(|number| self.scalar_of(number, Ty::Int));
                 TileGrid::Canvas { side: side?, max: max? }
             }
-        };
-        let above = match &tiles.above {
-            Some(above) => Some(self.scalar_of(above, Ty::Float)?),
-            None => None,
-        };
-        let text = |given: &Option<LitStr>| given.as_ref().map(LitStr::value).unwrap_or_default();
-        let around = |given: &Option<Around>| given.as_ref().unwrap_or(&[None, None]).each_ref().map(text);
-        let overview = match &tiles.overview {
-            Some((place, texts)) => Some((self.choice(place, &PLACES)?, texts.each_ref().map(text))),
-            None => None,
-        };
-        for text in tiles.tile.iter().flatten().flatten() {
-            self.numbered(text, &NUMBERS)?;
-        }
-        Some(Tiles {
-            grid,
-            above,
-            tile: around(&tiles.tile),
-            between: text(&tiles.between),
-            between_rows: text(&tiles.between_rows),
-            overview,
-            whole: around(&tiles.whole),
         })
     }
 

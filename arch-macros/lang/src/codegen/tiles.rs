@@ -31,10 +31,21 @@ pub fn rules(tiles: Option<&Tiles>) -> TokenStream {
             let [side, longest] = [side, longest].map(|scalar| emit(scalar, Scope::Build));
             quote!(#grids::Longest { side: #side, longest: #longest })
         }
-        TileGrid::Listed { side, key, newline } => {
+        TileGrid::Listed {
+            side,
+            key,
+            newline,
+            widths_first,
+        } => {
             let side = emit(side, Scope::Build);
             let list = runtime("GridList");
-            quote!(#grids::Listed { side: #side, key: #key, newline: #newline, grids: #list::EMPTY })
+            quote!(#grids::Listed {
+                side: #side,
+                key: #key,
+                newline: #newline,
+                widths_first: #widths_first,
+                grids: #list::EMPTY,
+            })
         }
         TileGrid::Canvas { side, max } => {
             let [side, max] = [side, max].map(|scalar| emit(scalar, Scope::Build));

@@ -55,6 +55,8 @@ pub enum TileGrid {
         key: String,
         /// Tensor with the row.
         newline: String,
+        /// The width of a grid precedes its height.
+        widths_first: bool,
     },
     /// The grid that the image fits into with the least change of its size.
     Canvas {

@@ -1,5 +1,6 @@
 //! Operations of audio encoders, documented in docs/encoders.md.
 
+use super::media::pooled;
 use super::param::{keyword, keyword_some, maybe};
 use super::{Call, Emit, OpSpec, ParamKind, op, positional, tensor};
 use crate::sym::{Dim, Shape};
@@ -17,7 +18,7 @@ pub static OPS: &[OpSpec] = &[
     op(
         "pool_rows",
         &[tensor("x"), positional("n", ParamKind::Int)],
-        pool_rows,
+        pooled,
         Emit::Method("pool_rows"),
         "mean of n consecutive columns: [d, T] -> [d, T / n], without the columns that are left over",
     ),
@@ -418,7 +419,8 @@ fn padded_rows(c: &mut Call<'_>) -> Option<Shape> {
 
 fn repeat_rows(c: &mut Call<'_>) -> Option<Shape> {
     let (w, x, n) = (c.shape("w")?, c.shape("x")?, c.dim("n")?);
-    let columns = x.dim(1).div(&n).mul(&w.dim(1));
+    let groups = x.dim(1).div_known(&n, c.multiples);
+    let columns = groups.unwrap_or_else(|| x.dim(1).div(&n)).mul(&w.dim(1));
     let ranks = [c.rank("w", 2, "[d, m]", ""), c.rank("x", 2, "[c, T]", "")];
     (!ranks.contains(&false)).then(|| Shape(vec![w.dim(0), columns]))
 }
@@ -443,12 +445,6 @@ fn interleave(c: &mut Call<'_>) -> Option<Shape> {
         return None;
     }
     Some(x)
-}
-
-fn pool_rows(c: &mut Call<'_>) -> Option<Shape> {
-    let (x, n) = (c.shape("x")?, c.dim("n")?);
-    let rows = x.dim(1).div(&n);
-    c.rank("x", 2, "[d, T]", "").then(|| Shape(vec![x.dim(0), rows]))
 }
 
 fn stack_rows(c: &mut Call<'_>) -> Option<Shape> {

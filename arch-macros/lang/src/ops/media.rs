@@ -121,6 +121,44 @@ pub static OPS: &[OpSpec] = &[
         "groups n consecutive columns: [d, T] -> [d, n, T / n]. `sum_heads` adds them, `merge` joins them",
     ),
     op(
+        "keep",
+        X,
+        same_as_x,
+        Emit::Method("keep"),
+        "x, which `kept` returns by the number of the call, from 0 on",
+    ),
+    op(
+        "kept",
+        &[
+            tensor("x"),
+            positional("calls", ParamKind::List),
+            positional("i", ParamKind::Int),
+        ],
+        same_as_x,
+        Emit::Method("kept"),
+        "operand of the call of `keep` whose number is element i of `calls`. Its shape is that of x",
+    ),
+    op(
+        "sampled",
+        &[
+            tensor("x"),
+            positional("n", ParamKind::Int),
+            positional("places", ParamKind::List),
+            positional("i", ParamKind::Int),
+        ],
+        pooled,
+        Emit::Method("sampled"),
+        "one of n consecutive columns: [d, T] -> [d, T / n]. Element i of `places` is its place, or -1 for the mean of \
+         the columns",
+    ),
+    op(
+        "in_blocks",
+        &[positional("w", ParamKind::Vector), positional("n", ParamKind::Int)],
+        in_blocks,
+        Emit::Method("table_in_blocks"),
+        "rows of a square table [d, s * s] in the order of blocks of n * n",
+    ),
+    op(
         "transposed",
         &[positional("w", ParamKind::Vector)],
         transposed,
@@ -194,6 +232,19 @@ fn at_patches(c: &mut Call<'_>) -> Option<Shape> {
 
 fn grid_sinusoids(c: &mut Call<'_>) -> Option<Shape> {
     Some(Shape(vec![c.dim("d")?, Dim::n_tokens()]))
+}
+
+/// Shape of a value for each `n` columns.
+pub(super) fn pooled(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, n) = (c.shape("x")?, c.dim("n")?);
+    let rows = x.dim(1).div_known(&n, c.multiples);
+    let rows = rows.unwrap_or_else(|| x.dim(1).div(&n));
+    c.rank("x", 2, "[d, T]", "").then(|| Shape(vec![x.dim(0), rows]))
+}
+
+fn in_blocks(c: &mut Call<'_>) -> Option<Shape> {
+    let w = c.shape("w")?;
+    c.rank("w", 2, "[d, s * s]", "").then_some(w)
 }
 
 fn transposed(c: &mut Call<'_>) -> Option<Shape> {

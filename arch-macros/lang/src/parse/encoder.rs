@@ -25,8 +25,8 @@
 //!                                                       (* side of a square; divisor of the sides; number of tiles *)
 //!           | "grid" ":" "longest" "(" EXPR "," EXPR ")" ";"           (* side of a tile; longest side *)
 //!           | "grid" ":" "canvas" "(" EXPR "," "tiles" "=" EXPR ")" ";"  (* side of a tile; number of tiles *)
-//!           | "grid" ":" "listed" "(" EXPR "," STRING "," "newline" "=" STRING ")" ";"
-//!                                              (* side of a tile; key of a list; tensor after each row of patches *)
+//!           | "grid" ":" "listed" "(" EXPR "," STRING "," "newline" "=" STRING [ "," "widths_first" ] ")" ";"
+//!                          (* side of a tile; key of a list; tensor after each row of patches; order of the list *)
 //!           | "above" ":" EXPR ";"                                     (* of the largest image *)
 //!           | "tile" ":" around ";"                                    (* texts before and after a tile *)
 //!           | "between" ":" STRING ";"                                 (* text between the tiles of a row *)

@@ -64,6 +64,20 @@ fn around(input: ParseStream<'_>) -> syn::Result<Around> {
     Ok([Some(before), Some(input.parse()?)])
 }
 
+/// Parses the order of the sides in a list, if it is given.
+fn widths_first(input: ParseStream<'_>) -> syn::Result<bool> {
+    if !input.peek(Token![,]) {
+        return Ok(false);
+    }
+    input.parse::<Token![,]>()?;
+    let word: Ident = input.parse()?;
+    if word == "widths_first" {
+        return Ok(true);
+    }
+    let message = format!("expected `widths_first`, found `{word}`");
+    Err(syn::Error::new(word.span(), message))
+}
+
 fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
     let word: Ident = input.parse()?;
     if !["ratio", "area", "longest", "canvas", "listed"]
@@ -87,8 +101,14 @@ fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
         let key = content.parse()?;
         content.parse::<Token![,]>()?;
         let newline = named(&content, "newline")?;
+        let widths_first = widths_first(&content)?;
         end_of(&content, ")")?;
-        return Ok(GridSyntax::Listed { side, key, newline });
+        return Ok(GridSyntax::Listed {
+            side,
+            key,
+            newline,
+            widths_first,
+        });
     }
     if word == "area" {
         let unit = content.parse()?;

@@ -130,12 +130,18 @@ impl Lowering<'_, '_> {
                 };
                 (vec![side, longest], Box::new(form))
             }
-            LangTileGrid::Listed { side, key, newline } => {
-                let (key, newline) = (text(key), text(newline));
+            LangTileGrid::Listed {
+                side,
+                key,
+                newline,
+                widths_first,
+            } => {
+                let (key, newline, widths_first) = (text(key), text(newline), *widths_first);
                 let form = move |n: &[usize]| TileGrid::Listed {
                     side: n[0],
                     key,
                     newline,
+                    widths_first,
                     grids: GridList::EMPTY,
                 };
                 (vec![side], Box::new(form))
