@@ -26,7 +26,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 23] = [
+pub(crate) const FAMILIES: [Family; 25] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -395,6 +395,27 @@ pub(crate) const FAMILIES: [Family; 23] = [
             ("n_vocab", 128.0),
             ("embedding_factor", 3.0),
         ],
+        ..PLAIN
+    },
+    // An odd number of patches along a side.
+    Family {
+        name: "ldp",
+        encoder: "ldp",
+        text: "llama",
+        image: [56, 56],
+        without_bias: &[
+            "v.patch_embd",
+            "mm.model.mb_block.1.block.2.0",
+            "mm.model.mb_block.2.block.2.0",
+        ],
+        ..PLAIN
+    },
+    Family {
+        name: "ldpv2",
+        encoder: "ldpv2",
+        text: "llama",
+        image: [48, 48],
+        without_bias: &["v.patch_embd"],
         ..PLAIN
     },
 ];

@@ -6,7 +6,7 @@ import transformers
 
 from record_media import LLAMA, PLACEHOLDER, QWEN, QWEN25_VISION, QWEN35, TEXT, VISION
 from record_media import qwen35_text, qwen_inputs, qwen_vision, text_config, vision_config, within
-from record_media_families import ROPE, model_of, planes_of_patches, set_epsilon
+from record_media_families import CLIP_VISION, ROPE, model_of, planes_of_patches, set_epsilon
 
 
 KIMI_VISION = {
@@ -520,8 +520,116 @@ def granite4_vision(vision, text, grids=None):
     return FeaturesOfGranite(published, n_rows), names, lambda image, ids: {"pixel_values": image[None], "image_sizes": torch.tensor([[side, side]])}
 
 
+class ColumnNorm(torch.nn.LayerNorm):
+    """Norm of the channels of each pixel, with the epsilon of the published class."""
+
+    def __init__(self, width):
+        super().__init__(width, eps=1e-5)
+
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class SqueezeExcitation(torch.nn.Module):
+    def __init__(self, width, squeezed):
+        super().__init__()
+        self.fc1, self.fc2 = torch.nn.Conv2d(width, squeezed, 1), torch.nn.Conv2d(squeezed, width, 1)
+
+    def forward(self, x):
+        mean = torch.nn.functional.adaptive_avg_pool2d(x, 1)
+        return x * torch.nn.functional.hardsigmoid(self.fc2(torch.relu(self.fc1(mean))))
+
+
+class InvertedResidual(torch.nn.Module):
+    """Block of MobileNet V3 without expansion, as in the published projector of MobileVLM."""
+
+    def __init__(self, width, squeezed, stride):
+        super().__init__()
+        taps = torch.nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False)
+        last = torch.nn.Conv2d(width, width, 1, bias=False)
+        first = torch.nn.Sequential(taps, ColumnNorm(width), torch.nn.Hardswish())
+        self.block = torch.nn.Sequential(first, SqueezeExcitation(width, squeezed), torch.nn.Sequential(last, ColumnNorm(width)))
+        self.has_residual = stride == 1
+
+    def forward(self, x):
+        return x + self.block(x) if self.has_residual else self.block(x)
+
+
+class Ldp(torch.nn.Module):
+    """The published projector `LDPNetProjector`."""
+
+    def __init__(self, width, n_out, squeezed):
+        super().__init__()
+        self.mlp = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Linear(width, n_out), torch.nn.GELU(), torch.nn.Linear(n_out, n_out))
+        blocks = [InvertedResidual(n_out, squeezed, stride) for stride in (1, 2)]
+        self.mb_block = torch.nn.Sequential(torch.nn.Identity(), *blocks)
+
+    def forward(self, x):
+        return self.mb_block(grid_of(self.mlp(x)))
+
+
+class LdpV2(torch.nn.Module):
+    """The published projector `LDPNetV2Projector`, which averages squares of 2 x 2 patches."""
+
+    def __init__(self, width, n_out):
+        super().__init__()
+        self.mlp = torch.nn.Sequential(torch.nn.Linear(width, n_out), torch.nn.GELU(), torch.nn.Linear(n_out, n_out))
+        self.peg = torch.nn.Sequential(torch.nn.Conv2d(n_out, n_out, 3, 1, 1, groups=n_out))
+
+    def forward(self, x):
+        x = torch.nn.functional.avg_pool2d(grid_of(self.mlp(x)), 2)
+        return x + self.peg(x)
+
+
+def grid_of(x):
+    """The columns of a square image: [1, patches, width] -> [1, width, side, side]."""
+    side = round(x.shape[1] ** 0.5)
+    return x.permute(0, 2, 1).reshape(1, -1, side, side)
+
+
+class MobileEyes(torch.nn.Module):
+    """The published encoder: CLIP without its last layer, which files lack."""
+
+    def __init__(self, vision, projector):
+        super().__init__()
+        eyes = vision_config(vision) | {"hidden_act": "quick_gelu"}
+        eyes["num_hidden_layers"] += 1
+        config = transformers.CLIPVisionConfig(**eyes)
+        self.vision_tower = transformers.CLIPVisionModel._from_config(config, attn_implementation="eager")
+        self.mm = projector
+
+    def forward(self, pixel_values):
+        x = self.vision_tower(pixel_values, output_hidden_states=True).hidden_states[-2]
+        return self.mm(x[:, 1:]).flatten(2).permute(0, 2, 1)[0]
+
+
+def mobile(vision, text, projector):
+    settings = text_config(text) | {"rope_parameters": ROPE}
+    language = transformers.LlamaForCausalLM._from_config(transformers.LlamaConfig(**settings), attn_implementation="eager")
+    model = Paired(MobileEyes(vision, projector), language)
+    names = within("visual.vision_tower", CLIP_VISION) | within("language_model.model", TEXT | LLAMA)
+    last = vision.key("block_count")
+    names |= {name.replace("{}", str(last)): "" for name in names if ".layers.{}" in name and "vision" in name}
+    for parameter in projector.state_dict():
+        name = parameter.rpartition(".")[0]
+        names[f"visual.mm.{name}"] = f"mm.model.{name}"
+    return model, names, lambda image, ids: {"pixel_values": image}
+
+
+def ldp(vision, text):
+    width, n_out = vision.key("embedding_length"), vision.key("projection_dim")
+    squeezed = vision.tensors["mm.model.mb_block.1.block.1.fc1.weight"].shape[0]
+    return mobile(vision, text, Ldp(width, n_out, squeezed))
+
+
+def ldpv2(vision, text):
+    return mobile(vision, text, LdpV2(vision.key("embedding_length"), vision.key("projection_dim")))
+
+
 FAMILIES = {
     "granite4_vision": granite4_vision,
+    "ldp": ldp,
+    "ldpv2": ldpv2,
     "kimivl": kimivl,
     "kimik25": kimik25,
     "dots_ocr": dots_ocr,

@@ -66,6 +66,12 @@ impl Builder<'_> {
         self.ok(y, x)
     }
 
+    /// Returns the mean of the columns of `x [d, T]`: `[d, 1]`.
+    pub fn mean_rows(&mut self, x: TensorId) -> TensorId {
+        let n = self.g.tensor(x).ne[1];
+        self.pool_rows(x, n)
+    }
+
     /// Pads `x [d, T]` with columns of zeros to a multiple of `n` columns: `[d, T rounded up]`.
     pub fn padded_rows(&mut self, x: TensorId, n: usize) -> TensorId {
         let n_rows = self.g.tensor(x).ne[1];

@@ -22,7 +22,7 @@ impl Builder<'_> {
         let [c, f, t, _] = self.g.tensor(x).ne;
         let (rows, columns) = (f.div_ceil(2), t.div_ceil(2));
         let x = self.padded(x, 2, [1, 1]);
-        let taps = self.taps(x);
+        let taps = self.taps(x, 2);
         let column = 3 * c * rows * F32;
         let taps = if args.time_first {
             let ne = [3, 3 * c * rows, columns, 1];
@@ -48,7 +48,7 @@ impl Builder<'_> {
         let (rows, frames) = (f.div_ceil(2), n.saturating_sub(1) / 2);
         let x = self.dense(x);
         let x = self.reshaped(x, [c, f, n * t, 1]);
-        let taps = self.taps(x);
+        let taps = self.taps(x, 2);
         let column = 3 * c * rows * F32;
         let taps = self.unfolded(
             taps,
@@ -62,12 +62,12 @@ impl Builder<'_> {
         self.reshaped(y, [m * rows, frames, t, 1])
     }
 
-    /// Returns 3 neighbors of every other row of `x [c, F, T]`, between zeros: `[3, c, F / 2, T]`, rounded up.
-    fn taps(&mut self, x: TensorId) -> TensorId {
+    /// Returns 3 neighbors of each `stride`th row of `x [c, F, T]`, between zeros: `[3, c, F / stride, T]`, rounded up.
+    fn taps(&mut self, x: TensorId, stride: usize) -> TensorId {
         let [c, f, t, _] = self.g.tensor(x).ne;
         let x = self.padded(x, 1, [1, 1]);
         let (row, column) = (c * F32, c * (f + 2) * F32);
-        self.unfolded(x, [3, c, f.div_ceil(2), t], [row, F32, 2 * row, column], 0)
+        self.unfolded(x, [3, c, f.div_ceil(stride), t], [row, F32, stride * row, column], 0)
     }
 
     /// Applies a convolution of its own to each channel of `x [c, T]`, with weights `w [n, c]`: `[c, T]`. Of the `n`
@@ -86,13 +86,35 @@ impl Builder<'_> {
     /// Applies a convolution of 3 x 3 taps with stride 2 of its own to each channel of `x [c, F, T]`: `[c, F / 2, T / 2]`,
     /// rounded up. Zeros surround the values. The weights are `w [9, c]`.
     pub fn depthwise_2d(&mut self, x: TensorId, w: Vector) -> TensorId {
+        self.depthwise_by(x, w, 2)
+    }
+
+    /// Applies a convolution of 3 x 3 taps of its own to each channel of `x [c, T]`, over lines of `side` columns and between
+    /// zeros: `[c, T]`. Stride 2 skips every other column and line. Zeros complete the last line. The weights are `w [9, c]`.
+    pub fn depthwise_grid(&mut self, x: TensorId, w: Vector, side: usize, stride: usize) -> TensorId {
+        let n = self.g.tensor(x).ne[1];
+        let x = self.padded_rows(x, side);
+        let x = self.group_rows(x, side);
+        let y = self.depthwise_by(x, w, stride.max(1));
+        let [c, columns, lines, _] = self.g.tensor(y).ne;
+        let y = self.reshaped(y, [c, columns * lines, 1, 1]);
+        if stride > 1 || columns * lines <= n {
+            return y;
+        }
+        // Without the zeros of the last line.
+        let nb = self.g.tensor(y).nb;
+        let kept = self.g.view(y, [c, n, 1, 1], nb, 0);
+        self.ok(kept, y)
+    }
+
+    fn depthwise_by(&mut self, x: TensorId, w: Vector, stride: usize) -> TensorId {
         let [c, f, t, _] = self.g.tensor(x).ne;
-        let (rows, columns) = (f.div_ceil(2), t.div_ceil(2));
+        let (rows, columns) = (f.div_ceil(stride), t.div_ceil(stride));
         let x = self.padded(x, 2, [1, 1]);
-        let taps = self.taps(x);
+        let taps = self.taps(x, stride);
         let column = 3 * c * rows * F32;
         let ne = [3, 3, c * rows, columns];
-        let taps = self.unfolded(taps, ne, [F32, column, 3 * F32, 2 * column], 0);
+        let taps = self.unfolded(taps, ne, [F32, column, 3 * F32, stride * column], 0);
         let taps = self.reshaped(taps, [9, c, rows * columns, 1]);
         let w = self.leaf(w.0);
         let w = self.reshaped(w, [9, c, 1, 1]);

@@ -193,6 +193,8 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(kept(x, calls, i) kept),
     operation!(sampled(x, n, places, i) sampled),
     operation!(in_blocks(w, n) table_in_blocks),
+    operation!(mean_rows(x) mean_rows),
+    operation!(depthwise_grid(x, w, side, stride) depthwise_grid),
     operation!(transposed(w) transposed),
     operation!(interleave(x, n) interleave),
     operation!(pool_rows(x, n) pool_rows),

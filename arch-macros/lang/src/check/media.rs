@@ -25,7 +25,7 @@ const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
 const CLASSES: [(&str, &str); 2] = [("first", "First"), ("last", "Last")];
 
 /// Operations that only encoders have.
-const OF_ENCODERS: [&str; 30] = [
+const OF_ENCODERS: [&str; 32] = [
     "rope_grid",
     "resized",
     "beside",
@@ -56,6 +56,8 @@ const OF_ENCODERS: [&str; 30] = [
     "kept",
     "sampled",
     "in_blocks",
+    "mean_rows",
+    "depthwise_grid",
 ];
 
 /// Number of a medium in a prompt, in the texts around its rows.

@@ -159,6 +159,26 @@ pub static OPS: &[OpSpec] = &[
         "rows of a square table [d, s * s] in the order of blocks of n * n",
     ),
     op(
+        "mean_rows",
+        X,
+        mean_rows,
+        Emit::Method("mean_rows"),
+        "mean of all columns: [d, T] -> [d, 1]",
+    ),
+    op(
+        "depthwise_grid",
+        &[
+            tensor("x"),
+            positional("w", ParamKind::Vector),
+            positional("side", ParamKind::Int),
+            positional("stride", ParamKind::Int),
+        ],
+        depthwise_grid,
+        Emit::Method("depthwise_grid"),
+        "convolution of each channel with 3 x 3 taps over lines of `side` columns, between zeros: x [c, T] and w [9, c] -> \
+         [c, T]. Stride 2 skips every other column and line: [c, T / 4], rounded up along both axes",
+    ),
+    op(
         "transposed",
         &[positional("w", ParamKind::Vector)],
         transposed,
@@ -245,6 +265,30 @@ pub(super) fn pooled(c: &mut Call<'_>) -> Option<Shape> {
 fn in_blocks(c: &mut Call<'_>) -> Option<Shape> {
     let w = c.shape("w")?;
     c.rank("w", 2, "[d, s * s]", "").then_some(w)
+}
+
+fn mean_rows(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    c.rank("x", 2, "[d, T]", "")
+        .then(|| Shape(vec![x.dim(0), Dim::constant(1)]))
+}
+
+fn depthwise_grid(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, side, stride) = (c.shape("x")?, c.dim("side")?, c.dim("stride")?);
+    c.want("w", 1, &x.dim(0), "dimension 0 of `x`");
+    c.want("w", 0, &Dim::constant(9), "the taps of each channel");
+    let ranks = [c.rank("w", 2, "[9, c]", ""), c.rank("x", 2, "[c, T]", "")];
+    let lines = x.dim(1).div(&side);
+    let half = |n: &Dim| n.add(&Dim::constant(1)).div(&Dim::constant(2));
+    let columns = match stride.as_constant() {
+        Some(1) => x.dim(1),
+        Some(2) => half(&side).mul(&half(&lines)),
+        _ => {
+            c.fail("stride", format!("`depthwise_grid` has stride 1 or 2, found {stride}"));
+            return None;
+        }
+    };
+    (!ranks.contains(&false)).then(|| Shape(vec![x.dim(0), columns]))
 }
 
 fn transposed(c: &mut Call<'_>) -> Option<Shape> {
