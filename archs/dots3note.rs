@@ -52,7 +52,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens];
+        let x = with_media(token_embd[tokens]);
         for layer {
             let h = rms_norm(x, attn_norm);
             let compressed = compressed_queries(h);

@@ -22,9 +22,10 @@ arch_macros::encoder! {
 
     tensors {
         use frame_windows;
-        post_ln: norm   "a.post_ln"  [n_embd];
-        fc1:     linear "mm.a.mlp.1" [n_embd -> n_embd];
-        fc2:     linear "mm.a.mlp.2" [n_embd -> n_out];
+        position_embd: embed  "a.position_embd" [n_embd, 13..];
+        post_ln:       norm   "a.post_ln"       [n_embd];
+        fc1:           linear "mm.a.mlp.1"      [n_embd -> n_embd];
+        fc2:           linear "mm.a.mlp.2"      [n_embd -> n_out];
 
         layer {
             use vit_block(activation = gelu_erf);
@@ -32,7 +33,7 @@ arch_macros::encoder! {
     }
 
     graph {
-        let x = embedded_frames();
+        let x = convolved_windows() + position_embd[positions];
         for layer {
             x += attend(layer_norm(x, ln1));
             x += ffn(layer_norm(x, ln2));

@@ -159,13 +159,29 @@ fn decoded(encoder: &AudioEncoder, file: &[u8], limits: &Limits) -> Result<(usiz
     let rate = u32::try_from(rules.rate).unwrap_or(u32::MAX);
     let mut samples = decode(file, rate, limits)?.samples;
     let n_samples = samples.len();
-    samples.resize(rules.padded_samples(n_samples), 0.0);
     let kind = match rules.mel {
         Spectrogram::Whisper => MelKind::Whisper,
         Spectrogram::Gemma4 => MelKind::Gemma4,
         Spectrogram::Granite => MelKind::Granite,
         Spectrogram::Conformer => MelKind::Conformer,
-        Spectrogram::Samples => return Ok((n_samples, samples)),
+        Spectrogram::Samples => {
+            samples.resize(rules.padded_samples(n_samples), 0.0);
+            return Ok((n_samples, samples));
+        }
     };
-    Ok((n_samples, mel(&samples, kind, rules.n_mel).data))
+    // A chunk has at least one sample.
+    samples.resize(n_samples.max(1), 0.0);
+    let longest = match rules.has_own_spectrograms() {
+        true => rules.chunk_samples().max(1),
+        false => samples.len(),
+    };
+    let mut spectrogram = Vec::new();
+    for chunk in samples.chunks(longest) {
+        let mut padded = chunk.to_vec();
+        padded.resize(rules.padded_samples(chunk.len()), 0.0);
+        let mut of_chunk = mel(&padded, kind, rules.n_mel).data;
+        of_chunk.truncate(rules.spectrogram_frames(chunk.len()) * rules.n_mel);
+        spectrogram.append(&mut of_chunk);
+    }
+    Ok((n_samples, spectrogram))
 }

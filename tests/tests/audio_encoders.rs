@@ -38,7 +38,7 @@ struct Family {
     kept_layer: Option<u32>,
 }
 
-const FAMILIES: [Family; 13] = [
+const FAMILIES: [Family; 14] = [
     // An odd number of positions: the last one is seen, but belongs to no pair.
     Family {
         encoder: "qwen2a",
@@ -179,6 +179,17 @@ const FAMILIES: [Family; 13] = [
         sizes: SIZES,
         bounded: &[],
         kept_layer: Some(1),
+    },
+    // Two chunks. The last position has no whole frame.
+    Family {
+        encoder: "dots3note_a",
+        text: "qwen2",
+        n_frames: 136,
+        without_bias: &["a.conv_out", "attn_k"],
+        text_bias: &["attn_q", "attn_k", "attn_v"],
+        sizes: SIZES,
+        bounded: &[],
+        kept_layer: None,
     },
 ];
 
@@ -352,7 +363,9 @@ impl Family {
     }
 
     fn rows(&self, encoder: &mut AudioEncoder) -> Arc<MediaRows> {
-        let (n_samples, rules) = (self.n_frames * HOP, encoder.rules());
+        // The last position of `dots3note_a` has a part of a frame.
+        let rest = if self.encoder == "dots3note_a" { 60 } else { 0 };
+        let (n_samples, rules) = (self.n_frames * HOP + rest, encoder.rules());
         encoder.encode(n_samples, &spectrogram(&rules, n_samples)).unwrap()
     }
 
@@ -471,6 +484,7 @@ fn published_rows(encoder: &str, n_samples: usize) -> usize {
             n_frames / 160 * 20 + (n_frames % 160).div_ceil(8)
         }
         "gemma4ua" => n_samples.max(1).div_ceil(640),
+        "dots3note_a" => n_samples.max(1).div_ceil(8 * HOP),
         "granite_speech" => (n_samples.max(HOP) / HOP).div_ceil(2).div_ceil(6) * 3,
         "voxtral" => n_frames.max(1).div_ceil(chunk) * (chunk / 2 / 4),
         _ => {

@@ -384,7 +384,7 @@ fn projectors_are_told_from_models() {
     draft.metadata.insert("clip.projector_type", "none-such");
     let unknown = error(&draft.seeded(1).unwrap(), archs::ENCODERS);
     assert!(
-        unknown.contains("unsupported projector type `none-such`; supported: dots_ocr, exaone4_5, gemma3, gemma4a"),
+        unknown.contains("unsupported projector type `none-such`; supported: dots3note_a, dots_ocr, exaone4_5, gemma3"),
         "{unknown}"
     );
 }

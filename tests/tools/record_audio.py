@@ -670,7 +670,81 @@ def gemma4ua(audio, text):
     return rows, tokens, logits
 
 
+class DotsNote(torch.nn.Module):
+    """The encoder of Dots 3 Note with the language model of Qwen2."""
+
+    def __init__(self, audio, text):
+        super().__init__()
+        settings = text_config(text)
+        settings.pop("head_dim")
+        rope = {"rope_type": "default", "rope_theta": 10000.0}
+        kind = transformers.models.dots3_note.configuration_dots3_note.Dots3NoteAudioConfig
+        n_out = audio.key("projection_dim")
+        config = kind(
+            hidden_size=audio.key("embedding_length"),
+            intermediate_size=audio.key("feed_forward_length"),
+            num_hidden_layers=audio.key("block_count"),
+            num_attention_heads=audio.key("attention.head_count"),
+            feature_size=audio.key("num_mel_bins"),
+            downsample_hidden_size=audio.tensors["a.conv2d.1.weight"].shape[0],
+            adapter_input_size=audio.key("embedding_length"),
+            adapter_out_dim=n_out,
+            rope_parameters=rope | {"partial_rotary_factor": 0.5},
+        )
+        ears = transformers.models.dots3_note.modeling_dots3_note.Dots3NoteAudioModel
+        self.audio_tower = ears._from_config(config, attn_implementation="eager")
+        self.language_model = transformers.Qwen2ForCausalLM._from_config(
+            transformers.Qwen2Config(**settings | {"rope_parameters": rope}), attn_implementation="eager"
+        )
+        for name, module in self.audio_tower.named_modules():
+            # The published class has the epsilon in its code.
+            if hasattr(module, "variance_epsilon"):
+                module.variance_epsilon = audio.key("attention.layer_norm_epsilon")
+
+    def tie_weights(self):
+        self.language_model.tie_weights()
+
+
+DOTS3NOTE = {
+    "conv_stem.convs.0": "a.conv2d.1",
+    "conv_stem.convs.1": "a.conv2d.2",
+    "conv_stem.convs.2": "a.conv2d.3",
+    "conv_stem.conv_out": "a.conv_out",
+    "layer_norm": "a.post_ln",
+    "adapter.norm": "mm.a.norm_pre",
+    "adapter.fc1": "mm.a.mlp.1",
+    "adapter.fc2": "mm.a.mlp.3",
+    "layers.{}.input_layernorm": "a.blk.{}.ln1",
+    "layers.{}.post_attention_layernorm": "a.blk.{}.ln2",
+    "layers.{}.self_attn.q_proj": "a.blk.{}.attn_q",
+    "layers.{}.self_attn.k_proj": "a.blk.{}.attn_k",
+    "layers.{}.self_attn.v_proj": "a.blk.{}.attn_v",
+    "layers.{}.self_attn.o_proj": "a.blk.{}.attn_out",
+    "layers.{}.mlp.gate_up_proj": "a.blk.{}.ffn_gate_up",
+    "layers.{}.mlp.down_proj": "a.blk.{}.ffn_down",
+}
+
+
+def dots3note_a(audio, text):
+    for il in range(audio.key("block_count")):
+        for suffix in ("weight", "bias"):
+            parts = [audio.tensors.pop(f"a.blk.{il}.ffn_{part}.{suffix}") for part in ("gate", "up")]
+            audio.tensors[f"a.blk.{il}.ffn_gate_up.{suffix}"] = np.concatenate(parts)
+    model = DotsNote(audio, text).double().eval()
+    names = within("audio_tower", DOTS3NOTE) | within("language_model.model", TEXT | QWEN)
+    load(model, names, audio.tensors | text.tensors, text_config(text)["head_dim"])
+    # A frame, and the position that it is in, are not whole in the second chunk.
+    whole, n_frames, rest = 8 * audio.key("context_length"), 136, 60
+    features = spectrogram(audio.key("num_mel_bins"), n_frames)
+    padded = torch.nn.functional.pad(features, (0, 2 * whole - n_frames), value=1.0)
+    lengths = torch.tensor([160 * whole, 160 * (n_frames - whole) + rest])
+    rows = model.audio_tower(padded.reshape(-1, 2, whole).transpose(0, 1), chunk_sample_lengths=lengths).pooler_output
+    tokens, logits = logits_around(model.language_model, rows, model.language_model.get_input_embeddings())
+    return rows, tokens, logits
+
+
 FAMILIES = {
+    "dots3note_a": dots3note_a,
     "lfm2a": lfm2a,
     "parakeet": parakeet,
     "gemma4ua": gemma4ua,

@@ -528,7 +528,7 @@ fn mistakes_in_audio_have_one_message_at_their_tokens() {
         (
             "masked(n_pos)",
             "quiet(n_pos)",
-            "quiet: expected `filled`, `masked`, `bare`, `cut`, `ended` or `trimmed`, found `quiet`",
+            "quiet: expected `filled`, `masked`, `bare`, `cut`, `ended`, `trimmed` or `whole`, found `quiet`",
         ),
         (
             "whisper(n_mel)",

@@ -1,4 +1,4 @@
-//! Input of Qwen3's audio encoder: three convolutions over frequencies and time leave one of the 15 frames of a position
+//! Input of audio encoders: three convolutions over frequencies and time leave one of the 15 frames of a position
 //! and an eighth of the filters. Their channels are projected to the width of the encoder.
 
 fragment! {
@@ -9,14 +9,13 @@ fragment! {
     }
 
     tensors {
-        conv1:         linear "a.conv2d.1"      [9 -> n_channels];
-        conv2:         linear "a.conv2d.2"      [n_channels * 9 -> n_channels];
-        conv3:         linear "a.conv2d.3"      [n_channels * 9 -> n_channels];
-        conv_out:      linear "a.conv_out"      [n_channels * n_freq -> n_embd];
-        position_embd: embed  "a.position_embd" [n_embd, 13..];
+        conv1:    linear "a.conv2d.1" [9 -> n_channels];
+        conv2:    linear "a.conv2d.2" [n_channels * 9 -> n_channels];
+        conv3:    linear "a.conv2d.3" [n_channels * 9 -> n_channels];
+        conv_out: linear "a.conv_out" [n_channels * n_freq -> n_embd];
     }
 
-    fn embedded_frames() {
+    fn convolved_windows() {
         // A convolution sees zeros where the frames in the center of its inputs are beyond the piece. Those frames are
         // every other one.
         let first = interleave(frames[n_mel * 15..n_mel * 15 + 14], 7)[7..14];
@@ -24,6 +23,6 @@ fragment! {
         let x = gelu_erf(conv_frames(heads(frames[0..n_mel * 15], 15), conv1)) * heads(first, 7);
         let x = gelu_erf(conv_frames(x, conv2)) * heads(second, 3);
         let x = gelu_erf(conv_frames(x, conv3));
-        conv_out(interleave(merge(x), n_freq)) + position_embd[positions]
+        conv_out(interleave(merge(x), n_freq))
     }
 }

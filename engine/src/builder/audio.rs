@@ -5,6 +5,13 @@ use crate::graph::{Rope, RopeKind, TensorId};
 use super::Builder;
 use super::handles::Vector;
 
+/// Arguments of [`Builder::rope_time`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct RopeTimeArgs {
+    /// The pairs are `(i, i + dims / 2)`.
+    pub halves: bool,
+}
+
 impl Builder<'_> {
     /// Reorders `n` consecutive parts of `x [n * d, T]` to `n` values of each place.
     pub fn interleave(&mut self, x: TensorId, n: usize) -> TensorId {
@@ -46,12 +53,12 @@ impl Builder<'_> {
         self.ok(y, x)
     }
 
-    /// Rotates the pairs (2 i, 2 i + 1) of the first `dims` values of `x [d, n, T]` by the position of the column.
-    pub fn rope_time(&mut self, x: TensorId, base: f32, dims: usize) -> TensorId {
+    /// Rotates the pairs (2 i, 2 i + 1) of the first `dims` values of `x [d, n, T]` by the position of the column. With
+    /// `halves`, the pairs are (i, i + dims / 2).
+    pub fn rope_time(&mut self, x: TensorId, base: f32, dims: usize, args: RopeTimeArgs) -> TensorId {
         let positions = self.positions();
-        let y = self
-            .g
-            .rope(x, positions, None, Rope::unscaled(RopeKind::Norm, dims, base));
+        let kind = if args.halves { RopeKind::Neox } else { RopeKind::Norm };
+        let y = self.g.rope(x, positions, None, Rope::unscaled(kind, dims, base));
         self.ok(y, x)
     }
 

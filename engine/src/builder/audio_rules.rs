@@ -65,6 +65,8 @@ pub enum Silence {
     Ended,
     /// Silence fills the last chunk, and is encoded. The result has no rows of its own for it.
     Trimmed,
+    /// Silence follows in the spectrogram, and zeros follow the last whole hop between frames in the encoder.
+    Whole,
 }
 
 impl AudioRules {
@@ -101,6 +103,11 @@ impl AudioRules {
         self.piece_positions().map_or(position, |n| position % n)
     }
 
+    /// Returns true if each chunk has a spectrogram of its own, as in the published processors.
+    pub fn has_own_spectrograms(&self) -> bool {
+        matches!(self.silence, Silence::Trimmed | Silence::Whole)
+    }
+
     /// Returns the number of samples that a spectrogram needs in addition to a hop for each frame.
     fn extra(&self) -> usize {
         match self.mel {
@@ -122,6 +129,10 @@ impl AudioRules {
                 n_samples.max(1).next_multiple_of(self.chunk_samples().max(1)) + self.extra()
             }
             // More silence than a frame reads.
+            Silence::Whole => {
+                let padded = n_samples.max(1).saturating_add(2 * HOP).next_multiple_of(HOP);
+                padded.min(self.chunk_samples().max(n_samples))
+            }
             Silence::Ended => n_samples.max(1).saturating_add(2 * HOP).next_multiple_of(HOP),
             Silence::Cut => n_samples.max(2 * HOP),
             Silence::Bare if !matches!(self.mel, Spectrogram::Whisper | Spectrogram::Samples) => {
@@ -133,6 +144,9 @@ impl AudioRules {
 
     /// Returns the number of frames of the spectrogram of `n_samples` samples.
     pub fn spectrogram_frames(&self, n_samples: usize) -> usize {
+        if self.silence == Silence::Whole {
+            return n_samples / HOP;
+        }
         (self.padded_samples(n_samples) - self.extra()) / HOP + self.n_frames_after()
     }
 
@@ -140,7 +154,7 @@ impl AudioRules {
     pub fn samples_of(&self, n: usize) -> usize {
         let before = self.first_frame(n.saturating_sub(1)) * HOP;
         match self.silence {
-            Silence::Filled | Silence::Masked | Silence::Trimmed | Silence::Ended => before + 1,
+            Silence::Filled | Silence::Masked | Silence::Trimmed | Silence::Ended | Silence::Whole => before + 1,
             // The second frame of a pair is around the next hop.
             Silence::Bare if self.mel == Spectrogram::Granite => before + HOP,
             Silence::Bare => before + 1 + self.extra() * HOP,
@@ -159,7 +173,7 @@ impl AudioRules {
                     n_frames
                 }
             }
-            Silence::Masked | Silence::Trimmed | Silence::Ended => n_samples.max(1).div_ceil(HOP),
+            Silence::Masked | Silence::Trimmed | Silence::Ended | Silence::Whole => n_samples.max(1).div_ceil(HOP),
         }
     }
 
@@ -233,6 +247,7 @@ impl AudioRules {
         let whole = start + self.chunk_frames();
         match self.silence {
             Silence::Filled | Silence::Masked | Silence::Trimmed => whole.min(n_frames),
+            Silence::Whole => end.min(n_frames),
             Silence::Bare if start > 0 => whole,
             Silence::Bare | Silence::Cut | Silence::Ended => end,
         }
@@ -300,6 +315,16 @@ mod tests {
             silence: Silence::Ended,
             ..RULES
         };
+        assert_eq!(chunks(Silence::Whole, 1280 + 321), [4, 2]);
+        let whole = AudioRules {
+            silence: Silence::Whole,
+            ..RULES
+        };
+        assert_eq!([1, 481, 1279].map(|n| whole.padded_samples(n)), [480, 960, 1280]);
+        assert_eq!([1, 481, 1601].map(|n| whole.spectrogram_frames(n)), [0, 3, 10]);
+        // The last frame is beyond the last whole hop.
+        let columns = whole.columns(&[1.0; 6], 0..4);
+        assert_eq!(columns[15 + 10..30], [1.0, 1.0, 1.0, 0.0, 0.0]);
         assert_eq!(ended.padded_samples(1280), 1600);
         assert_eq!(ended.spectrogram_frames(161), 4);
     }

@@ -41,6 +41,7 @@ mod tiles;
 
 pub use adaptation::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{AttentionArgs, RopeArgs, chunked, sliding, symmetric};
+pub use audio::RopeTimeArgs;
 pub use audio_rules::{AudioRules, Silence, Spectrogram};
 pub use caches::{CacheView, CrossSlot, CrossSpec, KvSlot, KvSpec, MemorySpecs, PoolView, StateSlot, StateSpec};
 pub use contract::{BuildGraph, Results};

@@ -2,7 +2,7 @@
 
 use crate::builder::{
     AttentionArgs, Builder, Conv2dArgs, LinearAttentionArgs, LocalAttentionArgs, Mamba2Args, MoeArgs, NgramArgs,
-    RopeArgs, RopeGridArgs, Vector, chunked, sliding, symmetric,
+    RopeArgs, RopeGridArgs, RopeTimeArgs, Vector, chunked, sliding, symmetric,
 };
 use crate::graph::{TensorId, Unary, Window};
 
@@ -208,7 +208,7 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(sinusoids(d, before, after) sinusoids),
     operation!(sinusoids_of(x, d) sinusoids_of),
     operation!(distance_attention(q, k, v, relative, content_bias, distance_bias) distance_attention),
-    operation!(rope_time(x, base, dims) rope_time),
+    operation!(rope_time(x, base, dims) rope_time RopeTimeArgs { halves }),
     operation!(sounding(x, n) sounding),
     operation!(enclosed(x, first, last) enclosed),
     operation!(block_attention(q, k, v, size, keys, relative) block_attention),

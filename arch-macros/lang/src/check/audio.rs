@@ -19,13 +19,14 @@ const MELS: [(&str, &str); 5] = [
 ];
 
 /// Treatments of silence, each with the engine's variant.
-const SILENCES: [(&str, &str); 6] = [
+const SILENCES: [(&str, &str); 7] = [
     ("filled", "Filled"),
     ("masked", "Masked"),
     ("bare", "Bare"),
     ("cut", "Cut"),
     ("ended", "Ended"),
     ("trimmed", "Trimmed"),
+    ("whole", "Whole"),
 ];
 
 /// State of the checks about audio.

@@ -140,10 +140,12 @@ pub static OPS: &[OpSpec] = &[
                 tensor("x"),
                 positional("base", ParamKind::Float),
                 positional("dims", ParamKind::Int),
+                keyword("halves", ParamKind::Bool),
             ],
             rope_time,
-            Emit::Method("rope_time"),
-            "rotates the pairs (2 i, 2 i + 1) of the first `dims` values of [d, n, T] by the place of the column",
+            Emit::Struct("rope_time", "RopeTimeArgs"),
+            "rotates the pairs (2 i, 2 i + 1) of the first `dims` values of [d, n, T] by the place of the column, or the \
+             pairs (i, i + dims / 2) with `halves`",
         )
     },
     op(

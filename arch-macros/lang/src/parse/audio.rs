@@ -7,7 +7,7 @@
 //!                                              (* frames of a position; frames between positions; frames of a piece *)
 //!           | "chunk" ":" silence "(" EXPR ")" ";" ;                  (* positions of a chunk *)
 //! spectrum  = "whisper" | "gemma4" | "granite" | "conformer" | "samples" ;
-//! silence   = "filled" | "masked" | "bare" | "cut" | "ended" | "trimmed" ;
+//! silence   = "filled" | "masked" | "bare" | "cut" | "ended" | "trimmed" | "whole" ;
 //! ```
 
 use proc_macro2::Span;

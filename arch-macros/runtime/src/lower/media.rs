@@ -238,6 +238,7 @@ fn silence(variant: &str) -> Option<Silence> {
         "Cut" => Silence::Cut,
         "Ended" => Silence::Ended,
         "Trimmed" => Silence::Trimmed,
+        "Whole" => Silence::Whole,
         _ => return None,
     })
 }
