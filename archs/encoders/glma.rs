@@ -40,8 +40,8 @@ arch_macros::encoder! {
             x += attend(layer_norm(x, ln1));
             x += ffn(layer_norm(x, ln2));
         }
-        let h = sounding(stack_rows(layer_norm(x, norm_pre), stack), stack);
-        enclosed(projected(gelu_erf(joined(h))), first, last)
+        let h = stack_rows(layer_norm(x, norm_pre), stack);
+        sounding(projected(gelu_erf(joined(h))), stack, first, last)
     }
 
     test { n_embd: 64, n_head: 4, n_layer: 3, n_ff: 256, n_out: 64, n_mel: 16, n_pos: 40, stack: 4 }

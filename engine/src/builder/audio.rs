@@ -62,15 +62,27 @@ impl Builder<'_> {
         self.ok(y, x)
     }
 
-    /// Returns the leading columns of `x [d, T / n]` whose `n` positions have sound, although the encoder also reads the
-    /// silence after these positions. The build fails without such columns.
-    pub fn sounding(&mut self, x: TensorId, n: usize) -> TensorId {
+    /// Returns the leading columns of `x [d, T / n]` whose `n` positions have sound, between two weights `[d]`. The encoder
+    /// also reads the silence after these positions. Without such columns, the result is the two weights.
+    pub fn sounding(&mut self, x: TensorId, n: usize, first: Vector, last: Vector) -> TensorId {
         let x = self.dense(x);
         let ([d, n_rows, ..], nb) = (self.g.tensor(x).ne, self.g.tensor(x).nb);
-        let kept = self.params.n_encoded.checked_div(n).unwrap_or(0).min(n_rows);
-        let offset = if kept == 0 { nb[1] * n_rows } else { 0 };
-        let y = self.g.view(x, [d, kept.max(1), 1, 1], nb, offset);
-        self.ok(y, x)
+        let [first, last] = [first, last].map(|w| {
+            let w = self.leaf(w.0);
+            self.reshaped(w, [d, 1, 1, 1])
+        });
+        let n_sounding = self.params.n_encoded.checked_div(n).unwrap_or(0).min(n_rows);
+        if n_sounding == 0 {
+            // The graph needs its inputs, which a result without `x` would not read.
+            let unread = self.scale(x, 0.0);
+            let unread = self.mean_rows(unread);
+            let first = self.add(first, unread);
+            return self.concat(first, last, 1);
+        }
+        let y = self.g.view(x, [d, n_sounding, 1, 1], nb, 0);
+        let y = self.ok(y, x);
+        let y = self.concat(first, y, 1);
+        self.concat(y, last, 1)
     }
 
     /// Returns the mean of the columns of `x [d, T]`: `[d, 1]`.
@@ -104,16 +116,5 @@ impl Builder<'_> {
         let copies = self.g.repeat(x, [d.saturating_mul(n), t, 1, 1]);
         let copies = self.ok(copies, x);
         self.concat(copies, y, 0)
-    }
-
-    /// Puts the columns of `x [d, T]` between two weights `[d]`: `[d, T + 2]`.
-    pub fn enclosed(&mut self, x: TensorId, first: Vector, last: Vector) -> TensorId {
-        let d = self.g.tensor(x).ne[0];
-        let [first, last] = [first, last].map(|w| {
-            let w = self.leaf(w.0);
-            self.reshaped(w, [d, 1, 1, 1])
-        });
-        let x = self.concat(first, x, 1);
-        self.concat(x, last, 1)
     }
 }

@@ -25,7 +25,7 @@ const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
 const CLASSES: [(&str, &str); 2] = [("first", "First"), ("last", "Last")];
 
 /// Operations that only encoders have.
-const OF_ENCODERS: [&str; 32] = [
+const OF_ENCODERS: [&str; 31] = [
     "rope_grid",
     "resized",
     "beside",
@@ -40,7 +40,6 @@ const OF_ENCODERS: [&str; 32] = [
     "sinusoids",
     "rope_time",
     "sounding",
-    "enclosed",
     "block_attention",
     "full_attention",
     "grid_sinusoids",

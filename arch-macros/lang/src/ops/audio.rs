@@ -150,21 +150,16 @@ pub static OPS: &[OpSpec] = &[
     },
     op(
         "sounding",
-        &[tensor("x"), positional("n", ParamKind::Int)],
-        sounding,
-        Emit::Method("sounding"),
-        "the leading columns, of n positions each, that have sound: [d, T / n] -> [d, T_sound / n]",
-    ),
-    op(
-        "enclosed",
         &[
             tensor("x"),
+            positional("n", ParamKind::Int),
             positional("first", ParamKind::Vector),
             positional("last", ParamKind::Vector),
         ],
-        enclosed,
-        Emit::Method("enclosed"),
-        "the columns of x [d, T] between the vectors `first` and `last` [d] -> [d, T + 2]",
+        sounding,
+        Emit::Method("sounding"),
+        "the leading columns, of n positions each, that have sound, between the vectors `first` and `last` [d]: \
+         [d, T / n] -> [d, T_sound / n + 2]",
     ),
     op(
         "block_attention",
@@ -363,18 +358,12 @@ fn rope_time(c: &mut Call<'_>) -> Option<Shape> {
 
 fn sounding(c: &mut Call<'_>) -> Option<Shape> {
     let (x, n) = (c.shape("x")?, c.dim("n")?);
-    let rows = Dim::symbol("T_sound").div(&n);
-    c.rank("x", 2, "[d, T / n]", "").then(|| Shape(vec![x.dim(0), rows]))
-}
-
-fn enclosed(c: &mut Call<'_>) -> Option<Shape> {
-    let x = c.shape("x")?;
     for side in ["first", "last"] {
         c.want(side, 0, &x.dim(0), "dimension 0 of `x`");
         c.rank(side, 1, "[d]", "");
     }
-    let columns = x.dim(1).add(&Dim::constant(2));
-    c.rank("x", 2, "[d, T]", "").then(|| Shape(vec![x.dim(0), columns]))
+    let columns = Dim::symbol("T_sound").div(&n).add(&Dim::constant(2));
+    c.rank("x", 2, "[d, T / n]", "").then(|| Shape(vec![x.dim(0), columns]))
 }
 
 fn attention_to_columns(c: &mut Call<'_>) -> Option<Shape> {
