@@ -8,7 +8,8 @@
 # .gpu-pack/N holds the files of call N of run.sh. Each part is complete and has at most 40 MB, so that it can be sent alone.
 # The programs contain the archive of kernels for machines without NVRTC. If it is missing or outdated, .ci/kernels builds it first, which
 # takes minutes; LLAMA_GPU_REHEARSAL=1 packs the programs as they are.
-# LLAMA_GPU_MODEL is the real model for call 3 (default: SmolLM2-135M-Instruct.Q4_1.gguf in the model cache), which is cut to two layers.
+# LLAMA_GPU_MODEL is the real model for call 3 (default: SmolLM2-135M-Instruct.Q4_1.gguf in the model cache), which is cut to two layers. Call 3
+# also compares with llama.cpp, whose benchmarks tests/gpu/peer.sh makes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit=40000000
@@ -50,8 +51,19 @@ fill() {
     put "$(awk '$1 == "engine" && $2 == "all" { print $3 }' <<< "$programs")" engine-tests 1
     put "$(awk '$1 == "tests" && $2 == "all" { print $3 }' <<< "$programs")" llama-tests 2
     [[ ! -e kernels/cuda/shipped.deflate ]] || touch "$pack/1/has-archive"
+    local peer
+    if [[ -z ${LLAMA_GPU_REHEARSAL-} ]] && peer=$(tests/gpu/peer.sh); then
+        cp "$peer" "$pack/3/peer.tar.xz"
+    else
+        echo "no other engine; call 3 leaves out the comparison of speeds"
+    fi
     if [[ -e $model ]]; then
-        python3 tests/gpu/shorten.py "$model" "$pack/3/model.gguf" 2
+        python3 tests/gpu/shorten.py "$model" "$pack/model.gguf" 2
+        # The token embedding is most of the model.
+        "${CARGO_TARGET_DIR:-target}/release/llama" quantize "$pack/model.gguf" "$pack/3/model.gguf" q4_1 --allow-requantize \
+            --token-embedding-type q2_0 > /dev/null
+        rm "$pack/model.gguf"
+        xz -9 "$pack/3/model.gguf"
         "${CARGO_TARGET_DIR:-target}/release/llama" tokenize -m "$model" --ids -p "$(head -c 3000 docs/guide.md)" |
             tr -d '[] ' | cut -d, -f1-400 > "$pack/3/tokens"
     else

@@ -186,6 +186,13 @@ def share(value, most):
     return f"{100 * value / most:3.0f} %" if value and most else "     "
 
 
+def distinct(rows):
+    """Returns the rows of benchmarks without those of tests that were also measured in turn with the other engine."""
+    test = lambda row: tuple(row[name] for name in ("model", "n_prompt", "n_gen", "n_depth", "n_parallel"))
+    compared = {test(row) for row in rows if row.get("median_ratio")}
+    return [row for row in rows if row.get("median_ratio") or test(row) not in compared]
+
+
 def summary(report):
     """Yields the lines of the summary, the most important first."""
     gpu = report.get("gpu", {})
@@ -214,7 +221,7 @@ def summary(report):
         yield f"{name}: {errors} errors" + (f": {found['first'][0]}" if found["errors"] and found["first"] else "")
     for row in report.get("precisions", []):
         yield f"{row['logits']}: KL {row['kl']:.3g}, same top token {100 * row['same_top']:.1f} %, NMSE {row['nmse']:.2e}"
-    for row in report.get("bench", []):
+    for row in distinct(report.get("bench", [])):
         test = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
         ratio = f", {row['median_ratio']:.2f} of the other engine" if row.get("median_ratio") else ""
         yield f"{row['model']} {test} depth {row['n_depth']} x{row['n_parallel']}: {row['median_ts']:.1f} tok/s{ratio}"

@@ -4,7 +4,7 @@
 #
 #     tests/gpu/run.sh 1    correctness: ceilings of the GPU, recorded models, ops, first speeds
 #     tests/gpu/run.sh 2    tests of the backend, compute-sanitizer, time of each kernel, profile
-#     tests/gpu/run.sh 3    precisions on a real model, speeds, parallel sequences, experts
+#     tests/gpu/run.sh 3    precisions on a real model, speeds, parallel sequences, experts, and llama.cpp's speeds
 #
 # Each call ends within nine minutes, and each phase has its own limit: a phase that fails or hangs does not stop the others. Results are in
 # $OUT (default: .gpu-pack/out): report.json and the logs of all phases. The last lines of the output are the summary of the report.
@@ -30,7 +30,7 @@ end=$((SECONDS + 540))
 rm -rf "$logs" "$W"/*.failed
 mkdir -p "$OUT" "$logs"
 
-# unpack NAME: unpacks a program of the pack. Returns 1 if there is none.
+# unpack NAME: unpacks a file of the pack. Returns 1 if there is none.
 unpack() {
     [[ -x $W/$1 ]] && return
     [[ -e $pack/$1.xz ]] || return 1
@@ -274,15 +274,52 @@ speed() {
         \$L bench -m \$W/$1.gguf \$on_gpu -p $prompts -n $tokens -d $depths -r $repeats -o json > \$logs/bench-$1.json"
 }
 
+# Prints the directory of llama.cpp's benchmarks. Returns 1 and prints the reason if the benchmarks cannot run here.
+unpack_peer() {
+    local capability
+    if ! unpack peer.tar; then
+        echo "the pack has no other engine"
+        return 1
+    fi
+    capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -n 1)
+    if [[ $capability != 9.0 ]]; then
+        echo "the machine code of the other engine is for compute capability 9.0"
+        return 1
+    fi
+    mkdir -p "$W/peer"
+    if ! tar -xf "$W/peer.tar" -C "$W/peer"; then
+        echo "the other engine cannot be unpacked"
+        return 1
+    fi
+    echo "$W/peer"
+}
+
+# compare MODEL: measures prompts and decode in turn with llama.cpp.
+compare() {
+    local options="-m \$W/$1.gguf -ngl 99 -fa on -p $prompts -n $tokens -d $depths -r 1 -o json"
+    phase "peer-$1" 80 "await \$W/$1.gguf || exit
+        \$L bench -m \$W/$1.gguf \$on_gpu -p $prompts -n $tokens -d $depths -r $repeats -o json \
+            --compare \"$peer/llama-bench $options\" > \$logs/bench-peer-$1.json"
+}
+
+# compare_parallel MODEL: measures parallel sequences in turn with llama.cpp.
+compare_parallel() {
+    local cells=$((${sequences##*,} * (batch_depth + tokens)))
+    local options="-m \$W/$1.gguf -ngl 99 -fa on -npp $batch_depth -ntg $tokens -npl $sequences -c $cells --output-format jsonl"
+    phase peer-parallel 90 "await \$W/$1.gguf || exit
+        \$L bench -m \$W/$1.gguf \$on_gpu -p 0 -n $tokens -d $batch_depth --n-parallel $sequences -r 1 -o json \
+            --compare \"$peer/llama-batched-bench $options\" > \$logs/bench-peer-parallel.json"
+}
+
 third() {
     speeds_models &
     model moe --arch qwen3moe --shape "$expert_shape" --type q4_k_m --set n_expert=128 --set n_expert_used=8 --set n_ff=768 \
         "${reduced[@]}" &
-    if [[ -e $pack/model.gguf && -e $pack/tokens ]]; then
+    if [[ -e $pack/tokens ]] && unpack model.gguf; then
         phase precisions 90 "cut -d, -f1-$n_compared $pack/tokens > \$W/tokens
             for p in exact high fast; do
                 for d in cpu cuda0; do
-                    \$L logits $pack/model.gguf --tokens-file \$W/tokens --device \$d -ngl 99 --precision \$p -o \$W/\$d-\$p.logits
+                    \$L logits \$W/model.gguf --tokens-file \$W/tokens --device \$d -ngl 99 --precision \$p -o \$W/\$d-\$p.logits
                 done
             done
             python3 -B tests/gpu/divergence.py \$W/cpu-exact.logits \$W/cuda0-exact.logits \$W/cuda0-high.logits \$W/cuda0-fast.logits \$W/cpu-fast.logits"
@@ -295,11 +332,19 @@ third() {
         -o json > \$logs/bench-parallel.json"
     phase experts 60 "await \$W/moe.gguf || exit
         \$L bench -m \$W/moe.gguf \$on_gpu -p $prompts -n $tokens -r $repeats -o json > \$logs/bench-experts.json"
-    local name
+    local name peer
     for name in $large $small; do
         [[ $name == "$first" ]] || speed "$name"
     done
-    leave_out peer "the pack has no other engine"
+    peer=$(unpack_peer) || {
+        leave_out peer "$peer"
+        return
+    }
+    compare "$first"
+    compare_parallel "$first"
+    for name in $large $small; do
+        [[ $name == "$first" ]] || compare "$name"
+    done
 }
 
 case $call in

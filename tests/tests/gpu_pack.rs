@@ -1,5 +1,6 @@
 //! The pack for machines with a GPU (`tests/gpu`): a rehearsal on the emulated driver, and phases that fail.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -60,11 +61,19 @@ fn phases(report: &serde_json::Value) -> Vec<(&str, u64)> {
         .collect()
 }
 
-/// Writes a shell script as a program of call 1.
-fn pack_program(directory: &Path, name: &str, script: &str) {
-    let pack = directory.join("pack/1");
-    std::fs::create_dir_all(&pack).expect("the temporary directory is writable");
-    std::fs::write(pack.join(name), format!("#!/bin/sh\n{script}")).expect("the temporary directory is writable");
+/// Writes an executable shell script.
+fn write_program(directory: &Path, name: &str, script: &str) {
+    std::fs::create_dir_all(directory).expect("the temporary directory is writable");
+    let path = directory.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{script}")).expect("the temporary directory is writable");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(path, mode).expect("the temporary directory is writable");
+}
+
+/// Writes a shell script as a program of a call.
+fn pack_program(directory: &Path, call: &str, name: &str, script: &str) {
+    let pack = directory.join("pack").join(call);
+    write_program(&pack, name, script);
     let packed = Command::new("xz").arg(pack.join(name)).status().expect("xz runs");
     assert!(packed.success());
 }
@@ -83,7 +92,7 @@ fn first_call(directory: &Path, limit: &str) -> Command {
 fn failed_and_hung_phases_do_not_stop_others() {
     let directory = tempfile::tempdir().expect("the temporary directory is writable");
     let program = "case $1 in devices) exit 3 ;; synth) for file; do :; done; : > \"$file\" ;; *) sleep 1000 ;; esac\n";
-    pack_program(directory.path(), "llama", program);
+    pack_program(directory.path(), "1", "llama", program);
     let printed = out(first_call(directory.path(), "2"));
     let report = report(directory.path());
     let phases = phases(&report);
@@ -115,13 +124,13 @@ arch*) kill -SEGV $$ ;;
 *) echo "error: the disk is full" >&2; exit 1 ;;
 esac
 "#;
-    pack_program(directory.path(), "llama", program);
+    pack_program(directory.path(), "1", "llama", program);
     let tests = r#"case "$*" in
 *--exact*) echo "test $3 ... ok" ;;
 *) echo "test profile::a ... FAILED"; echo "panicked at a.rs:1:1:"; echo "cuda0: cuLaunchKernel"; exit 101 ;;
 esac
 "#;
-    pack_program(directory.path(), "engine-tests", tests);
+    pack_program(directory.path(), "1", "engine-tests", tests);
     let printed = out(first_call(directory.path(), "20"));
     let report = report(directory.path());
     assert!(phases(&report).contains(&("ops-alone", 0)), "{printed}");
@@ -168,7 +177,10 @@ fn every_call_of_the_pack_succeeds() {
             eprintln!("{}", out(command_in(&copy, directory.path(), "run.sh", &[call])));
         }
         let has = |file: &str| directory.path().join("pack").join(file).exists();
-        let optional = [("archive", has("1/has-archive")), ("precisions", has("3/model.gguf"))];
+        let optional = [
+            ("archive", has("1/has-archive")),
+            ("precisions", has("3/model.gguf.xz")),
+        ];
         check_report(&report(directory.path()), &optional);
         // A kernel that fails is named, and ends only its own process.
         let mut failing = command_in(&copy, directory.path(), "run.sh", &["1"]);
@@ -232,7 +244,7 @@ fn phases_without_compiler_are_left_out() {
     // The program reports the library path, on which NVRTC is hidden while the archive is measured.
     let program =
         "case $1 in synth) for file; do :; done; : > \"$file\" ;; bench) echo \"${LD_LIBRARY_PATH%%:*}\" ;; esac\n";
-    pack_program(directory.path(), "llama", program);
+    pack_program(directory.path(), "1", "llama", program);
     std::fs::write(directory.path().join("pack/1/has-archive"), "").expect("the temporary directory is writable");
     let mut run = command(directory.path(), "run.sh", &["1"]);
     run.env("LLAMA_GPU_LIMIT", "5").env("PATH", "/usr/bin:/bin");
@@ -255,6 +267,66 @@ fn phases_without_compiler_are_left_out() {
     let hidden = work.join("no-compiler");
     assert_eq!(Path::new(archive.trim()), hidden, "{printed}");
     assert!(hidden.join("libnvrtc.so").exists() && hidden.join("libnvrtc.so.13").exists());
+}
+
+/// Models are measured in turn with the benchmarks of another engine. Its kernels run on GPUs of compute capability 9.0 only.
+#[test]
+fn models_are_measured_in_turn_with_other_engine() {
+    let directory = tempfile::tempdir().expect("the temporary directory is writable");
+    let at = directory.path();
+    // The program prints the row of the command that it compares with, or a row without a ratio.
+    let program = r#"
+if [ "$1" = synth ]; then
+    for file; do :; done
+    : > "$file"
+    exit
+fi
+row="{\"model_filename\": \"$3\", \"n_prompt\": 8, \"n_gen\": 0, \"n_depth\": 0, \"n_parallel\": 1, \"median_ts\": 3"
+for word; do
+    [ "$last" = --compare ] && row="$row, \"median_ratio\": $(sh -c "$word")"
+    last=$word
+done
+echo "[$row}]"
+"#;
+    pack_program(at, "3", "llama", program);
+    for (name, ratio) in [("llama-bench", "1.5"), ("llama-batched-bench", "2.5")] {
+        let script = format!("[ -e \"$2\" ] && case \"$*\" in *\"-ngl 99 -fa on\"*) echo {ratio} ;; esac\n");
+        write_program(&at.join("peer"), name, &script);
+    }
+    let mut archive = Command::new("tar");
+    archive.arg("-cJf").arg(at.join("pack/3/peer.tar.xz"));
+    archive.arg("-C").arg(at.join("peer")).arg(".");
+    out(archive);
+    let run = |capability: &str| {
+        write_program(&at.join("bin"), "nvidia-smi", &format!("echo {capability}\n"));
+        let mut run = command(at, "run.sh", &["3"]);
+        run.env("LLAMA_GPU_LIMIT", "20");
+        run.env("PATH", format!("{}:/usr/bin:/bin", at.join("bin").display()));
+        let _ = std::fs::remove_dir_all(at.join("work"));
+        std::fs::create_dir(at.join("work")).expect("the temporary directory is writable");
+        (out(run), report(at))
+    };
+    let (printed, report) = run("9.0");
+    for name in ["peer-tiny-q4_k_m", "peer-135m-q4_k_m", "peer-parallel"] {
+        assert!(phases(&report).contains(&(name, 0)), "{name}: {printed}");
+    }
+    // Tests that were measured in turn are printed once.
+    let of_tiny = printed.lines().filter(|line| line.starts_with("tiny-q4_k_m pp8"));
+    assert_eq!(
+        of_tiny.collect::<Vec<_>>(),
+        [
+            "tiny-q4_k_m pp8 depth 0 x1: 3.0 tok/s, 2.50 of the other engine",
+            "tiny-q4_k_m pp8 depth 0 x1: 3.0 tok/s, 1.50 of the other engine",
+        ],
+        "{printed}"
+    );
+    let (printed, report) = run("12.0");
+    let reason = "peer: the machine code of the other engine is for compute capability 9.0";
+    assert!(report["left_out"].to_string().contains(reason), "{printed}");
+    assert!(
+        !printed.lines().any(|line| line.ends_with("of the other engine")),
+        "{printed}"
+    );
 }
 
 /// Divergence of known distributions: 1/4 and 3/4 from 1/2 and 1/2.
