@@ -276,7 +276,7 @@ speed() {
 
 # Prints the directory of llama.cpp's benchmarks. Returns 1 and prints the reason if the benchmarks cannot run here.
 unpack_peer() {
-    local capability
+    local capability missing
     if ! unpack peer.tar; then
         echo "the pack has no other engine"
         return 1
@@ -289,6 +289,12 @@ unpack_peer() {
     mkdir -p "$W/peer"
     if ! tar -xf "$W/peer.tar" -C "$W/peer"; then
         echo "the other engine cannot be unpacked"
+        return 1
+    fi
+    # Without its CUDA library, the other engine would compute on the CPU.
+    missing=$(ldd "$W/peer/libggml-cuda.so" 2> /dev/null | sed -n 's/ => not found//p' | xargs)
+    if [[ -n $missing ]]; then
+        echo "the other engine needs $missing"
         return 1
     fi
     echo "$W/peer"
