@@ -14,7 +14,7 @@ arch_macros::arch! {
         attention_factor: f32 = "attention.scale" or 0.0;
         use_rope: bool = "rope.scaling.finetuned" or true;
         n_ff_shexp: usize = "expert_shared_feed_forward_length" or 0;
-        // Index of the features that a layer adds, or -1 (Granite Vision).
+        // Number of the features that a layer adds, ascending from 1, or -1 (Granite Vision).
         deep: [f32] = "deepstack_mapping" or -1.0;
         let n_deep = count(deep >= 0.0);
         // A factor of 0 disables the scaling.

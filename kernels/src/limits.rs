@@ -18,7 +18,7 @@ pub const FASTEST_COLUMNS: usize = 9;
 pub(crate) const PANEL_COLUMNS: usize = 9;
 
 /// Minimum columns for 16-bit panels with interleaved weights on AVX2, which has no VNNI. With fewer columns,
-/// unpacking to memory takes longer than unpacking in registers for every four columns.
+/// filling a panel takes longer than unpacking the weights again for every four columns.
 pub(crate) const AVX2_PANEL_COLUMNS: usize = 12;
 
 /// [`AVX2_PANEL_COLUMNS`] for weights stored as whole bytes.

@@ -171,9 +171,10 @@ fn decoded(encoder: &AudioEncoder, file: &[u8], limits: &Limits) -> Result<(usiz
     };
     // A chunk has at least one sample.
     samples.resize(n_samples.max(1), 0.0);
-    let longest = match rules.has_own_spectrograms() {
-        true => rules.chunk_samples().max(1),
-        false => samples.len(),
+    let longest = if rules.has_own_spectrograms() {
+        rules.chunk_samples().max(1)
+    } else {
+        samples.len()
     };
     let mut spectrogram = Vec::new();
     for chunk in samples.chunks(longest) {

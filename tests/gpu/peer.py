@@ -76,7 +76,7 @@ def main(source, out):
     library = bytearray(Path(source).read_bytes())
     places, found = containers(library), texts(Path(source))
     if len(places) != len(found):
-        sys.exit(f"peer.py: {source} has {len(places)} containers of GPU code, and {len(found)} texts for compute capability 9.0")
+        sys.exit(f"peer.py: {source} has {len(places)} containers of GPU code, but PTX for compute capability 9.0 in {len(found)}")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for (start, size), code in zip(places, pool.map(assembled, found, [size for _, size in places])):
             library[start : start + size] = code

@@ -137,8 +137,8 @@ fn errors_of_llava(params: &CheckParams) -> [f64; 2] {
     errors_of_tiles(params, ["mlp", "llava-tiles"], &GRIDS, [90, 50])
 }
 
-/// Returns the NMSE of the rows, and of the logits with these rows in their context. `names` are those of the family and of
-/// the recording.
+/// Returns the NMSE of the rows, and of the logits with these rows in their context. `names` has the name of
+/// the family and that of the recording.
 fn errors_of_tiles(params: &CheckParams, names: [&str; 2], grids: &[u32], image: [usize; 2]) -> [f64; 2] {
     let mut encoder = with_grids(names[0], params, grids, true).unwrap();
     let rows = encoded(&mut encoder, image);

@@ -320,6 +320,10 @@ echo "[$row}]"
         ],
         "{printed}"
     );
+    write_program(&at.join("bin"), "ldd", "echo 'libcudart.so.13 => not found'\n");
+    let (printed, report) = run("9.0");
+    let reason = "peer: the other engine needs libcudart.so.13";
+    assert!(report["left_out"].to_string().contains(reason), "{printed}");
     let (printed, report) = run("12.0");
     let reason = "peer: the machine code of the other engine is for compute capability 9.0";
     assert!(report["left_out"].to_string().contains(reason), "{printed}");

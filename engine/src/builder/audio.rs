@@ -73,7 +73,7 @@ impl Builder<'_> {
         });
         let n_sounding = self.params.n_encoded.checked_div(n).unwrap_or(0).min(n_rows);
         if n_sounding == 0 {
-            // The graph needs its inputs, which a result without `x` would not read.
+            // Zero times `x` keeps the inputs in the graph, which the caller fills.
             let unread = self.scale(x, 0.0);
             let unread = self.mean_rows(unread);
             let first = self.add(first, unread);

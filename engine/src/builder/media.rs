@@ -302,7 +302,8 @@ impl Builder<'_> {
         let [d, n_rows, ..] = self.g.tensor(table).ne;
         let side = n_rows.isqrt();
         let blocks = side.checked_div(n).unwrap_or(0);
-        // [column, block, line, block] -> [column, line, block, block]
+        // Dimensions: columns and lines within a block, and blocks along both axes.
+        // [column, block column, line, block line] -> [column, line, block column, block line]
         self.reordered(table, [d * n, blocks, n, blocks], [0, 2, 1, 3], [d, n_rows, 1, 1])
     }
 

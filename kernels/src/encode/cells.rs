@@ -92,7 +92,7 @@ pub(super) struct Points {
 pub(super) struct Near([[u8; 8]; NEAR / 4]);
 
 impl Near {
-    /// Combines points.
+    /// Packs points.
     pub(super) fn new(points: [u16; NEAR]) -> Near {
         let mut near = Near([[0; 8]; NEAR / 4]);
         for (i, point) in points.into_iter().enumerate() {

@@ -251,7 +251,7 @@ unsafe fn all_levels<W: Words>(levels: &[f32], t: &[f32], w: &[f32], scale: f32,
 for_this_cpu! {
     /// Returns the best block found.
     fn best_block[const E: usize][E](search: &Search<'_, E>, x: &[f32], importance: Option<&[f32]>) -> BlockParts = block_of;
-    /// Returns the points of a unit of cells with 4 elements with the least error for a scale.
+    /// Returns the points of a unit's cells of 4 elements that minimize the error for a scale.
     fn choose_of_four[const E: usize][E](grid: &Grid<E>, t: &[f32], w: &[f32], scale: f32) -> Chosen = points_of_four;
 }
 

@@ -67,8 +67,10 @@ impl Properties {
         if self.capability < MIN_CAPABILITY {
             return Some(format!("{found}; 7.5 or newer is required"));
         }
-        let missing = missing.filter(|_| self.capability < shipped::ARCHITECTURE)?;
-        Some(format!("{found} and no precompiled kernels: {missing}"))
+        if self.capability >= shipped::ARCHITECTURE {
+            return None;
+        }
+        missing.map(|missing| format!("{found} and no precompiled kernels: {missing}"))
     }
 }
 
