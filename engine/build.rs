@@ -8,7 +8,7 @@ fn main() {
     // Cargo sees a change of any file in the directory. A missing file would count as changed every time.
     let kernels = directory("CARGO_MANIFEST_DIR").join("../kernels/cuda");
     println!("cargo::rerun-if-changed={}", kernels.display());
-    let archive = fs::read(kernels.join("shipped.deflate")).unwrap_or_default();
-    let copy = directory("OUT_DIR").join("shipped.deflate");
+    let archive = fs::read(kernels.join("shipped.lzma")).unwrap_or_default();
+    let copy = directory("OUT_DIR").join("shipped.lzma");
     fs::write(copy, archive).expect("cargo creates the output directory");
 }

@@ -50,7 +50,7 @@ fill() {
     programs=$(test_programs)
     put "$(awk '$1 == "engine" && $2 == "all" { print $3 }' <<< "$programs")" engine-tests 1
     put "$(awk '$1 == "tests" && $2 == "all" { print $3 }' <<< "$programs")" llama-tests 2
-    [[ ! -e kernels/cuda/shipped.deflate ]] || touch "$pack/1/has-archive"
+    [[ ! -e kernels/cuda/shipped.lzma ]] || touch "$pack/1/has-archive"
     local peer
     if [[ -z ${LLAMA_GPU_REHEARSAL-} ]] && peer=$(tests/gpu/peer.sh); then
         cp "$peer" "$pack/3/peer.tar.xz"

@@ -201,7 +201,7 @@ fn archive_kernels_compile() {
         eprintln!("{} kernels", kernels.len());
         let archive = pack(&kernels).expect("the kernels compile");
         if std::env::var_os("LLAMA_UPDATE").is_some() {
-            let path = tests::root().join("kernels/cuda/shipped.deflate");
+            let path = tests::root().join("kernels/cuda/shipped.lzma");
             std::fs::write(path, &archive).expect("the archive is writable");
         }
         assert!(use_archive(&archive), "no archive was in use");

@@ -1,15 +1,15 @@
 //! Precompiled kernels of common models, embedded as PTX for machines without the compiler.
 //!
-//! The archive is DEFLATE-compressed text. Each kernel has a line with a hash of its sources, its name, and
+//! The archive is LZMA-compressed text. Each kernel has a line with a hash of its sources, its name, and
 //! its specialization, followed by PTX for compute capability 8.0, which drivers translate for newer GPUs. Kernels that
 //! only GPUs of compute capability 9.0 run are archived for these. Kernels of other sources are ignored.
 //! `.ci/kernels` builds the archive, and `tests/tests/cuda_shipped.rs` defines the contents.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::sync::OnceLock;
 
-use miniz_oxide::deflate::compress_to_vec;
-use miniz_oxide::inflate::decompress_to_vec_with_limit;
+use lzma_rust2::{LzmaOptions, LzmaReader, LzmaWriter};
 use rayon::prelude::*;
 
 use super::code::{Code, HINT};
@@ -29,16 +29,19 @@ const VERSION: &str = ".version 7.2";
 const SPECIFIC_VERSION: &str = ".version 8.0";
 
 /// The archive that was there when this crate was built; empty if there was none.
-const EMBEDDED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shipped.deflate"));
+const EMBEDDED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shipped.lzma"));
 
 /// Prefix of the line before a kernel's PTX.
 const MARK: &str = "// kernel ";
 
 /// Maximum size of the decompressed text in bytes.
-const MAX_BYTES: usize = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
-/// Maximum compression level. Slow, but packing is rare.
-const LEVEL: u8 = 10;
+/// Maximum memory for decompression in KiB. The dictionary takes most of it.
+const MAX_MEMORY: u32 = 48 << 10;
+
+/// Compression level with a dictionary of 32 MiB, which is more than the text.
+const LEVEL: u32 = 8;
 
 /// Returns the PTX of a kernel, or `None` if the kernel is not precompiled.
 pub(super) fn find(kernel: &Kernel) -> Option<Code> {
@@ -79,8 +82,20 @@ pub fn use_archive(archive: &[u8]) -> bool {
 }
 
 fn unpacked(archive: &[u8]) -> String {
-    let bytes = decompress_to_vec_with_limit(archive, MAX_BYTES).unwrap_or_default();
-    String::from_utf8(bytes).unwrap_or_default()
+    let mut text = String::new();
+    let read = LzmaReader::new_mem_limit(archive, MAX_MEMORY, None)
+        .and_then(|reader| reader.take(MAX_BYTES).read_to_string(&mut text));
+    if read.is_err() {
+        text.clear();
+    }
+    text
+}
+
+/// Compresses the text of an archive.
+fn packed(text: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut writer = LzmaWriter::new_use_header(Vec::new(), &LzmaOptions::with_preset(LEVEL), Some(text.len() as u64))?;
+    writer.write_all(text)?;
+    writer.finish()
 }
 
 /// Returns the kernels of an archive's text by name and specialization.
@@ -103,7 +118,7 @@ pub fn pack(kernels: &[Specialization]) -> Result<Vec<u8>, String> {
         Ok(format!("{MARK}{sources} {}\n{ptx}", kernel.describe()))
     });
     let texts: Vec<String> = texts.collect::<Result<_, String>>()?;
-    Ok(compress_to_vec(texts.concat().as_bytes(), LEVEL))
+    packed(texts.concat().as_bytes()).map_err(|e| e.to_string())
 }
 
 impl Specialization {
@@ -166,8 +181,8 @@ mod tests {
     fn archive_entries_have_hash_name_and_code() {
         let text =
             format!("{MARK}0a mul_vec (mul_vec.cu, TYPE=q4_K)\n.version 7.2\n}}\n{MARK}0b rows (rows.cu)\nret;\n");
-        let packed = compress_to_vec(text.as_bytes(), LEVEL);
-        let text = unpacked(&packed);
+        let archive = packed(text.as_bytes()).expect("memory takes all bytes");
+        let text = unpacked(&archive);
         let (first, second) = (
             Entry {
                 sources: "0a",
@@ -180,6 +195,8 @@ mod tests {
         );
         let expected = Archive::from([("mul_vec (mul_vec.cu, TYPE=q4_K)", first), ("rows (rows.cu)", second)]);
         assert_eq!(entries(&text), expected);
-        assert_eq!(entries(&unpacked(&[])), Archive::new());
+        for damaged in [&[][..], &archive[..archive.len() - 2], b"DEFLATE-compressed text"] {
+            assert_eq!(entries(&unpacked(damaged)), Archive::new());
+        }
     }
 }
