@@ -123,9 +123,11 @@ impl fmt::Display for VocabWarning {
                 "key \"tokenizer.ggml.pre\" is missing; using the default pre-tokenizer, which may reduce output quality",
             ),
             Self::DuplicateTokens { n, first } => {
-                write!(f, "{n} tokens repeat the text of an earlier token; the first is {first}")
+                write!(f, "tokens that repeat the text of an earlier token: {n}; the first is token {first}")
             }
-            Self::EmptyTokens { n, first } => write!(f, "{n} tokens have an empty text; the first is {first}"),
+            Self::EmptyTokens { n, first } => {
+                write!(f, "tokens with an empty text: {n}; the first is token {first}")
+            }
             Self::ControlLooking { token, text } => {
                 write!(f, "token {token} \"{}\" is not typed as a control token; treating it as one", text.escape_debug())
             }
