@@ -401,6 +401,42 @@ struct iq6_k {
     }
 };
 
+// Returns the scale of group `g` in IQ4_KS and IQ5_KS: an odd multiple of the f32 scale of the row, which each block
+// in memory starts with.
+DEVICE float scale_of_row(const u8 *b, int g) {
+    return *(const float *)b * (float)((int)(b[4 + g] & 254) - 127);
+}
+
+struct iq4_ks_d {
+    BLOCK(256, 140, 4, 2, 16)
+    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
+        int g = c / 4;
+        u32 w = word<4>(b + 12 + 4 * c);
+        float scale = scale_of_row(b, g), shift = b[4 + g] & 1 ? 4.0f : 0.0f;
+        for (int i = 0; i < 4; i++) {
+            v[i] = scale * (iq4_value(byte_of(w, i) & 15) + shift);
+            v[4 + i] = scale * (iq4_value(byte_of(w, i) >> 4) + shift);
+        }
+    }
+};
+
+struct iq5_ks_d {
+    BLOCK(256, 172, 4, 2, 32)
+    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
+        const u32 table[2][4] = IQ5_K_TABLE;
+        int pair = c / 8, l = c % 8 * 4;
+        u32 w = word<4>(b + 12 + 4 * c), high = word<4>(b + 140 + l);
+        for (int r = 0; r < 2; r++) {
+            int g = 2 * pair + r;
+            float scale = scale_of_row(b, g), shift = b[4 + g] & 1 ? 2.0f : 0.0f;
+            for (int i = 0; i < 4; i++) {
+                u32 q = (byte_of(w, i) >> 4 * r & 15) | (byte_of(high, i) >> g & 1) << 4;
+                v[4 * r + i] = scale * (of_parts(table, q) + shift);
+            }
+        }
+    }
+};
+
 struct mxfp4 {
     BLOCK(32, 17, 4, 2, 16)
     static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {

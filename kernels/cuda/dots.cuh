@@ -414,22 +414,27 @@ struct iq4_k : types::iq4_k {
     }
 };
 
+// Looks up 5-bit indices in the table of IQ5_K. The fifth bits of the low nibbles are bit `shift` of the bytes of `fifth`.
+template <class UNIT> DEVICE void iq5_values(const u32 (&w)[4], const u32 (&fifth)[4], int shift, UNIT &to) {
+    const u32 table[2][4] = IQ5_K_TABLE;
+    for (int i = 0; i < 4; i++) {
+        u32 of_low[2], of_high[2];
+        for (int part = 0; part < 2; part++) of_table(table[part], w[i], of_low[part], of_high[part]);
+        u32 bits = fifth[i] >> shift;
+        to.q[0][i] = select_bytes(bits, of_low[0], of_low[1]);
+        to.q[1][i] = select_bytes(bits >> 1, of_high[0], of_high[1]);
+    }
+}
+
 struct iq5_k : types::iq5_k {
     DOTS(8, 2, 32, true, 0, true)
     NOT_PADDED
     static DEVICE int first(int u) { return half_of_pair(u); }
     static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
-        const u32 table[2][4] = IQ5_K_TABLE;
         u32 w[4], fifth[4];
         words<16>(s, 16 + 16 * u, w);
         words<16>(s, 144 + u % 2 * 16, fifth);
-        for (int i = 0; i < 4; i++) {
-            u32 of_low[2], of_high[2];
-            for (int part = 0; part < 2; part++) of_table(table[part], w[i], of_low[part], of_high[part]);
-            u32 bits = fifth[i] >> u / 2 * 2;
-            to.q[0][i] = select_bytes(bits, of_low[0], of_low[1]);
-            to.q[1][i] = select_bytes(bits >> 1, of_high[0], of_high[1]);
-        }
+        iq5_values(w, fifth, u / 2 * 2, to);
         float d = shared_half(s, 0);
         for (int r = 0; r < 2; r++) to.scale[r] = d * types::six_bit_scale(s, u / 2 * 4 + 2 * r + u % 2);
         shift_halves(s, u, 2.0f, to);
@@ -459,6 +464,36 @@ struct iq6_k : types::iq6_k {
         float d = shared_half(s, 0);
         for (int r = 0; r < 2; r++) to.scale[r] = d * (float)(i8)s[4 + u / 2 * 4 + 2 * r + u % 2];
         shift_halves(s, u, 1.0f, to);
+    }
+};
+
+struct iq4_ks_d : types::iq4_ks_d {
+    DOTS(8, 2, 16, true, 0, true)
+    NOT_PADDED
+    static DEVICE int first(int u) { return 32 * u; }
+    static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
+        u32 w[4];
+        words<4>(s, 12 + 16 * u, w);
+        for (int i = 0; i < 4; i++) iq4_values(w[i], to.q[0][i], to.q[1][i]);
+        to.scale[0] = types::scale_of_row(s, u);
+        to.min[0] = s[4 + u] & 1 ? to.scale[0] * 4.0f : 0.0f;
+    }
+};
+
+struct iq5_ks_d : types::iq5_ks_d {
+    DOTS(8, 2, 32, true, 0, true)
+    NOT_PADDED
+    static DEVICE int first(int u) { return half_of_pair(u); }
+    static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
+        u32 w[4], fifth[4];
+        words<4>(s, 12 + 16 * u, w);
+        words<4>(s, 140 + u % 2 * 16, fifth);
+        iq5_values(w, fifth, u / 2 * 2, to);
+        for (int r = 0; r < 2; r++) {
+            int g = u / 2 * 2 + r;
+            to.scale[r] = types::scale_of_row(s, g);
+            to.min[r] = s[4 + g] & 1 ? to.scale[r] * 2.0f : 0.0f;
+        }
     }
 };
 

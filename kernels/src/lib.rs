@@ -54,7 +54,7 @@ pub use activations::{
     ActivationForm, Activations, BF16_STEP, FAST_COLUMNS, FASTEST_COLUMNS, Precision, activation_bytes,
     activation_form, quantize_activations, round_to_bf16,
 };
-pub use convert::{can_dequantize, can_quantize, dequantize_row, quantize_row};
+pub use convert::{can_decode, can_dequantize, can_quantize, dequantize_row, quantize_row, rows_in_memory};
 pub use dispatch::{Isa, isa};
 pub use encode::{
     FACTOR_ROWS, Feedback, add_moments, can_encode, can_encode_rows, encode_row, encode_rows, factor_diagonal,

@@ -30,12 +30,24 @@ fn fixture(name: &str) -> Vec<u8> {
 }
 
 /// Returns blocks of 4096 elements.
-fn blocks(ty: GgmlType) -> Vec<u8> {
-    fixture(&if ty == GgmlType::F32 {
-        "source.f32".to_owned()
-    } else {
-        format!("{ty}.blocks")
-    })
+pub(crate) fn blocks(ty: GgmlType) -> Vec<u8> {
+    if ty == GgmlType::F32 {
+        return fixture("source.f32");
+    }
+    let of_file = recorded_type(ty);
+    let recorded = fixture(&format!("{of_file}.blocks"));
+    if of_file == ty {
+        return recorded;
+    }
+    let mut blocks = vec![0; ty.row_bytes(4096).unwrap()];
+    crate::rows_in_memory(of_file, 512, &recorded, &mut blocks);
+    blocks
+}
+
+/// Returns the type of the recorded blocks, in rows of 512 elements if `ty` exists only in memory.
+pub(crate) fn recorded_type(ty: GgmlType) -> GgmlType {
+    let mut of_files = GgmlType::ALL.iter().copied().filter(|of| of.is_in_files());
+    of_files.find(|of| of.in_memory() == ty).unwrap()
 }
 
 /// Returns pseudo-random numbers in -1..1 (SplitMix64).

@@ -1,4 +1,7 @@
 //! Tensor types of the GGUF format: a table of names, ids, and block sizes. Ids from 100 on belong to ik_llama.cpp.
+//!
+//! Rows of IQ4_KS and IQ5_KS start with an f32, the scale of all blocks of the row. Kernels read blocks one by one, so
+//! the loader copies the scale to each block. The blocks in memory are types of the table, too, which no file has.
 
 use std::fmt;
 
@@ -17,6 +20,9 @@ macro_rules! ggml_types {
 
             /// Returns the type with this id, or `None` if the id is unknown or was removed from the format.
             pub const fn from_id(id: u32) -> Option<GgmlType> {
+                if id >= IN_MEMORY {
+                    return None;
+                }
                 match id { $( $id => Some(GgmlType::$variant), )* _ => None }
             }
 
@@ -84,7 +90,14 @@ ggml_types! {
     IQ4_K = 139, "iq4_k", block 256, bytes 144;
     IQ5_K = 140, "iq5_k", block 256, bytes 176;
     IQ6_K = 141, "iq6_k", block 256, bytes 212;
+    IQ4_KS = 144, "iq4_ks", block 256, bytes 136;
+    IQ5_KS = 152, "iq5_ks", block 256, bytes 168;
+    IQ4_KS_D = 0x8000_0090, "iq4_ks_d", block 256, bytes 140;
+    IQ5_KS_D = 0x8000_0098, "iq5_ks_d", block 256, bytes 172;
 }
+
+/// First id of types that exist only in memory.
+const IN_MEMORY: u32 = 0x8000_0000;
 
 /// Number of types.
 pub(crate) const N_TYPES: usize = GgmlType::ALL.len();
@@ -95,9 +108,33 @@ impl GgmlType {
         self as u32
     }
 
-    /// Returns the type with this name, ignoring case.
+    /// Returns the type of files with this name, ignoring case.
     pub fn from_name(name: &str) -> Option<GgmlType> {
-        Self::ALL.iter().copied().find(|t| t.name().eq_ignore_ascii_case(name))
+        let mut of_files = Self::ALL.iter().copied().filter(|ty| ty.is_in_files());
+        of_files.find(|ty| ty.name().eq_ignore_ascii_case(name))
+    }
+
+    /// Returns false for types that exist only in memory.
+    pub const fn is_in_files(self) -> bool {
+        self.id() < IN_MEMORY
+    }
+
+    /// Returns the number of bytes before the blocks of a row.
+    pub const fn row_header(self) -> usize {
+        match self {
+            GgmlType::IQ4_KS | GgmlType::IQ5_KS => size_of::<f32>(),
+            _ => 0,
+        }
+    }
+
+    /// Returns the type in memory of weights of this type. Its blocks start with the [header](Self::row_header) of
+    /// their row, so that its rows have none. Types whose rows have no header do not change.
+    pub const fn in_memory(self) -> GgmlType {
+        match self {
+            GgmlType::IQ4_KS => GgmlType::IQ4_KS_D,
+            GgmlType::IQ5_KS => GgmlType::IQ5_KS_D,
+            ty => ty,
+        }
     }
 
     /// Returns true for types stored in blocks of several elements.
@@ -111,7 +148,10 @@ impl GgmlType {
         if !n.is_multiple_of(self.block_size()) {
             return None;
         }
-        (n / self.block_size()).checked_mul(self.block_bytes())
+        match (n / self.block_size()).checked_mul(self.block_bytes()) {
+            Some(bytes) => bytes.checked_add(self.row_header()),
+            None => None,
+        }
     }
 }
 
@@ -127,13 +167,13 @@ mod tests {
 
     #[test]
     fn ids_and_names_round_trip() {
-        assert_eq!(GgmlType::ALL.len(), 38);
+        assert_eq!(GgmlType::ALL.len(), 42);
         for (i, &t) in GgmlType::ALL.iter().enumerate() {
             assert_eq!(t.index(), i);
-            assert_eq!(GgmlType::from_id(t.id()), Some(t));
-            assert_eq!(GgmlType::from_name(t.name()), Some(t));
+            assert_eq!(GgmlType::from_id(t.id()), t.is_in_files().then_some(t));
+            assert_eq!(GgmlType::from_name(t.name()), t.is_in_files().then_some(t));
         }
-        for removed in [4, 5, 31, 32, 33, 36, 37, 38, 43, 138, 142, u32::MAX] {
+        for removed in [4, 5, 31, 32, 33, 36, 37, 38, 43, 138, 142, 143, 145, 151, 153, u32::MAX] {
             assert_eq!(GgmlType::from_id(removed), None);
         }
     }
@@ -143,5 +183,32 @@ mod tests {
         assert_eq!(GgmlType::Q4_K.row_bytes(512), Some(288));
         assert_eq!(GgmlType::Q4_K.row_bytes(255), None);
         assert_eq!(GgmlType::F32.row_bytes(usize::MAX), None);
+    }
+
+    #[test]
+    fn row_header_counts_once_per_row() {
+        assert_eq!(GgmlType::IQ4_KS.row_bytes(512), Some(4 + 2 * 136));
+        assert_eq!(GgmlType::IQ5_KS.row_bytes(256), Some(4 + 168));
+        assert_eq!(GgmlType::IQ4_KS.row_bytes(128), None);
+    }
+
+    #[test]
+    fn blocks_in_memory_include_row_header() {
+        let with_header: Vec<_> = GgmlType::ALL.iter().filter(|ty| ty.row_header() > 0).collect();
+        assert_eq!(with_header, [&GgmlType::IQ4_KS, &GgmlType::IQ5_KS]);
+        for &ty in GgmlType::ALL {
+            let in_memory = ty.in_memory();
+            assert_eq!(in_memory == ty, ty.row_header() == 0, "{ty}");
+            assert_eq!(
+                (in_memory.block_size(), in_memory.row_header()),
+                (ty.block_size(), 0),
+                "{ty}"
+            );
+            assert_eq!(in_memory.block_bytes(), ty.block_bytes() + ty.row_header(), "{ty}");
+            assert!(
+                ty.is_in_files() || GgmlType::ALL.iter().any(|of| of.in_memory() == ty && *of != ty),
+                "{ty}"
+            );
+        }
     }
 }

@@ -54,6 +54,7 @@ mod real_models;
 mod recorded;
 mod recurrent_memory;
 mod repacked;
+mod row_headers;
 mod seeds;
 mod selections;
 mod speculation;

@@ -117,8 +117,13 @@ impl<'a> Merge<'a> {
             let Some((_, info)) = self.model.tensor(name) else {
                 return Err(failed(&a.name, format!("the model has no weight {name}")));
             };
-            for info in [info, a, b] {
-                if !kernels::can_dequantize(info.ty) {
+            let is_readable = [
+                (info, kernels::can_decode(info.ty)),
+                (a, kernels::can_dequantize(a.ty)),
+                (b, kernels::can_dequantize(b.ty)),
+            ];
+            for (info, can_decode) in is_readable {
+                if !can_decode {
                     return Err(failed(&info.name, format!("type {} cannot be decoded", info.ty)));
                 }
             }

@@ -507,6 +507,10 @@ fn read_tensor(cursor: &mut Cursor, index: u64, alignment: usize) -> Result<Tens
 /// Validates a shape and returns the padded dimensions and the size in bytes. Dimensions must be positive,
 /// rows must be whole blocks, and element and byte counts must be below 2^63.
 pub(super) fn check_shape(name: &str, dims: &[u64], ty: GgmlType) -> Result<([usize; MAX_DIMS], usize), GgufError> {
+    if !ty.is_in_files() {
+        let (name, id) = (name.to_owned(), ty.id());
+        return Err(GgufError::UnknownTensorType { name, id });
+    }
     let mut ne = [1; MAX_DIMS];
     for (dim, &found) in dims.iter().enumerate() {
         match isize::try_from(found) {

@@ -144,7 +144,8 @@ impl Tensor {
         let mut bytes = (self.ne[0] / self.ty.block_size())
             .saturating_sub(1)
             .checked_mul(self.nb[0])?
-            .checked_add(self.ty.block_bytes())?;
+            .checked_add(self.ty.block_bytes())?
+            .checked_add(self.ty.row_header())?;
         for d in 1..4 {
             bytes = bytes.checked_add((self.ne[d] - 1).checked_mul(self.nb[d])?)?;
         }
@@ -154,7 +155,7 @@ impl Tensor {
 
     /// Returns the size of a row in bytes.
     pub fn row_bytes(&self) -> usize {
-        self.ne[0] / self.ty.block_size() * self.nb[0]
+        self.ne[0] / self.ty.block_size() * self.nb[0] + self.ty.row_header()
     }
 
     /// Returns true if the elements are dense and in order.
@@ -191,7 +192,9 @@ impl Tensor {
 /// Returns the strides of a dense tensor.
 pub fn contiguous_strides(ty: GgmlType, ne: [usize; 4]) -> [usize; 4] {
     let mut nb = [ty.block_bytes(); 4];
-    nb[1] = (ne[0] / ty.block_size()).saturating_mul(ty.block_bytes());
+    nb[1] = (ne[0] / ty.block_size())
+        .saturating_mul(ty.block_bytes())
+        .saturating_add(ty.row_header());
     nb[2] = nb[1].saturating_mul(ne[1]);
     nb[3] = nb[2].saturating_mul(ne[2]);
     nb

@@ -403,7 +403,7 @@ impl Placement {
     /// part.
     fn parts_of(&self, row: &TableRow, shares: &[(usize, f64)], overrides: &[TensorOverride]) -> Vec<RowPart> {
         let cpu = self.devices.len() - 1;
-        let is_matrix = row.consumer == Consumer::MulMat && row.ne[2..] == [1, 1] && row.stored_type() == row.ty;
+        let is_matrix = row.consumer == Consumer::MulMat && row.ne[2..] == [1, 1] && row.keeps_weights();
         if !is_matrix || self.device_of(row) == cpu || overrides.iter().any(|o| o.pattern.is_match(&row.name)) {
             return Vec::new();
         }
@@ -473,13 +473,14 @@ impl Placement {
     /// Returns the possible placements of a whole tensor on a device, best first. `is_multiplied` means that
     /// only matmuls read the tensor.
     fn places_on(&self, device: &dyn Device, row: &TableRow, is_multiplied: bool) -> impl Iterator<Item = RowPart> {
-        let may_repack = self.repack && is_multiplied && row.stored_type() == row.ty;
+        let may_repack = self.repack && is_multiplied && row.keeps_weights();
+        let ty = row.stored_type();
         // A GPU can multiply rows in the layout of a file that are in host memory.
         let is_alone = self.devices.len() == 1;
-        let may_repack = move |layout: Layout| may_repack && (is_alone || !layout.keeps_rows(row.ty));
+        let may_repack = move |layout: Layout| may_repack && (is_alone || !layout.keeps_rows(ty));
         let storages = device.weight_storage().into_iter();
         let possible = storages
-            .filter(move |s| s.layout.is_plain() || (may_repack(s.layout) && s.layout.accepts(row.ty, row.ne)))
+            .filter(move |s| s.layout.is_plain() || (may_repack(s.layout) && s.layout.accepts(ty, row.ne)))
             .filter(move |s| computes_with(device, row, s));
         possible.map(|WeightStorage { buffer_type, layout }| RowPart {
             memory: self.memory_index(&*buffer_type),

@@ -75,13 +75,19 @@ impl TableRow {
         begin..begin + self.file_bytes()
     }
 
-    /// Returns the type in memory. Elementwise tensors are few and small and are always stored as f32.
+    /// Returns the type in memory. Elementwise tensors are few and small and are always stored as f32. Rows of other
+    /// tensors keep their type, except that kernels read no headers of rows.
     pub fn stored_type(&self) -> GgmlType {
         if self.consumer == Consumer::Elementwise {
             GgmlType::F32
         } else {
-            self.ty
+            self.ty.in_memory()
         }
+    }
+
+    /// Returns true if the weights stay as quantized as in the file.
+    pub(super) fn keeps_weights(&self) -> bool {
+        self.stored_type() == self.ty.in_memory()
     }
 }
 
@@ -623,6 +629,10 @@ impl<'a> TensorTable<'a> {
         let (file_index, info) = self.find(name, suffix)?;
         let mut shape = [1; 4];
         shape[..ne.len()].copy_from_slice(ne);
+        // Parts of a row lack its header, and joined rows have several.
+        if info.ty.row_header() > 0 && info.ne[0] != shape[0] {
+            self.wrong_shape(info, ne);
+        }
         let row = TableRow {
             name: info.name.clone(),
             base: name,

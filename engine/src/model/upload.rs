@@ -27,7 +27,7 @@ pub(super) fn check_types(path: &Path, rows: &[TableRow]) -> Result<(), ModelErr
     for row in rows {
         // I32 is only supported for expert tables inside layers, not for embeddings.
         let ints = row.ty == kernels::GgmlType::I32 && row.consumer == Consumer::GetRows && row.layer.is_some();
-        if !ints && !kernels::can_dequantize(row.ty) {
+        if !ints && !kernels::can_decode(row.ty) {
             let (path, tensor) = (path.to_owned(), row.name.clone());
             return Err(ModelError::UnsupportedType {
                 path,
@@ -207,15 +207,24 @@ impl PieceCopy<'_> {
         at(rows.start)..at(rows.end)
     }
 
-    /// Converts rows to the stored type. `floats` is a reusable buffer.
-    fn converted<'b>(&self, bytes: &'b [u8], floats: &'b mut Vec<f32>) -> &'b [u8] {
+    /// Converts rows to the stored type.
+    fn converted<'b>(&self, bytes: &'b [u8], scratch: &'b mut ConvertedRows) -> &'b [u8] {
         let row = self.row;
+        let (n, row_bytes) = (row.ne[0], row.row_bytes());
         if row.stored_type() == row.ty {
             return bytes;
         }
-        floats.resize(bytes.len() / row.row_bytes() * row.ne[0], 0.0);
-        kernels::dequantize_row(row.ty, bytes, floats);
-        bytemuck::cast_slice(floats)
+        if row.keeps_weights() {
+            let stored_bytes = row.stored_type().row_bytes(n).unwrap_or(0);
+            scratch.blocks.resize(bytes.len() / row_bytes * stored_bytes, 0);
+            kernels::rows_in_memory(row.ty, n, bytes, &mut scratch.blocks);
+            return &scratch.blocks;
+        }
+        scratch.floats.resize(bytes.len() / row_bytes * n, 0.0);
+        for (bytes, floats) in bytes.chunks_exact(row_bytes).zip(scratch.floats.chunks_exact_mut(n)) {
+            kernels::dequantize_row(row.ty, bytes, floats);
+        }
+        bytemuck::cast_slice(&scratch.floats)
     }
 }
 
@@ -226,7 +235,14 @@ const CHUNK: usize = 16 << 20;
 #[derive(Default)]
 struct Scratch {
     bytes: Vec<u8>,
+    converted: ConvertedRows,
+}
+
+/// Reusable buffers for rows in the stored type.
+#[derive(Default)]
+struct ConvertedRows {
     floats: Vec<f32>,
+    blocks: Vec<u8>,
 }
 
 /// State of the copy. If the load fails or is cancelled, all buffers are dropped with the error.
@@ -304,7 +320,7 @@ impl<'a> Transfer<'a> {
             let range = copy.file_range(self.set, &rows);
             file.prefetch(range.end..range.end + CHUNK);
             let bytes = file_bytes(self.set, self.params, copy.row.shard, range.clone(), &mut scratch.bytes)?;
-            let data = copy.converted(bytes, &mut scratch.floats);
+            let data = copy.converted(bytes, &mut scratch.converted);
             let sent = upload.set_tensor(&stored, rows, data);
             sent.map_err(|e| self.failed(e))?;
             file.release(range);
@@ -332,7 +348,7 @@ impl<'a> Transfer<'a> {
 
 /// Checks all weights for NaN and infinity; corrupt scales of quantized blocks show up as such values.
 pub(super) fn check_values(set: &GgufSet, rows: &[TableRow], params: &LoadParams) -> Result<(), ModelError> {
-    let is_checked = |row: &&TableRow| kernels::can_dequantize(row.ty);
+    let is_checked = |row: &&TableRow| kernels::can_decode(row.ty);
     rows.par_iter()
         .filter(is_checked)
         .try_for_each(|row| check_row(set, row, params))

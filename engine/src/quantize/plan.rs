@@ -141,7 +141,7 @@ impl QuantizePlan {
                     ty: info.ty,
                 });
             }
-            if to != info.ty && !kernels::can_dequantize(info.ty) {
+            if to != info.ty && !kernels::can_decode(info.ty) {
                 return Err(QuantizeError::Undecodable {
                     tensor: info.name.clone(),
                     ty: info.ty,

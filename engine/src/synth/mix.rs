@@ -64,7 +64,8 @@ impl Mix {
 
     /// Returns the names of all mixes.
     pub fn names() -> Vec<String> {
-        let plain = GgmlType::ALL.iter().filter(|&&ty| kernels::can_dequantize(ty));
+        let of_files = GgmlType::ALL.iter().filter(|ty| ty.is_in_files());
+        let plain = of_files.filter(|&&ty| kernels::can_dequantize(ty));
         let medium = MEDIUM.iter().map(|(name, _)| (*name).to_owned());
         medium.chain(plain.map(|ty| ty.name().to_ascii_lowercase())).collect()
     }

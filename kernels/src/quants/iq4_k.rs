@@ -18,7 +18,7 @@ use crate::simd::{IntSimd, Simd};
 pub(crate) const SHIFT: i8 = 4;
 
 /// The shifted table as floats.
-static SHIFTED: [f32; 16] = {
+pub(super) static SHIFTED: [f32; 16] = {
     let (mut values, mut i) = (VALUES, 0);
     while i < 16 {
         values[i] += SHIFT;

@@ -11,13 +11,13 @@ use crate::layout::runs::{Scales, Unpack, move_bits};
 use crate::simd::{IntSimd, Simd};
 
 /// Table of the values.
-const VALUES: [i8; 32] = [
+pub(super) const VALUES: [i8; 32] = [
     -126, -114, -103, -92, -83, -74, -65, -57, -50, -43, -36, -30, -24, -18, -12, -6, -1, 5, 11, 17, 23, 29, 36, 43,
     51, 59, 68, 77, 87, 97, 109, 121,
 ];
 
 /// Difference of the tables.
-const SHIFT: i8 = 2;
+pub(super) const SHIFT: i8 = 2;
 
 /// A block of 256 values: a value of group `g` is `d * (scale[g] - 32) * (VALUES[q] + SHIFT * bit g of shifted)`. The
 /// scales are packed as in [`BlockIQ4K`](super::BlockIQ4K), and the indices in `qs` and `qh` as in
@@ -84,7 +84,7 @@ impl<V: IntSimd> Unpack<V> for BlockIQ5K {
 
 /// Returns the values of indices with these low four bits and this fifth bit.
 #[inline(always)]
-fn values_of<V: IntSimd>(nibbles: V, fifth: V) -> V {
+pub(super) fn values_of<V: IntSimd>(nibbles: V, fifth: V) -> V {
     const LOW: [i8; 16] = part(&VALUES, 0);
     const CHANGED: [i8; 16] = xor(LOW, part(&VALUES, 1));
     let changed = nibbles.lookup(&CHANGED).and(nibble_has_bit(fifth, 0));

@@ -7,7 +7,7 @@
 //! - the quantizer of caches and the assembly of encoded blocks, if any.
 //!
 //! Shared code is in `fit` (search for scales), in `grids`, `levels`, and `grid_block` (the grid types IQ1, IQ2, and
-//! IQ3), and in `shifted` (IQ4_K, IQ5_K, and IQ6_K).
+//! IQ3), and in `shifted` (IQ4_K, IQ5_K, IQ6_K, IQ4_KS, and IQ5_KS).
 //!
 //! To add a type, add a file and a row in the table of `for_each_block`.
 
@@ -25,9 +25,11 @@ mod iq2_xxs;
 mod iq3_s;
 mod iq3_xxs;
 mod iq4_k;
+mod iq4_ks;
 mod iq4_nl;
 mod iq4_xs;
 mod iq5_k;
+mod iq5_ks;
 mod iq6_k;
 mod levels;
 mod mxfp4;
@@ -60,10 +62,12 @@ pub use self::iq3_s::BlockIQ3S;
 pub use self::iq3_xxs::BlockIQ3XXS;
 pub use self::iq4_k::BlockIQ4K;
 pub(crate) use self::iq4_k::SHIFT as IQ4_K_SHIFT;
+pub use self::iq4_ks::BlockIQ4KS;
 pub use self::iq4_nl::BlockIQ4NL;
 pub(crate) use self::iq4_nl::VALUES as IQ4_VALUES;
 pub use self::iq4_xs::BlockIQ4XS;
 pub use self::iq5_k::BlockIQ5K;
+pub use self::iq5_ks::BlockIQ5KS;
 pub use self::iq6_k::BlockIQ6K;
 pub use self::mxfp4::BlockMXFP4;
 pub use self::nvfp4::BlockNVFP4;
@@ -122,6 +126,8 @@ macro_rules! for_each_block {
             BlockIQ4K [] [unpack] [interleave];
             BlockIQ5K [] [unpack] [];
             BlockIQ6K [] [unpack] [];
+            BlockIQ4KS [] [unpack] [interleave];
+            BlockIQ5KS [] [unpack] [];
         }
     };
 }

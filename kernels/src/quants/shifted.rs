@@ -1,5 +1,7 @@
-//! Parts shared by IQ4_K, IQ5_K, and IQ6_K: a scale for each 16 values, and a flag that shifts their table.
+//! Parts shared by IQ4_K, IQ5_K, and IQ6_K, which have a scale for each 16 values, and IQ4_KS and IQ5_KS, which have
+//! one for each 32. A flag next to the scale shifts the table of the values.
 
+use crate::layout::groups::{GroupScales, load_group_bytes};
 use crate::layout::runs::{RUNS, Scales};
 use crate::simd::{IntSimd, Simd};
 
@@ -62,6 +64,59 @@ pub(super) unsafe fn set_shifted_scales<V: Simd>(scales: [V; 2], flags: u16, shi
             let is_shifted = V::mask(every_second_bit(flags >> half), 0);
             let mins = V::splat(0.0).add_where(is_shifted, scales.mul(V::splat(shift)));
             mins.store(to.mins[half].as_mut_ptr());
+        }
+    }
+}
+
+/// Splits the 8-bit scale of IQ4_KS and IQ5_KS: an odd multiple of the row's scale, and the flag.
+#[inline(always)]
+pub(super) fn scale_and_flag(byte: u8) -> (i8, bool) {
+    (((byte & 254) ^ 128) as i8 + 1, byte & 1 != 0)
+}
+
+/// Returns the scales of 8-bit `bits`, and `shift` times the scales as minimums where the flag is set.
+///
+/// # Safety
+/// The CPU supports `V`.
+#[inline(always)]
+unsafe fn scales_and_mins<V: Simd>(d: V, bits: V::Int, shift: f32) -> [V; 2] {
+    // SAFETY: the CPU supports `V` (function contract).
+    unsafe {
+        let scales = V::from_int(V::and(bits, 254)).sub(V::splat(127.0)).mul(d);
+        let mins = V::splat(0.0).add_where(V::has_bit(bits, 1), scales.mul(V::splat(shift)));
+        [scales, mins]
+    }
+}
+
+/// Stores the scales and minimums of a block of IQ4_KS or IQ5_KS in a row with scale `d`.
+///
+/// # Safety
+/// The CPU supports `V`.
+#[inline(always)]
+pub(super) unsafe fn set_scales_of_row<V: Simd>(d: [u8; 4], bytes: &[u8; RUNS], shift: f32, to: &mut Scales) {
+    // SAFETY: `bytes`, `scales[0]`, and `mins[0]` have 8 elements, and callers use registers of 8 floats.
+    unsafe {
+        let d = V::splat(f32::from_le_bytes(d));
+        let [scales, mins] = scales_and_mins(d, V::load_u8(bytes.as_ptr()), shift);
+        scales.store(to.scales[0].as_mut_ptr());
+        mins.store(to.mins[0].as_mut_ptr());
+    }
+}
+
+/// Stores the scales and minimums of a block of a row group. `at` is the offset of the 8-bit scales.
+///
+/// # Safety
+/// - The CPU supports `V`, and `to` is valid for writes.
+/// - `p` points to a block of a row group that starts with an f32 and has at least `at + 8` bytes per row.
+#[inline(always)]
+pub(super) unsafe fn set_group_scales_of_row<V: Simd>(p: *const u8, at: usize, shift: f32, to: *mut GroupScales) {
+    // SAFETY: the block starts with the f32 of 8 rows, and byte `at + g` is part of it (function contract).
+    unsafe {
+        let d = V::load(p.cast());
+        for g in 0..RUNS {
+            let [scales, mins] = scales_and_mins(d, load_group_bytes::<V>(p, at + g), shift);
+            GroupScales::set(to, g, scales);
+            GroupScales::set_min(to, g, mins);
         }
     }
 }

@@ -60,6 +60,12 @@ fn recorded() -> impl Iterator<Item = GgmlType> {
         .filter(|&ty| can_dequantize(ty) && ty != GgmlType::F32)
 }
 
+/// Returns blocks of 4096 elements, and their recorded values.
+fn recorded_blocks(ty: GgmlType) -> (Vec<u8>, Vec<f32>) {
+    let of_file = crate::tests::recorded_type(ty);
+    (crate::tests::blocks(ty), floats(&format!("{of_file}.f32")))
+}
+
 fn squared_error(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum()
 }
@@ -67,7 +73,7 @@ fn squared_error(a: &[f32], b: &[f32]) -> f64 {
 #[test]
 fn scalar_decoders_match_recorded_floats_bitwise() {
     for (ty, dequantize) in scalar_decoders().into_iter().filter(|(ty, _)| *ty != GgmlType::F32) {
-        let (blocks, expected) = (fixture(&format!("{ty}.blocks")), floats(&format!("{ty}.f32")));
+        let (blocks, expected) = recorded_blocks(ty);
         let mut out = vec![f32::NAN; expected.len()];
         dequantize(&blocks, &mut out);
         for (i, (out, expected)) in out.iter().zip(&expected).enumerate() {
@@ -83,12 +89,31 @@ fn scalar_decoders_match_recorded_floats_bitwise() {
 #[test]
 fn dequantize_row_accepts_unaligned_blocks() {
     for ty in recorded() {
-        let (blocks, expected) = (fixture(&format!("{ty}.blocks")), floats(&format!("{ty}.f32")));
+        let (blocks, expected) = recorded_blocks(ty);
         let mut shifted = vec![0; blocks.len() + 1];
         shifted[1..].copy_from_slice(&blocks);
         let mut out = vec![f32::NAN; expected.len()];
         dequantize_row(ty, &shifted[1..], &mut out);
         assert_eq!(out, expected, "{ty}");
+    }
+}
+
+/// Checks rows of files whose scale is before the blocks.
+#[test]
+fn rows_with_header_match_recorded_floats_bitwise() {
+    for ty in GgmlType::ALL.iter().copied().filter(|ty| ty.row_header() > 0) {
+        let (rows, expected) = (fixture(&format!("{ty}.blocks")), floats(&format!("{ty}.f32")));
+        let row_bytes = ty.row_bytes(512).unwrap();
+        assert_eq!(rows.len() / row_bytes * 512, expected.len());
+        for (i, (row, expected)) in rows.chunks_exact(row_bytes).zip(expected.chunks_exact(512)).enumerate() {
+            let mut out = [f32::NAN; 512];
+            dequantize_row(ty, row, &mut out);
+            assert_eq!(
+                out.map(f32::to_bits).as_slice(),
+                expected.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
+                "{ty} row {i}"
+            );
+        }
     }
 }
 

@@ -61,7 +61,7 @@ fn can_interleave_lists_supported_types() {
     let expected = [
         "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq2_xxs", "iq2_xs", "iq3_xxs",
         "iq1_s", "iq4_nl", "iq3_s", "iq2_s", "iq4_xs", "iq1_m", "mxfp4", "tq1_0", "tq2_0", "nvfp4", "q1_0", "q2_0",
-        "iq4_k",
+        "iq4_k", "iq4_ks_d",
     ];
     assert_eq!(names, expected);
     assert!(

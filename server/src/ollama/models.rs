@@ -197,7 +197,7 @@ impl ModelSummary {
 }
 
 /// Names of quantization mixes by the value of `general.file_type`.
-const MIXES: [(u32, &str); 37] = [
+const MIXES: [(u32, &str); 39] = [
     (0, "F32"),
     (1, "F16"),
     (2, "Q4_0"),
@@ -235,6 +235,8 @@ const MIXES: [(u32, &str); 37] = [
     (140, "IQ4_K"),
     (141, "IQ5_K"),
     (142, "IQ6_K"),
+    (145, "IQ4_KS"),
+    (150, "IQ5_KS"),
 ];
 
 /// Returns the quantization mix recorded in the file, or an empty string.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use engine::gguf::{GgufSet, Metadata, TensorInfo};
-use kernels::{can_dequantize, dequantize_row};
+use kernels::{can_decode, dequantize_row};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -117,7 +117,7 @@ fn compare_tensors(report: &mut Report, a: &GgufSet, b: &GgufSet) {
                 report.n_equal_tensors += 1;
                 continue;
             }
-            if can_dequantize(x.ty) && can_dequantize(y.ty) {
+            if can_decode(x.ty) && can_decode(y.ty) {
                 let difference = difference((x, x_data.unwrap_or(&[])), (y, y_data.unwrap_or(&[])));
                 tensor.error = Some(difference.relative_rms());
                 tensor.max_difference = Some(difference.max.into());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use engine::gguf::{GgufSet, TensorInfo, Value};
-use kernels::{can_dequantize, dequantize_row};
+use kernels::{can_decode, dequantize_row};
 use rayon::prelude::*;
 
 use crate::commands::stdout;
@@ -87,7 +87,7 @@ fn weight_errors(set: &GgufSet) -> Vec<String> {
 
 /// Returns the first value of a tensor that is not finite. Rows are decoded in parallel.
 fn first_wrong(data: &[u8], tensor: &TensorInfo) -> Option<Wrong> {
-    if !can_dequantize(tensor.ty) {
+    if !can_decode(tensor.ty) {
         return None;
     }
     let n_columns = tensor.ne[0];

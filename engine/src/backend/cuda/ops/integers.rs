@@ -11,7 +11,7 @@ use super::unplanned::{Unplanned, size};
 use crate::graph::Tensor;
 
 /// Types that `dots.cuh` supports: all quantized types.
-const TYPES: [GgmlType; 28] = [
+const TYPES: [GgmlType; 30] = [
     GgmlType::Q4_0,
     GgmlType::Q4_1,
     GgmlType::Q5_0,
@@ -40,6 +40,8 @@ const TYPES: [GgmlType; 28] = [
     GgmlType::IQ4_K,
     GgmlType::IQ5_K,
     GgmlType::IQ6_K,
+    GgmlType::IQ4_KS_D,
+    GgmlType::IQ5_KS_D,
 ];
 
 /// Weight rows, threads, and dynamic shared memory of a block.
