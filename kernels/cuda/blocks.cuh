@@ -367,19 +367,24 @@ struct iq4_k {
     }
 };
 
+// Writes 4 values of IQ5_K and IQ5_KS. The indices are bits `4 r` to `4 r + 3` of the bytes of `w`, and bit `fifth` of
+// the bytes of `high`.
+DEVICE void iq5_chunk(u32 w, int r, u32 high, int fifth, float scale, float shift, float *v) {
+    const u32 table[2][4] = IQ5_K_TABLE;
+    for (int i = 0; i < 4; i++) {
+        u32 q = (byte_of(w, i) >> 4 * r & 15) | (byte_of(high, i) >> fifth & 1) << 4;
+        v[i] = scale * (of_parts(table, q) + shift);
+    }
+}
+
 struct iq5_k {
     BLOCK(256, 176, 4, 2, 32)
     static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
-        const u32 table[2][4] = IQ5_K_TABLE;
         int pair = c / 8, l = c % 8 * 4;
         u32 w = word<4>(b + 16 + 4 * c), high = word<4>(b + 144 + l);
         for (int r = 0; r < 2; r++) {
             int g = 4 * pair + 2 * r + l / 16;
-            float scale = half_at(b) * six_bit_scale(b, g), shift = shift_of(b, g, 2.0f);
-            for (int i = 0; i < 4; i++) {
-                u32 q = (byte_of(w, i) >> 4 * r & 15) | (byte_of(high, i) >> (2 * pair + r) & 1) << 4;
-                v[4 * r + i] = scale * (of_parts(table, q) + shift);
-            }
+            iq5_chunk(w, r, high, 2 * pair + r, half_at(b) * six_bit_scale(b, g), shift_of(b, g, 2.0f), v + 4 * r);
         }
     }
 };
@@ -407,12 +412,15 @@ DEVICE float scale_of_row(const u8 *b, int g) {
     return *(const float *)b * (float)((int)(b[4 + g] & 254) - 127);
 }
 
+// Returns the constant that is added to the values of group `g` in IQ4_KS and IQ5_KS.
+DEVICE float shift_in_row(const u8 *b, int g, float shift) { return b[4 + g] & 1 ? shift : 0.0f; }
+
 struct iq4_ks_d {
     BLOCK(256, 140, 4, 2, 16)
     static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
         int g = c / 4;
         u32 w = word<4>(b + 12 + 4 * c);
-        float scale = scale_of_row(b, g), shift = b[4 + g] & 1 ? 4.0f : 0.0f;
+        float scale = scale_of_row(b, g), shift = shift_in_row(b, g, 4.0f);
         for (int i = 0; i < 4; i++) {
             v[i] = scale * (iq4_value(byte_of(w, i) & 15) + shift);
             v[4 + i] = scale * (iq4_value(byte_of(w, i) >> 4) + shift);
@@ -423,16 +431,10 @@ struct iq4_ks_d {
 struct iq5_ks_d {
     BLOCK(256, 172, 4, 2, 32)
     static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
-        const u32 table[2][4] = IQ5_K_TABLE;
-        int pair = c / 8, l = c % 8 * 4;
-        u32 w = word<4>(b + 12 + 4 * c), high = word<4>(b + 140 + l);
+        u32 w = word<4>(b + 12 + 4 * c), high = word<4>(b + 140 + c % 8 * 4);
         for (int r = 0; r < 2; r++) {
-            int g = 2 * pair + r;
-            float scale = scale_of_row(b, g), shift = b[4 + g] & 1 ? 2.0f : 0.0f;
-            for (int i = 0; i < 4; i++) {
-                u32 q = (byte_of(w, i) >> 4 * r & 15) | (byte_of(high, i) >> g & 1) << 4;
-                v[4 * r + i] = scale * (of_parts(table, q) + shift);
-            }
+            int g = c / 8 * 2 + r;
+            iq5_chunk(w, r, high, g, scale_of_row(b, g), shift_in_row(b, g, 2.0f), v + 4 * r);
         }
     }
 };

@@ -476,7 +476,7 @@ struct iq4_ks_d : types::iq4_ks_d {
         words<4>(s, 12 + 16 * u, w);
         for (int i = 0; i < 4; i++) iq4_values(w[i], to.q[0][i], to.q[1][i]);
         to.scale[0] = types::scale_of_row(s, u);
-        to.min[0] = s[4 + u] & 1 ? to.scale[0] * 4.0f : 0.0f;
+        to.min[0] = to.scale[0] * types::shift_in_row(s, u, 4.0f);
     }
 };
 
@@ -492,7 +492,7 @@ struct iq5_ks_d : types::iq5_ks_d {
         for (int r = 0; r < 2; r++) {
             int g = u / 2 * 2 + r;
             to.scale[r] = types::scale_of_row(s, g);
-            to.min[r] = s[4 + g] & 1 ? to.scale[r] * 2.0f : 0.0f;
+            to.min[r] = to.scale[r] * types::shift_in_row(s, g, 2.0f);
         }
     }
 };

@@ -41,7 +41,7 @@ pub fn dequantize_row(ty: GgmlType, src: &[u8], dst: &mut [f32]) {
 /// Converts rows of `n` elements of a file to the [type in memory](GgmlType::in_memory).
 ///
 /// # Panics
-/// If the lengths are not those of the same number of whole rows.
+/// If `src` and `dst` do not have the lengths of an equal number of whole rows.
 pub fn rows_in_memory(ty: GgmlType, n: usize, src: &[u8], dst: &mut [u8]) {
     let in_memory = ty.in_memory();
     let (from, to) = (ty.row_bytes(n).unwrap_or(0), in_memory.row_bytes(n).unwrap_or(0));

@@ -127,8 +127,8 @@ impl GgmlType {
         }
     }
 
-    /// Returns the type in memory of weights of this type. Its blocks start with the [header](Self::row_header) of
-    /// their row, so that its rows have none. Types whose rows have no header do not change.
+    /// Returns the type in memory of weights of this type, whose rows have no [header](Self::row_header): each block
+    /// starts with the header of its row. Types without a header do not change.
     pub const fn in_memory(self) -> GgmlType {
         match self {
             GgmlType::IQ4_KS => GgmlType::IQ4_KS_D,

@@ -176,10 +176,8 @@ fn matrices_are_repacked_if_their_type_in_memory_is() {
             "{}",
             row.name
         );
-        // Rows of embeddings are read one by one, from the file layout.
-        let is_repacked = is_matrix && row.name != "token_embd.weight";
         assert!(
-            !is_repacked || parts.iter().all(|part| !part.layout.is_plain()),
+            !is_matrix || parts.iter().all(|part| !part.layout.is_plain()),
             "{}",
             row.name
         );
@@ -222,10 +220,7 @@ fn damaged_files_are_rejected() {
             ..LoadParams::default()
         };
         let truncated = error_of(&rows[..rows.len() - 40], &load);
-        assert!(
-            truncated.contains("truncated") || truncated.contains("bytes"),
-            "{truncated}"
-        );
+        assert!(truncated.contains("truncated"), "{truncated}");
         let mut data = random_rows(ty, 256, 256, 1);
         let row_bytes = data.len() / 256;
         data[3 * row_bytes..][..4].copy_from_slice(&f32::NAN.to_le_bytes());

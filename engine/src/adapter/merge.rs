@@ -117,13 +117,8 @@ impl<'a> Merge<'a> {
             let Some((_, info)) = self.model.tensor(name) else {
                 return Err(failed(&a.name, format!("the model has no weight {name}")));
             };
-            let is_readable = [
-                (info, kernels::can_decode(info.ty)),
-                (a, kernels::can_dequantize(a.ty)),
-                (b, kernels::can_dequantize(b.ty)),
-            ];
-            for (info, can_decode) in is_readable {
-                if !can_decode {
+            for info in [info, a, b] {
+                if !kernels::can_decode(info.ty) {
                     return Err(failed(&info.name, format!("type {} cannot be decoded", info.ty)));
                 }
             }
@@ -225,13 +220,17 @@ fn term(file: &GgufFile, weight: &TensorInfo, (a, b): (&TensorInfo, &TensorInfo)
         return None;
     }
     let decode = |info: &TensorInfo| {
+        let n = info.ne[0];
         let mut floats = vec![0.0; info.n_elements()];
-        kernels::dequantize_row(info.ty, file.tensor_data(info), &mut floats);
-        floats
+        let rows = file.tensor_data(info).chunks_exact(info.ty.row_bytes(n)?);
+        for (row, floats) in rows.zip(floats.chunks_exact_mut(n)) {
+            kernels::dequantize_row(info.ty, row, floats);
+        }
+        Some(floats)
     };
     Some(Term {
-        a: decode(a),
-        b: decode(b),
+        a: decode(a)?,
+        b: decode(b)?,
         rank,
         scale: 1.0,
         is_embedding,

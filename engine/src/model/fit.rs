@@ -168,11 +168,8 @@ impl<'a> ModelOutline<'a> {
     ) -> Result<Placement, PlacementError> {
         let n_layer = self.base.n_layer();
         let mut best = Placement::new(params, n, self.rows, n_layer, needs)?;
-        if !mmap {
-            best.share_tied_tables(self.rows, needs);
-            return Ok(best);
-        }
-        if best.can_repack(self.rows, best.cpu().memory()) {
+        best.share_tied_tables(self.rows, needs, mmap);
+        if !mmap || best.can_repack(self.rows, best.cpu().memory()) {
             return Ok(best);
         }
         // Mapped pages are backed by the file and need no additional memory.

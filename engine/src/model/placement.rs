@@ -357,24 +357,24 @@ impl Placement {
         self.repack
     }
 
-    /// Returns true if the repacked CPU weights fit into free memory, or if the total memory is unknown (0).
+    /// Returns true if the CPU weights that cannot be mapped fit into free memory, or if the total memory is unknown (0).
     pub(super) fn can_repack(&self, rows: &[TableRow], (free, total): (usize, usize)) -> bool {
         let own = self.memory_index(&*self.cpu().buffer_type());
-        let is_repacked = |part: &&RowPart| part.memory == own && !part.layout.is_plain();
         let of_row = |(row, parts): (&TableRow, &Vec<RowPart>)| -> usize {
-            parts.iter().filter(is_repacked).map(|part| part.bytes(row)).sum()
+            let is_allocated = |part: &&RowPart| part.memory == own && !(part.layout.is_plain() && row.can_map());
+            parts.iter().filter(is_allocated).map(|part| part.bytes(row)).sum()
         };
         let needed: usize = rows.iter().zip(&self.parts).map(of_row).sum();
         total == 0 || needed <= free
     }
 
     /// Makes row lookups in a tied table read the repacked copy made for matmuls, where the device supports
-    /// it. This avoids a second copy in the same memory.
-    pub(super) fn share_tied_tables(&mut self, rows: &[TableRow], needs: &PlacementNeeds) {
+    /// it. This avoids a second copy in the same memory. With `mmap`, tables that can be mapped need no copy.
+    pub(super) fn share_tied_tables(&mut self, rows: &[TableRow], needs: &PlacementNeeds, mmap: bool) {
         for (i, row) in rows.iter().enumerate() {
             let is_tied = |other: &TableRow| (other.file_index, other.offset) == (row.file_index, row.offset);
             let is_shared = |&(j, other): &(usize, &TableRow)| j != i && is_tied(other) && !self.is_plain(j);
-            if row.consumer != Consumer::GetRows || !needs.is_read_by_rows(i) {
+            if row.consumer != Consumer::GetRows || !needs.is_read_by_rows(i) || (mmap && row.can_map()) {
                 continue;
             }
             let Some((j, _)) = rows.iter().enumerate().find(is_shared) else {

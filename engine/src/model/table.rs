@@ -75,8 +75,8 @@ impl TableRow {
         begin..begin + self.file_bytes()
     }
 
-    /// Returns the type in memory. Elementwise tensors are few and small and are always stored as f32. Rows of other
-    /// tensors keep their type, except that kernels read no headers of rows.
+    /// Returns the type in memory. Elementwise tensors are few and small and are always stored as f32. Other tensors
+    /// keep their type, but without row headers, which kernels do not read.
     pub fn stored_type(&self) -> GgmlType {
         if self.consumer == Consumer::Elementwise {
             GgmlType::F32
@@ -85,7 +85,12 @@ impl TableRow {
         }
     }
 
-    /// Returns true if the weights stay as quantized as in the file.
+    /// Returns true if the bytes in the file are those that kernels read.
+    pub(super) fn can_map(&self) -> bool {
+        self.stored_type() == self.ty
+    }
+
+    /// Returns true if the weights stay quantized as in the file.
     pub(super) fn keeps_weights(&self) -> bool {
         self.stored_type() == self.ty.in_memory()
     }

@@ -211,7 +211,7 @@ impl PieceCopy<'_> {
     fn converted<'b>(&self, bytes: &'b [u8], scratch: &'b mut ConvertedRows) -> &'b [u8] {
         let row = self.row;
         let (n, row_bytes) = (row.ne[0], row.row_bytes());
-        if row.stored_type() == row.ty {
+        if row.can_map() {
             return bytes;
         }
         if row.keeps_weights() {

@@ -45,7 +45,7 @@ const MIN_RELATIVE_SCALE: f32 = 1.0 / (1u64 << 40) as f32;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct U8Chunk {
-    /// Scale of the chunk; NaN if an activation is not finite.
+    /// Scale of the chunk: 0 if all activations are 0, NaN if an activation is not finite.
     pub scale: f32,
     /// Outliers divided by the scale, with the signs of their runs. Their integers are [`ZERO_POINT`].
     pub outliers: [f32; N_OUTLIERS],
@@ -146,14 +146,17 @@ unsafe fn quantize_chunk<V: IntSimd, F: Simd>(x: *const f32, largest: &Option<To
     // SAFETY: reads are within the `CHUNK` floats at `x`, writes within `*to`; outlier indices are below
     // `CHUNK`.
     unsafe {
-        let (scale, indices) = largest.as_ref().map_or((f32::NAN, [0; N_OUTLIERS]), |l| {
+        let (scale, indices, is_zero) = largest.as_ref().map_or((f32::NAN, [0; N_OUTLIERS], false), |l| {
+            let largest = (*x.add(l.indices[0])).abs();
             // Large enough for finite inverses and outliers. The rounding error this adds is negligible.
-            let min_scale = ((*x.add(l.indices[0])).abs() * MIN_RELATIVE_SCALE).max(f32::MIN_POSITIVE);
-            ((l.next / Q_MAX).max(min_scale), l.indices)
+            let min_scale = (largest * MIN_RELATIVE_SCALE).max(f32::MIN_POSITIVE);
+            ((l.next / Q_MAX).max(min_scale), l.indices, largest.max(l.next) == 0.0)
         });
         let values = (&raw mut (*to).values).cast::<u8>();
         store_rounded::<V, F>(x, 1.0 / scale, values);
-        (&raw mut (*to).scale).write_unaligned(scale);
+        // The product of zeros is exactly zero, whatever the rounding of the offsets in `gemm_u8`.
+        let stored_scale = if is_zero { 0.0 } else { scale };
+        (&raw mut (*to).scale).write_unaligned(stored_scale);
         (&raw mut (*to).pad).write_unaligned(0.0);
         for (i, index) in indices.into_iter().enumerate() {
             (&raw mut (*to).outliers[i]).write_unaligned(*x.add(index) / scale * sign_of(index / RUN));

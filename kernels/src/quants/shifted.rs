@@ -74,7 +74,7 @@ pub(super) fn scale_and_flag(byte: u8) -> (i8, bool) {
     (((byte & 254) ^ 128) as i8 + 1, byte & 1 != 0)
 }
 
-/// Returns the scales of 8-bit `bits`, and `shift` times the scales as minimums where the flag is set.
+/// Decodes 8-bit scales: returns the scales, and as minimums `shift` times the scales where the flag is set.
 ///
 /// # Safety
 /// The CPU supports `V`.

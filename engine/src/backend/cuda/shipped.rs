@@ -34,10 +34,7 @@ const EMBEDDED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shipped.lzma")
 /// Prefix of the line before a kernel's PTX.
 const MARK: &str = "// kernel ";
 
-/// Maximum size of the decompressed text in bytes.
-const MAX_BYTES: u64 = 256 << 20;
-
-/// Maximum memory for decompression in KiB. The dictionary takes most of it.
+/// Maximum memory for decompression in KiB: mostly the dictionary.
 const MAX_MEMORY: u32 = 48 << 10;
 
 /// Compression level with a dictionary of 32 MiB, which is more than the text.
@@ -83,8 +80,8 @@ pub fn use_archive(archive: &[u8]) -> bool {
 
 fn unpacked(archive: &[u8]) -> String {
     let mut text = String::new();
-    let read = LzmaReader::new_mem_limit(archive, MAX_MEMORY, None)
-        .and_then(|reader| reader.take(MAX_BYTES).read_to_string(&mut text));
+    let read =
+        LzmaReader::new_mem_limit(archive, MAX_MEMORY, None).and_then(|mut reader| reader.read_to_string(&mut text));
     if read.is_err() {
         text.clear();
     }
