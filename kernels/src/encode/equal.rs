@@ -3,7 +3,7 @@
 //! nearly exact to that search.
 
 use super::lanes::N;
-use super::reals::{Reals, limited, raised};
+use super::reals::{Reals, raised};
 use super::words::{LEN, WORDS, Words};
 use crate::layout::block::Half;
 
@@ -20,7 +20,7 @@ const COARSE: f32 = 32.0;
 const INVERSE: f32 = COARSE * 32768.0;
 
 /// Magnitudes that the search handles: scales are normal numbers in F16.
-const MAGNITUDES: std::ops::Range<f32> = 4e-3..1e5;
+pub(super) const MAGNITUDES: std::ops::Range<f32> = 4e-3..1e5;
 
 /// Largest error, relative to the squares, of groups that depend on the rounding of scales to F16.
 const NEARLY_EXACT: f32 = 1e-4;
@@ -33,15 +33,6 @@ pub(super) struct Ends {
     /// Lowest and highest level.
     pub low: i16,
     pub high: i16,
-}
-
-/// Candidates of the search for scales and minimums.
-#[derive(Clone, Copy)]
-pub(super) struct Narrowings {
-    /// Steps that narrow the range at either end.
-    pub steps: &'static [(f32, f32)],
-    /// Largest index.
-    pub q: i16,
 }
 
 /// Defines functions that run a generic function with the integers of this CPU.
@@ -73,8 +64,6 @@ with_words! {
     fn scales(x: &EightGroups, candidates: Ends) -> Option<[Half; N]> = best_scales;
     /// Writes `(x + min) / scale + offset` for each group, rounded and limited to `0..=max`.
     fn indices(x: &EightGroups, fitted: &Halves, offset: f32, max: f32, out: &mut [[u8; LEN]; N]) -> () = all_indices;
-    /// Returns the best scale and minimum of each group, or `None` if any group needs the search in floats.
-    fn lines(x: &EightGroups, candidates: Narrowings) -> Option<Halves> = best_lines;
 }
 
 /// See [`indices`].
@@ -113,7 +102,7 @@ pub(super) unsafe fn splat<W: Words>(x: f32) -> W::Floats {
 /// # Safety
 /// The CPU supports the instruction set.
 #[inline(always)]
-unsafe fn any_nearly_exact<R: Reals>(total: R, gain: R) -> bool {
+pub(super) unsafe fn any_nearly_exact<R: Reals>(total: R, gain: R) -> bool {
     // SAFETY: function contract.
     (total - gain).any_less(total * unsafe { R::splat(NEARLY_EXACT) })
 }
@@ -134,7 +123,7 @@ unsafe fn best_scales<W: Words>(x: &EightGroups, candidates: Ends) -> Option<[Ha
             return None;
         }
         let factor = magnitude.reciprocal() * splat::<W>(UNIT);
-        let fine = W::load(x, zero, factor);
+        let fine = W::load(x, factor);
         Some(raised(fit_scales(&fine, max, candidates)?).to_halves())
     }
 }
@@ -210,134 +199,3 @@ fn products<W: Words>(a: &[W; WORDS], b: &[W; WORDS]) -> W::Sums {
 
 /// Number of times that the best candidate is fitted again.
 const REFITS: usize = 1;
-
-/// Largest magnitude of a weight in steps: the rounding of a minimum to F16 must be much smaller than a step.
-const STEPS: f32 = 400.0;
-
-/// Added to coarse weights, so that differences to offsets are not negative.
-const BIAS: f32 = 1024.0;
-
-/// See [`lines`].
-///
-/// # Safety
-/// The CPU supports the instruction set.
-#[inline(always)]
-unsafe fn best_lines<W: Words>(x: &EightGroups, candidates: Narrowings) -> Option<Halves> {
-    // SAFETY: function contract.
-    unsafe {
-        let (low, high) = W::ranges(x);
-        let range = high - low;
-        let q_max = f32::from(candidates.q);
-        let far = high.larger(splat::<W>(0.0) - low);
-        let limit = range * splat::<W>(STEPS);
-        let is_usual = (far * splat::<W>(q_max)).all_less(limit) && range.all_in(&MAGNITUDES);
-        if !is_usual {
-            return None;
-        }
-        let factor = range.reciprocal() * splat::<W>(UNIT);
-        let line = fit_lines(&W::load(x, low, factor), candidates)?;
-        let unit = range * splat::<W>(1.0 / UNIT);
-        Some(Halves {
-            scales: raised(line.scale * unit).to_halves(),
-            mins: limited(line.min * unit - low).to_halves(),
-        })
-    }
-}
-
-/// Returns the best scales and minimums of groups whose elements are from 0 to `UNIT`, or `None` if any group needs the
-/// search in floats.
-///
-/// # Safety
-/// The CPU supports the instruction set.
-#[inline(always)]
-unsafe fn fit_lines<W: Words>(fine: &[W; WORDS], candidates: Narrowings) -> Option<LineFit<W::Floats>> {
-    // SAFETY: function contract.
-    unsafe {
-        let mut coarse = coarse(fine);
-        let one = W::per_group(splat::<W>(1.0));
-        let mut coarse_sum = coarse[0];
-        for x in &coarse[1..] {
-            // At most 16 times 1024.
-            coarse_sum = coarse_sum.plus(*x);
-        }
-        let (x_sum, coarse_sum) = (products(fine, &[one; WORDS]), coarse_sum.dots(one));
-        let variance = W::determinant(products(&coarse, &coarse), coarse_sum, coarse_sum);
-        let total = W::to_floats(variance) * splat::<W>(COARSE * COARSE);
-        let q_max = f32::from(candidates.q);
-        let (zero, highest) = (W::per_group(splat::<W>(0.0)), W::per_group(splat::<W>(q_max)));
-        let bias = W::per_group(splat::<W>(BIAS));
-        for x in &mut coarse {
-            *x = x.plus(bias);
-        }
-        let mut best = LineFit {
-            scale: splat::<W>(0.0),
-            min: splat::<W>(0.0),
-            gain: splat::<W>(0.0),
-        };
-        for start in 0..candidates.steps.len() + REFITS {
-            let (multiplier, offset) = match candidates.steps.get(start) {
-                Some(&(bottom, top)) => {
-                    let steps = q_max - bottom - top;
-                    (
-                        splat::<W>(COARSE * steps),
-                        splat::<W>(bottom * 32768.0 / COARSE / steps),
-                    )
-                }
-                None => (
-                    (best.scale.reciprocal() * splat::<W>(INVERSE)).smaller(splat::<W>(UNIT)),
-                    best.min * splat::<W>(-1.0 / COARSE),
-                ),
-            };
-            let offset = (offset + splat::<W>(BIAS))
-                .larger(splat::<W>(0.0))
-                .smaller(splat::<W>(UNIT));
-            let (multiplier, offset) = (W::per_group(multiplier), W::per_group(offset));
-            let (mut counts, mut xq) = (W::none(), zero.dots(zero));
-            for i in 0..WORDS / 2 {
-                let mut q = [zero; 2];
-                for (q, i) in q.iter_mut().zip([2 * i, 2 * i + 1]) {
-                    *q = coarse[i].less(offset).times(multiplier).at_most(highest);
-                    xq = W::add(xq, fine[i].dots(*q));
-                }
-                counts = W::count(counts, q[0], q[1]);
-            }
-            best.improve(LineFit::new::<W>(x_sum, W::counts(counts), xq));
-        }
-        (!any_nearly_exact(total, best.gain)).then_some(best)
-    }
-}
-
-/// Scales and minimums with the least error for fixed indices.
-struct LineFit<R> {
-    scale: R,
-    min: R,
-    /// The error without a scale less the error, times `LEN`.
-    gain: R,
-}
-
-impl<R: Reals> LineFit<R> {
-    /// Fits scales and minimums to sums over each group.
-    ///
-    /// # Safety
-    /// The CPU supports the instruction set.
-    #[inline(always)]
-    unsafe fn new<W: Words<Floats = R>>(x: W::Sums, [q, qq]: [W::Sums; 2], xq: W::Sums) -> LineFit<R> {
-        let covariance = W::to_floats(W::determinant(xq, x, q));
-        let scale = covariance.divided_by(W::to_floats(W::determinant(qq, q, q)));
-        // SAFETY: function contract.
-        let nth = unsafe { R::splat(1.0 / LEN as f32) };
-        LineFit {
-            scale,
-            min: (scale * W::to_floats(q) - W::to_floats(x)) * nth,
-            gain: scale * covariance,
-        }
-    }
-
-    /// Replaces the fits with a smaller gain.
-    #[inline(always)]
-    fn improve(&mut self, other: LineFit<R>) {
-        self.scale = self.gain.choose_less(other.gain, other.scale, self.scale);
-        self.min = self.gain.choose_less(other.gain, other.min, self.min);
-        self.gain = self.gain.larger(other.gain);
-    }
-}

@@ -48,9 +48,6 @@ pub(super) const FINE: &[(f32, f32)] = &[
     (0.0, 1.0),
 ];
 
-/// Narrowings for the search in integers.
-pub(super) const FEW: &[(f32, f32)] = &[(0.0, 0.0), (0.0, -0.5), (0.3, -0.5), (0.0, 1.0)];
-
 /// Narrowings for types of 2 bits.
 pub(super) const COARSE: &[(f32, f32)] = &[
     (0.0, 0.0),

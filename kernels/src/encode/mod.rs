@@ -6,7 +6,7 @@
 //! - `scales`: types with scales
 //! - `floats`: types of 4-bit floats
 //! - `shifted`: types with scales and a choice of two tables
-//! - `equal`, `words`, `reals`: scales for weights of equal importance, in integers
+//! - `equal`, `equal_lines`, `words`, `reals`: scales for weights of equal importance, in integers
 //! - `grid`, `cells`: types whose elements are points of a grid
 //! - `ternary`: types with one or two magnitudes
 //! - `feedback`, `rounding`: rounding that compensates the errors of earlier columns
@@ -18,6 +18,7 @@
 mod cells;
 mod cpu;
 mod equal;
+mod equal_lines;
 mod feedback;
 mod floats;
 mod grid;
@@ -37,6 +38,7 @@ use std::sync::LazyLock;
 use self::cells::Bits;
 use self::cpu::for_this_cpu;
 use self::equal::Halves;
+use self::equal_lines::EncodedLines;
 pub use self::feedback::Feedback;
 use self::grid::{Grid, Search};
 use self::lanes::{Groups, N};
@@ -305,32 +307,37 @@ fn range_of(limit: i32) -> Range {
 #[inline(always)]
 fn encode_line<B: FromLine, const MAX: i32>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let limits = line_limits(MAX, w.is_some());
-    let narrowings = equal::Narrowings {
-        steps: lines::FEW,
-        q: MAX as i16,
-    };
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
-    for ((x, w), blocks) in chunks(x, w, N * 32).zip(blocks.chunks_mut(N)) {
+    let mut found = [const { EncodedLines::new() }; equal_lines::SETS];
+    for ((x, w), blocks) in chunks(x, w, N * 32 * found.len()).zip(blocks.chunks_mut(N * found.len())) {
         prefetch_after(x);
-        let quick = match (w, x.try_into()) {
-            (None, Ok(x)) => equal::lines(x, narrowings),
-            _ => None,
-        };
-        let fitted = match quick {
-            Some(fitted) => fitted,
-            None => lines::fit_halves::<32>(&Groups::new(x, w), limits),
-        };
-        let mut q = [[0; 32]; N];
-        if let Ok(x) = x.try_into() {
-            equal::indices(x, &fitted, 0.0, limits.q, &mut q);
-        } else {
-            for (((x, d), min), q) in x.chunks_exact(32).zip(&fitted.scales).zip(&fitted.mins).zip(&mut q) {
-                lines::indices_of(x, d.get(), min.get(), limits.q, q);
+        let equal = if w.is_some() { &[] } else { x.as_chunks().0 };
+        equal_lines::encode(equal, MAX as u8, &mut found);
+        let sets = chunks(x, w, N * 32).zip(&mut found).zip(blocks.chunks_mut(N));
+        for (i, (((x, w), found), blocks)) in sets.enumerate() {
+            if i >= equal.len() || !found.is_complete {
+                found.fitted = lines::fit_halves::<32>(&Groups::new(x, w), limits);
+                let fitted = found.fitted.scales.iter().zip(&found.fitted.mins);
+                for ((x, (d, min)), q) in x.chunks_exact(32).zip(fitted).zip(&mut found.q) {
+                    lines::indices_of(x, d.get(), min.get(), limits.q, q);
+                }
+            }
+            // The compiler unrolls the usual number of blocks.
+            if let Ok(blocks) = <&mut [B; N]>::try_from(&mut *blocks) {
+                assemble_lines(found, blocks);
+            } else {
+                assemble_lines(found, blocks);
             }
         }
-        for (((d, min), q), block) in fitted.scales.iter().zip(&fitted.mins).zip(&q).zip(blocks) {
-            *block = B::from_line(*d, min.negated(), q);
-        }
+    }
+}
+
+/// Writes at most `N` blocks.
+#[inline(always)]
+fn assemble_lines<B: FromLine>(found: &EncodedLines, blocks: &mut [B]) {
+    let fitted = found.fitted.scales.iter().zip(&found.fitted.mins);
+    for (((d, min), q), block) in fitted.zip(&found.q).zip(blocks) {
+        *block = B::from_line(*d, min.negated(), q);
     }
 }
 

@@ -168,6 +168,27 @@ fn encode_row_is_independent_of_the_instruction_set() {
 }
 
 #[test]
+fn encode_row_of_lines_is_independent_of_the_length() {
+    let (mut x, _) = matrix(2);
+    // Zeros need the search in floats.
+    x[768..1024].fill(0.0);
+    for ty in [GgmlType::Q4_1, GgmlType::Q5_1] {
+        let bytes = ty.row_bytes(256).unwrap();
+        let mut blocks = vec![0; ty.row_bytes(x.len()).unwrap()];
+        encode_row(ty, &x, None, &mut blocks);
+        for (x, blocks) in x.chunks(256).zip(blocks.chunks(bytes)) {
+            let mut alone = vec![0; bytes];
+            encode_row(ty, x, None, &mut alone);
+            assert_eq!(blocks, alone, "{ty}");
+        }
+        let odd = &mut blocks[..ty.row_bytes(800).unwrap()];
+        let expected = odd.to_vec();
+        encode_row(ty, &x[..800], None, odd);
+        assert_eq!(odd[..3 * bytes], expected[..3 * bytes], "{ty}");
+    }
+}
+
+#[test]
 fn encode_row_accepts_any_float() {
     let values = [
         0.0,

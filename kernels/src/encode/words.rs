@@ -27,11 +27,11 @@ pub(super) trait Words: Copy {
     /// The CPU supports the instruction set.
     unsafe fn ranges(x: &[f32; N * LEN]) -> (Self::Floats, Self::Floats);
 
-    /// Returns `(x - low) * factor`, rounded. The order of elements within a group is unspecified.
+    /// Returns `x * factor`, rounded. The order of elements within a group is unspecified.
     ///
     /// # Safety
     /// The CPU supports the instruction set.
-    unsafe fn load(x: &[f32; N * LEN], low: Self::Floats, factor: Self::Floats) -> [Self; WORDS];
+    unsafe fn load(x: &[f32; N * LEN], factor: Self::Floats) -> [Self; WORDS];
 
     /// Writes `(x - low) * factor + offset`, rounded and limited to `0..=max`, which is at most 255.
     ///
@@ -46,6 +46,9 @@ pub(super) trait Words: Copy {
         out: &mut [[u8; LEN]; N],
     );
 
+    /// Writes integers in the order that [`load`](Words::load) returns, limited to `0..=max`, as bytes.
+    fn store(q: &[Self; WORDS], max: u8, out: &mut [[u8; LEN]; N]);
+
     /// Returns the integers of the groups, each in both of its elements.
     ///
     /// # Safety
@@ -55,11 +58,14 @@ pub(super) trait Words: Copy {
     /// Returns `self + other`.
     fn plus(self, other: Self) -> Self;
 
-    /// Returns `self - other` of unsigned integers, or 0 if the difference is negative.
-    fn less(self, other: Self) -> Self;
+    /// Returns `self - other`.
+    fn minus(self, other: Self) -> Self;
 
     /// Returns `self * other / 32768`, rounded half up.
     fn times(self, other: Self) -> Self;
+
+    /// Returns `self * other / 65536`, rounded down.
+    fn high(self, other: Self) -> Self;
 
     /// Returns the larger integers.
     fn at_least(self, other: Self) -> Self;
@@ -121,10 +127,10 @@ impl Words for PortableWords {
     }
 
     #[inline(always)]
-    unsafe fn load(x: &[f32; N * LEN], low: Lanes, factor: Lanes) -> [PortableWords; WORDS] {
+    unsafe fn load(x: &[f32; N * LEN], factor: Lanes) -> [PortableWords; WORDS] {
         std::array::from_fn(|k| {
             PortableWords(std::array::from_fn(|i| {
-                let x = (x[i / 2 * LEN + 2 * k + i % 2] - low.0[i / 2]) * factor.0[i / 2];
+                let x = x[i / 2 * LEN + 2 * k + i % 2] * factor.0[i / 2];
                 x.round_ties_even() as i16
             }))
         })
@@ -142,6 +148,15 @@ impl Words for PortableWords {
     }
 
     #[inline(always)]
+    fn store(q: &[PortableWords; WORDS], max: u8, out: &mut [[u8; LEN]; N]) {
+        for (g, out) in out.iter_mut().enumerate() {
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = q[i / 2].0[2 * g + i % 2].clamp(0, max.into()) as u8;
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn per_group(x: Lanes) -> PortableWords {
         PortableWords(std::array::from_fn(|i| x.0[i / 2].round_ties_even() as i16))
     }
@@ -152,15 +167,18 @@ impl Words for PortableWords {
     }
 
     #[inline(always)]
-    fn less(self, other: PortableWords) -> PortableWords {
-        PortableWords(std::array::from_fn(|i| {
-            (self.0[i] as u16).saturating_sub(other.0[i] as u16) as i16
-        }))
+    fn minus(self, other: PortableWords) -> PortableWords {
+        self.map(other, |a, b| a - b)
     }
 
     #[inline(always)]
     fn times(self, other: PortableWords) -> PortableWords {
         self.map(other, |a, b| (a * b + 0x4000) >> 15)
+    }
+
+    #[inline(always)]
+    fn high(self, other: PortableWords) -> PortableWords {
+        self.map(other, |a, b| (a * b) >> 16)
     }
 
     #[inline(always)]
@@ -262,11 +280,11 @@ pub(super) mod avx2 {
         }
     }
 
-    /// Returns `(x - low) * factor` as integers.
+    /// Returns `x * factor` as integers.
     #[inline(always)]
-    unsafe fn scaled(x: __m256, low: __m256, factor: __m256) -> __m256i {
+    unsafe fn scaled(x: __m256, factor: __m256) -> __m256i {
         // SAFETY: the intrinsics only use registers, and the CPU supports AVX2 (function contract).
-        unsafe { _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(x, low), factor)) }
+        unsafe { _mm256_cvtps_epi32(_mm256_mul_ps(x, factor)) }
     }
 
     /// Returns `(x - low) * factor + offset` as integers of at most `max`.
@@ -276,6 +294,23 @@ pub(super) mod avx2 {
         unsafe {
             let real = _mm256_add_ps(_mm256_mul_ps(_mm256_sub_ps(x, low), factor), offset);
             _mm256_cvtps_epi32(_mm256_min_ps(real, max))
+        }
+    }
+
+    /// Returns 8 elements of each half of each group, from their pairs: those of the first half of groups 0, 1, 4,
+    /// and 5, then of groups 2, 3, 6, and 7, then those of the second half.
+    #[inline(always)]
+    unsafe fn halves(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> [__m256i; 4] {
+        // SAFETY: the intrinsics only use registers, and the CPU supports AVX2 (function contract).
+        unsafe {
+            let (ab, cd) = (_mm256_unpacklo_epi16(a, b), _mm256_unpacklo_epi16(c, d));
+            let (ab_upper, cd_upper) = (_mm256_unpackhi_epi16(a, b), _mm256_unpackhi_epi16(c, d));
+            [
+                _mm256_unpacklo_epi32(ab, cd),
+                _mm256_unpackhi_epi32(ab, cd),
+                _mm256_unpacklo_epi32(ab_upper, cd_upper),
+                _mm256_unpackhi_epi32(ab_upper, cd_upper),
+            ]
         }
     }
 
@@ -303,22 +338,22 @@ pub(super) mod avx2 {
         }
 
         #[inline(always)]
-        unsafe fn load(x: &[f32; N * LEN], low: Avx2Reals, factor: Avx2Reals) -> [Avx2Words; WORDS] {
+        unsafe fn load(x: &[f32; N * LEN], factor: Avx2Reals) -> [Avx2Words; WORDS] {
             // SAFETY: the CPU supports AVX2 (function contract).
             unsafe {
-                let (low, factor) = (low.to_lanes(), factor.to_lanes());
-                let mut rows = [[_mm256_setzero_si256(); N]; 2];
-                for (g, x) in x.as_chunks::<LEN>().0.iter().enumerate() {
-                    let (low, factor) = (_mm256_set1_ps(low.0[g]), _mm256_set1_ps(factor.0[g]));
-                    let [a, b, c, d] = registers(x);
-                    rows[0][g] = _mm256_packs_epi32(scaled(a, low, factor), scaled(b, low, factor));
-                    rows[1][g] = _mm256_packs_epi32(scaled(c, low, factor), scaled(d, low, factor));
-                }
-                let [a, b] = [transpose(rows[0]), transpose(rows[1])];
-                let mut words = [Avx2Words(a[0]); WORDS];
-                for i in 0..N {
-                    words[i] = Avx2Words(a[i]);
-                    words[N + i] = Avx2Words(b[i]);
+                let factor = factor.to_lanes();
+                let mut words = [Avx2Words(_mm256_setzero_si256()); WORDS];
+                // All groups at once would not fit in the registers.
+                for (half, words) in words.as_chunks_mut::<N>().0.iter_mut().enumerate() {
+                    let mut rows = [_mm256_setzero_si256(); N];
+                    for (g, x) in x.as_chunks::<LEN>().0.iter().enumerate() {
+                        let factor = _mm256_set1_ps(factor.0[g]);
+                        let x = registers(x);
+                        rows[g] = _mm256_packs_epi32(scaled(x[2 * half], factor), scaled(x[2 * half + 1], factor));
+                    }
+                    for (words, row) in words.iter_mut().zip(transpose(rows)) {
+                        *words = Avx2Words(row);
+                    }
                 }
                 words
             }
@@ -351,6 +386,37 @@ pub(super) mod avx2 {
         }
 
         #[inline(always)]
+        fn store(q: &[Avx2Words; WORDS], max: u8, out: &mut [[u8; LEN]; N]) {
+            // SAFETY: `q` proves that the CPU supports AVX2, and all stores are within `out`.
+            unsafe {
+                let max = _mm256_set1_epi8(max.cast_signed());
+                // Pairs of elements from both halves of the groups: 8 bytes have those of groups 0 to 3 or 4 to 7.
+                let mut pairs = [max; WORDS / 2];
+                for (i, pairs) in pairs.iter_mut().enumerate() {
+                    *pairs = _mm256_min_epu8(_mm256_packus_epi16(q[i].0, q[i + WORDS / 2].0), max);
+                }
+                // Loading interleaved pairs 2 and 3 with 4 and 5.
+                let [a, b, c, d, e, f, g, h] = pairs;
+                let [first, second] = [halves(a, b, e, f), halves(c, d, g, h)];
+                for i in 0..2 {
+                    let low = _mm256_unpacklo_epi64(first[i], second[i]);
+                    let high = _mm256_unpackhi_epi64(first[i], second[i]);
+                    let low_upper = _mm256_unpacklo_epi64(first[i + 2], second[i + 2]);
+                    let high_upper = _mm256_unpackhi_epi64(first[i + 2], second[i + 2]);
+                    for (g, [lower, upper]) in [[low, low_upper], [high, high_upper]].into_iter().enumerate() {
+                        let g = 2 * i + g;
+                        let [near, far] = [
+                            _mm256_permute2x128_si256::<0x20>(lower, upper),
+                            _mm256_permute2x128_si256::<0x31>(lower, upper),
+                        ];
+                        _mm256_storeu_si256(out[g].as_mut_ptr().cast(), near);
+                        _mm256_storeu_si256(out[g + 4].as_mut_ptr().cast(), far);
+                    }
+                }
+            }
+        }
+
+        #[inline(always)]
         unsafe fn per_group(x: Avx2Reals) -> Avx2Words {
             // SAFETY: the CPU supports AVX2 (function contract).
             unsafe {
@@ -367,15 +433,21 @@ pub(super) mod avx2 {
         }
 
         #[inline(always)]
-        fn less(self, other: Avx2Words) -> Avx2Words {
+        fn minus(self, other: Avx2Words) -> Avx2Words {
             // SAFETY: `self` proves that the CPU supports AVX2.
-            Avx2Words(unsafe { _mm256_subs_epu16(self.0, other.0) })
+            Avx2Words(unsafe { _mm256_sub_epi16(self.0, other.0) })
         }
 
         #[inline(always)]
         fn times(self, other: Avx2Words) -> Avx2Words {
             // SAFETY: `self` proves that the CPU supports AVX2.
             Avx2Words(unsafe { _mm256_mulhrs_epi16(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn high(self, other: Avx2Words) -> Avx2Words {
+            // SAFETY: `self` proves that the CPU supports AVX2.
+            Avx2Words(unsafe { _mm256_mulhi_epi16(self.0, other.0) })
         }
 
         #[inline(always)]
