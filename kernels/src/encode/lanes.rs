@@ -118,6 +118,12 @@ impl Lanes {
         self
     }
 
+    /// Divides importance by the largest of a block.
+    #[inline(always)]
+    pub(super) fn relative_to(self, largest: f32) -> Lanes {
+        (self / Lanes::splat(largest)).clamp(MIN_IMPORTANCE, 1.0)
+    }
+
     /// Returns the lanes of `a` where `self < limit`, and those of `b` elsewhere.
     #[inline(always)]
     pub(super) fn select_less(self, limit: Lanes, a: Lanes, b: Lanes) -> Lanes {
@@ -199,6 +205,12 @@ pub(super) fn largest(x: &[f32]) -> f32 {
     rest.iter().fold(max.largest(), |max, &x| if x > max { x } else { max })
 }
 
+/// Returns the largest importance, but not 0.
+#[inline(always)]
+pub(super) fn largest_importance(importance: &[f32]) -> f32 {
+    largest(importance).max(f32::MIN_POSITIVE)
+}
+
 /// Rounds to the nearest integer, ties to even. Conversions of floats to bytes are not vectorized.
 #[inline(always)]
 pub(super) fn round_to_byte(x: f32) -> u8 {
@@ -253,11 +265,11 @@ impl<const L: usize> Groups<L> {
             }
         }
         if let Some(importance) = importance {
-            let largest = largest(importance).max(f32::MIN_POSITIVE);
+            let largest = largest_importance(importance);
             for (groups, w) in sets.iter_mut().zip(importance.chunks(N * L)) {
                 transpose(w, &mut groups.w);
                 for w in &mut groups.w {
-                    *w = (*w / Lanes::splat(largest)).clamp(MIN_IMPORTANCE, 1.0);
+                    *w = w.relative_to(largest);
                 }
             }
         }
@@ -303,7 +315,7 @@ fn transpose<const L: usize>(from: &[f32], to: &mut [Lanes; L]) {
 }
 
 /// Largest magnitude that the search handles.
-const MAX_MAGNITUDE: f32 = 1e15;
+pub(super) const MAX_MAGNITUDE: f32 = 1e15;
 
 /// Smallest importance relative to the largest of the block.
 const MIN_IMPORTANCE: f32 = 1e-7;

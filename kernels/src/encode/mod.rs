@@ -109,7 +109,7 @@ fn encoder(ty: GgmlType) -> Option<Encode> {
         GgmlType::TQ1_0 => ternary::<BlockTQ1_0>,
         GgmlType::TQ2_0 => ternary::<BlockTQ2_0>,
         GgmlType::Q1_0 => signs,
-        GgmlType::MXFP4 => mxfp4,
+        GgmlType::MXFP4 => floats::mxfp4,
         GgmlType::NVFP4 => nvfp4,
         _ => return None,
     };
@@ -234,7 +234,6 @@ for_this_cpu! {
     fn shifted[B: FromShifted, T: ShiftedLevels, const LIMIT: i32][B, T, LIMIT](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_shifted;
     /// Encodes ternary types.
     fn ternary[B: FromScale][B](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_ternary;
-    fn mxfp4[][](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_mxfp4;
     fn nvfp4[][](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_nvfp4;
 }
 
@@ -489,19 +488,6 @@ fn signs(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     for ((x, w), block) in chunks(x, w, 128).zip(blocks) {
         let q: [u8; 128] = std::array::from_fn(|i| u8::from(x[i] >= 0.0));
         *block = BlockQ1_0::from_scale(ternary::magnitude(x, w), &q);
-    }
-}
-
-#[inline(always)]
-fn encode_mxfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
-    let blocks: &mut [BlockMXFP4] = bytemuck::cast_slice_mut(out);
-    for ((x, w), blocks) in chunks(x, w, N * 32).zip(blocks.chunks_mut(N)) {
-        let codes = floats::mxfp4_codes(&Groups::new(x, w));
-        for ((x, code), block) in x.chunks_exact(32).zip(codes).zip(blocks) {
-            let mut q = [0; 32];
-            scales::indices_of::<floats::E2M1>(x, BlockMXFP4::half_scale_of(code), &mut q);
-            *block = BlockMXFP4::from_code(code, &q);
-        }
     }
 }
 

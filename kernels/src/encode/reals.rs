@@ -41,6 +41,9 @@ pub(super) trait Reals: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Out
     /// Returns the magnitudes.
     fn magnitude(self) -> Self;
 
+    /// Rounds positive numbers down to powers of two; subnormal numbers become 0.
+    fn power_of_two(self) -> Self;
+
     /// Returns `1 / self`, or 0 where that is not finite.
     fn reciprocal(self) -> Self;
 
@@ -132,6 +135,11 @@ impl Reals for Lanes {
     #[inline(always)]
     fn magnitude(self) -> Lanes {
         self.abs()
+    }
+
+    #[inline(always)]
+    fn power_of_two(self) -> Lanes {
+        Lanes::power_of_two(self)
     }
 
     #[inline(always)]
@@ -294,6 +302,15 @@ pub(super) mod avx2 {
         fn magnitude(self) -> Avx2Reals {
             // SAFETY: `self` proves that the CPU supports AVX2.
             Avx2Reals(unsafe { _mm256_andnot_ps(_mm256_set1_ps(-0.0), self.0) })
+        }
+
+        #[inline(always)]
+        fn power_of_two(self) -> Avx2Reals {
+            // SAFETY: `self` proves that the CPU supports AVX2.
+            unsafe {
+                let exponent = _mm256_castsi256_ps(_mm256_set1_epi32(0x7f80_0000));
+                Avx2Reals(_mm256_and_ps(self.0, exponent))
+            }
         }
 
         #[inline(always)]

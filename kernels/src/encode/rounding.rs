@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::feedback::Rounding;
 use super::floats::{self, E2M1};
 use super::grid::Search;
-use super::lanes::{Groups, Lanes};
+use super::lanes::{self, Groups, Lanes};
 use super::lines::{self, Limits};
 use super::scales::{self, Levels, Range};
 use super::shifted::{self, ShiftedLevels};
@@ -241,8 +241,11 @@ impl Rounding for Mxfp4 {
     type State = Scalars<u8, 32>;
 
     fn start(&self, x: &[f32], w: &[f32]) -> Vec<Self::State> {
-        let codes = floats::mxfp4_codes(&Groups::new(x, Some(w)));
-        codes.into_iter().map(Scalars::new).collect()
+        let largest = lanes::largest_importance(w);
+        let blocks = x.as_chunks().0.iter().zip(w.as_chunks().0);
+        blocks
+            .map(|(x, w)| Scalars::new(floats::mxfp4_code(x, Some(w), largest)))
+            .collect()
     }
 
     #[inline(always)]

@@ -29,7 +29,7 @@ unsafe fn digits_of<W: Words>(x: &[f32], importance: Option<&[f32]>) -> (Half, [
         *to = x.abs();
     }
     if let Some(importance) = importance {
-        let largest = lanes::largest(importance).max(f32::MIN_POSITIVE);
+        let largest = lanes::largest_importance(importance);
         for (to, w) in elements.w.iter_mut().zip(importance) {
             *to = w / largest;
         }
