@@ -20,7 +20,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens];
+        let x = embeddings();
         for layer {
             let h = rms_norm(x, attn_norm);
             let q = rms_norm(rope(heads(wq(h), n_head), base = rope_base), q_norm);

@@ -444,6 +444,13 @@ pub fn image_spans(prompt: &[Token], images: &[Arc<MediaRows>]) -> Vec<ImageSpan
     spans
 }
 
+/// Returns the number of images before that of a span.
+fn number(spans: &[ImageSpan], span: &ImageSpan) -> usize {
+    let is_start = |s: &&ImageSpan| s.row == 0 && s.image.medium() == Medium::Image;
+    let begun = spans.iter().take_while(|s| s.start <= span.start).filter(is_start);
+    begun.count().saturating_sub(1)
+}
+
 /// Returns the end of the batch that starts at `from`: at most `n_batch` tokens, without a part of an image unless the
 /// image is longer than `n_max`.
 pub fn image_batch_end(spans: &[ImageSpan], from: usize, len: usize, n_batch: usize, n_max: usize) -> usize {
@@ -464,7 +471,7 @@ pub fn push_with_images(batch: &mut Batch, prompt: &[Token], part: Range<usize>,
         match next.filter(|span| span.start <= at) {
             Some(span) => {
                 let (row, end) = (span.row + at - span.start, span.end().min(part.end));
-                batch.push_media(&span.image, row..row + end - at, at, seqs);
+                batch.push_numbered_media(&span.image, number(spans, span), row..row + end - at, at, seqs);
                 at = end;
             }
             None => {
@@ -495,6 +502,23 @@ mod tests {
             .collect();
         assert_eq!(found, [(2, 0, 3, 1), (5, 0, 3, 1), (9, 1, 1, 2)]);
         assert!(image_spans(&prompt, &[]).is_empty());
+    }
+
+    #[test]
+    fn images_are_numbered_by_their_first_rows() {
+        let (a, b) = (image(1, 3), image(2, 2));
+        let prompt = [
+            &[5][..],
+            a.tokens(),
+            &b.tokens()[..1],
+            &[6],
+            &b.tokens()[1..],
+            a.tokens(),
+        ]
+        .concat();
+        let spans = image_spans(&prompt, &[a, b]);
+        let numbers: Vec<usize> = spans.iter().map(|span| number(&spans, span)).collect();
+        assert_eq!(numbers, [0, 1, 1, 2]);
     }
 
     #[test]

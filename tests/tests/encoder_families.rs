@@ -26,7 +26,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 25] = [
+pub(crate) const FAMILIES: [Family; 26] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -418,6 +418,23 @@ pub(crate) const FAMILIES: [Family; 25] = [
         without_bias: &["v.patch_embd"],
         ..PLAIN
     },
+    // A section for each axis of XD-RoPE, and an extended context.
+    Family {
+        name: "hunyuanvl",
+        encoder: "hunyuanvl",
+        text: "hunyuan_vl",
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 2.0),
+            ("n_layer", 2.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+            ("alpha", 50.0),
+            ("rms_norm_eps", 1e-5),
+        ],
+        ..PLAIN
+    },
 ];
 
 /// Layer that each projector of Granite Vision reads, and its place in the blocks of patches.
@@ -439,6 +456,7 @@ impl Family {
                 ("clip.vision.projector.spatial_offsets", &SPATIAL_OFFSETS),
             ],
             "granite" => &[("granite.deepstack_mapping", &DEEPSTACK)],
+            "hunyuan_vl" => &[("hunyuan_vl.rope.dimension_sections", &[3, 1, 2, 2])],
             _ => &[],
         };
         for &(key, list) in lists {

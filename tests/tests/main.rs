@@ -37,6 +37,7 @@ mod devices;
 mod documents;
 mod embeddings;
 mod encoder_families;
+mod encoder_images;
 mod encoder_tiles;
 mod encoders;
 mod failed_decode;

@@ -18,7 +18,7 @@ MiniCPM-V.
 
     record_media.py DIRECTORY tiles
 
-Writes `idefics3-tiles.rows`, `idefics3-tiles.logits`, and `llava-tiles` and `granite-tiles` with the same suffixes: an image that is split into tiles. Also writes
+Writes `hunyuanvl-two.logits`, whose prompt has an image twice. Writes `idefics3-tiles.rows`, `idefics3-tiles.logits`, and `llava-tiles` and `granite-tiles` with the same suffixes: an image that is split into tiles. Also writes
 `listed.txt`: sizes of images and the numbers of their rows with the tiles of LLaVA 1.6.
 
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
@@ -377,9 +377,10 @@ FAMILIES = {
 
 def families():
     import record_media_families
+    import record_media_learned
     import record_media_newer
 
-    return FAMILIES | record_media_families.FAMILIES | record_media_newer.FAMILIES
+    return FAMILIES | record_media_families.FAMILIES | record_media_newer.FAMILIES | record_media_learned.FAMILIES
 
 
 def combined(tensors, name, changes, suffix):
@@ -515,9 +516,11 @@ if __name__ == "__main__":
             record_sizes(Path(sys.argv[1]) / "sizes.txt")
         elif family == "tiles":
             import record_media_families
+            import record_media_learned
             import record_media_newer
 
             record_media_newer.record_granite_tiles(Path(sys.argv[1]))
+            record_media_learned.record_two_images(Path(sys.argv[1]))
             record_media_families.record_tiles(Path(sys.argv[1]))
             record_media_families.record_llava_tiles(Path(sys.argv[1]))
             record_media_families.record_listed(Path(sys.argv[1]) / "listed.txt", lambda i: int(splitmix64(np.uint64(i))))

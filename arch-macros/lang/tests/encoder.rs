@@ -212,7 +212,7 @@ fn mistakes_in_images_and_their_operations_have_messages() {
         (
             "blocks(merge);",
             "blocks(merge); positions: grid;",
-            "grid: expected `sequence` or `axes`, found `grid`",
+            "grid: expected `sequence`, `axes` or `xd`, found `grid`",
         ),
         (
             "x += up(x)",
@@ -406,7 +406,7 @@ fn declaration_describes_images_of_any_size() {
     };
     let texts = [unit, min, max, image.window.unwrap()].map(|scalar| scalar.text);
     assert_eq!(texts, ["14 * merge", "4", "1024", "4"]);
-    assert!(image.axes);
+    assert_eq!(image.positions, "Axes");
 }
 
 #[test]

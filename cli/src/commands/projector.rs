@@ -129,11 +129,8 @@ pub fn encoder_plans(header: &Gguf, path: &Path, params: &LoadParams) -> Result<
 /// Returns the maximum number of rows of an image, or of a chunk of audio.
 fn max_rows(plan: &LoadPlan) -> usize {
     let n_rows = plan.result_shape[1];
-    match plan.image {
-        _ if plan.has_fixed_rows => n_rows,
-        Some(rules) => rules.max_patches() * n_rows / rules.largest().n_patches().max(1),
-        None => n_rows,
-    }
+    plan.image
+        .map_or(n_rows, |rules| plan.row_count.max(rules.max_patches()))
 }
 
 /// Describes the sizes of images and the numbers of their rows.
@@ -141,9 +138,8 @@ pub fn image_sizes(plan: &LoadPlan) -> Option<String> {
     let (rules, n_rows) = (plan.image?, plan.result_shape[1]);
     // The largest square image has `n_rows` rows.
     let largest = rules.largest().n_patches().max(1);
-    let rows = |n_patches: usize| n_patches * n_rows / largest;
     Some(match rules.size {
-        ImageSize::Area { unit, .. } if plan.has_fixed_rows => {
+        ImageSize::Area { unit, .. } if plan.row_count.is_fixed() => {
             format!("multiples of {unit} pixels, {}", format::plural(n_rows, "row"))
         }
         ImageSize::Fixed(side) | ImageSize::Padded(side) => format!(
@@ -151,7 +147,7 @@ pub fn image_sizes(plan: &LoadPlan) -> Option<String> {
             format::plural(n_rows, "row")
         ),
         ImageSize::Multiple { unit, min, .. } => {
-            let min = rows(min * rules.block * rules.block);
+            let min = plan.row_count.min(min * (unit / rules.patch.max(1)).pow(2));
             format!("multiples of {unit} pixels, {min} to {} rows", max_rows(plan))
         }
         ImageSize::Area { unit, .. }

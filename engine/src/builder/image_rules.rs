@@ -25,8 +25,8 @@ pub struct ImageRules {
     /// Side of a window in blocks; 0 without windows. The blocks of a window are consecutive, and the windows at the
     /// right and bottom edges are smaller, unless the sides of images are multiples of windows.
     pub window: usize,
-    /// Whether rows have positions along the axes of M-RoPE: the row and the column of their block.
-    pub axes: bool,
+    /// Positions of rows in the language model.
+    pub positions: RowPositions,
     /// Learned column for the whole image (a class token).
     pub class: ClassColumn,
     /// Text between the rows of blocks in a prompt.
@@ -86,6 +86,19 @@ pub enum ImageSize {
         /// Maximum area in squares of a unit.
         max: usize,
     },
+}
+
+/// Positions of rows in a language model.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum RowPositions {
+    /// Places in the sequence.
+    #[default]
+    Sequence,
+    /// Along the axes of M-RoPE: the row and the column of their block.
+    Axes,
+    /// Along the axes of XD-RoPE: the place in the sequence, the column and the line of their block, and the number of the
+    /// image. A learned row follows each line, and one is on each side of the image.
+    Xd,
 }
 
 /// Learned column for the whole image, before the patches.
@@ -410,7 +423,7 @@ impl ImageRules {
         if self.class != ClassColumn::None && window > 0 {
             return Err("windows are not supported with a class token".to_owned());
         }
-        if self.axes && self.tiles.is_some() {
+        if self.positions != RowPositions::Sequence && self.tiles.is_some() {
             return Err("tiles of images have no positions along axes".to_owned());
         }
         if let Some(tiles) = self.tiles {
@@ -439,7 +452,7 @@ mod tests {
         patch: 14,
         block: 2,
         window: 0,
-        axes: false,
+        positions: RowPositions::Sequence,
         class: ClassColumn::None,
         between_rows: "",
         tiles: None,
@@ -581,7 +594,10 @@ mod tests {
             ..RULES
         };
         assert_eq!(rules.check(), Ok(()));
-        let rules = ImageRules { axes: true, ..rules };
+        let rules = ImageRules {
+            positions: RowPositions::Axes,
+            ..rules
+        };
         assert!(rules.check().unwrap_err().contains("no positions along axes"));
     }
 }

@@ -307,6 +307,36 @@ impl Builder<'_> {
         self.reordered(table, [d * n, blocks, n, blocks], [0, 2, 1, 3], [d, n_rows, 1, 1])
     }
 
+    /// Appends the vector `w [d]` to each line of blocks of `n * n` patches: `[d, blocks]` to `[d, blocks + lines]`.
+    pub fn with_newlines(&mut self, x: TensorId, w: Vector, n: usize) -> TensorId {
+        let w = self.leaf(w.0);
+        let x = self.dense(x);
+        let [d, n_rows, ..] = self.g.tensor(x).ne;
+        let lines = self.params.grid.rows.checked_div(n).unwrap_or(0);
+        let columns = n_rows.checked_div(lines).unwrap_or(0);
+        let joined = self.g.reshape(x, [d.saturating_mul(columns), lines, 1, 1]);
+        let joined = self.ok(joined, x);
+        let w = self.reshaped(w, [d, 1, 1, 1]);
+        let newlines = self.g.repeat(w, [d, lines, 1, 1]);
+        let newlines = self.ok(newlines, w);
+        let y = self.concat(joined, newlines, 0);
+        self.reshaped(y, [d, n_rows.saturating_add(lines), 1, 1])
+    }
+
+    /// Returns the columns of `x [d, n]`, then those of `y [d, m]`: `[d, n + m]`.
+    pub fn join_rows(&mut self, x: TensorId, y: TensorId) -> TensorId {
+        self.concat(x, y, 1)
+    }
+
+    /// Returns `x [d, T]` without its first `n` columns: `[d, T - n]`.
+    pub fn drop_rows(&mut self, x: TensorId, n: usize) -> TensorId {
+        let x = self.dense(x);
+        let ([d, n_rows, ..], nb) = (self.g.tensor(x).ne, self.g.tensor(x).nb);
+        let n = n.min(n_rows);
+        let y = self.g.view(x, [d, n_rows - n, 1, 1], nb, n * nb[1]);
+        self.ok(y, x)
+    }
+
     /// Appends the recorded features to the rows of the result.
     pub(super) fn with_features(&mut self, result: TensorId) -> TensorId {
         let features = std::mem::take(&mut self.encoded.features);

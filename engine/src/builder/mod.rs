@@ -35,6 +35,7 @@ mod pool;
 mod position;
 mod prune;
 mod recur;
+mod row_count;
 mod select;
 mod streams;
 mod tiles;
@@ -51,7 +52,7 @@ pub(crate) use error::{MAX_NODES, MAX_STEPS};
 pub use graph_builder::{BuildTables, Builder, WeightLeaf, WeightPart};
 pub use grid_list::GridList;
 pub use handles::{Embed, Experts, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
-pub use image_rules::{BatchMedia, ClassColumn, Filter, ImageRules, ImageSize, PatchGrid, Visibility};
+pub use image_rules::{BatchMedia, ClassColumn, Filter, ImageRules, ImageSize, PatchGrid, RowPositions, Visibility};
 pub use inputs::{
     EncodedInputs, GridFactors, GridResize, Inputs, JoinedInputs, PoolInputs, Sinusoids, TableFilter, TableInputs,
 };
@@ -66,4 +67,5 @@ pub use pool::Built;
 pub use position::KeyPosition;
 pub use prune::{Pruning, keep_output_rows};
 pub use recur::Mamba2Args;
+pub use row_count::RowCount;
 pub use tiles::{Overview, Split, TileGrid, TileRules};

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::graph::ROPE_AXES;
 use crate::model::Medium;
 use crate::vocab::Token;
 
@@ -95,8 +96,8 @@ impl SeqSet {
 /// Position of a token along the axes of M-RoPE.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct AxisPosition {
-    /// Positions along time, height, and width.
-    pub at: [i32; 3],
+    /// Positions along time, height, width, and the axis of images of XD-RoPE.
+    pub at: [i32; ROPE_AXES],
     /// Distance of the next token's positions along the axes to its position in the sequence.
     pub lag: i32,
 }
@@ -154,8 +155,21 @@ impl Batch {
         });
     }
 
-    /// Adds consecutive rows of a medium from position `pos` on, without output.
+    /// Adds consecutive rows of the first medium of a prompt from position `pos` on, without output.
     pub fn push_media(&mut self, media: &Arc<MediaRows>, rows: Range<usize>, pos: usize, seqs: SeqSet) {
+        self.push_numbered_media(media, 0, rows, pos, seqs);
+    }
+
+    /// Adds consecutive rows of a medium from position `pos` on, without output. `number` is the number of earlier images in
+    /// the prompt.
+    pub fn push_numbered_media(
+        &mut self,
+        media: &Arc<MediaRows>,
+        number: usize,
+        rows: Range<usize>,
+        pos: usize,
+        seqs: SeqSet,
+    ) {
         let medium = self.media.len() as u32;
         self.media.push(media.clone());
         let rows = rows.start..rows.end.min(media.len());
@@ -167,6 +181,7 @@ impl Batch {
                     row: row as u32,
                     left: (rows.end - 1 - row) as u32,
                     grid: media.grid(),
+                    number: i32::try_from(number).unwrap_or(i32::MAX),
                     is_image: media.medium() == Medium::Image,
                 });
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::builder::{ClassColumn, ImageRules, PatchGrid};
+use crate::builder::{ClassColumn, ImageRules, PatchGrid, RowPositions};
 use crate::gguf::{Array, Value};
 use crate::model::Model;
 
@@ -12,7 +12,7 @@ use super::encoder_graph::EncoderGraph;
 use super::image_parts::Pixels;
 use super::image_sizes::ImageSizes;
 use super::inputs::ImageInput;
-use super::media::MediaRows;
+use super::media::{MediaRows, RowGrid};
 use super::media_error::MediaError;
 use super::patches::{ChannelScale, Patch, in_reading_order, patch_columns, patches};
 use super::{AxisPosition, ContextParams, DecodeError, SeqSet};
@@ -153,9 +153,15 @@ impl MediaEncoder {
     /// Gives the rows of an image that is a single part positions along axes, where the encoder has them.
     fn with_positions(&self, rows: MediaRows, [width, height]: [usize; 2]) -> MediaRows {
         let rules = self.rules();
-        match self.sizes.grid(width, height) {
-            Ok(grid) if rules.axes => rows.with_grid([grid.columns, grid.rows].map(|n| (n / rules.block) as u32)),
-            _ => rows,
+        let Ok(grid) = self.sizes.grid(width, height) else {
+            return rows;
+        };
+        let [columns, lines] = [grid.columns, grid.rows].map(|n| (n / rules.block) as u32);
+        match rules.positions {
+            RowPositions::Sequence => rows,
+            RowPositions::Axes => rows.with_grid(RowGrid::Whole([columns, lines])),
+            // A learned row follows each line.
+            RowPositions::Xd => rows.with_grid(RowGrid::Enclosed([columns.saturating_add(1), lines])),
         }
     }
 
@@ -204,7 +210,7 @@ impl MediaEncoder {
             places: &places,
             grid,
         };
-        let mut rows = vec![0.0; self.width * self.sizes.rows_of(patches.len())];
+        let mut rows = vec![0.0; self.width * self.sizes.rows_of(grid)];
         self.graph.compute(&tokens, tokens.len(), image, &[], &mut rows)?;
         Ok(rows)
     }
@@ -237,7 +243,7 @@ fn token(patch: &Patch) -> BatchToken {
         media: None,
         axes: AxisPosition {
             // Rotations by the column before the row read the row from the last axis.
-            at: [patch.row as i32, patch.column as i32, patch.row as i32],
+            at: [patch.row as i32, patch.column as i32, patch.row as i32, 0],
             lag: 0,
         },
     }

@@ -8,7 +8,10 @@ pub(super) fn table_weights(filter: TableFilter, side: usize, n: usize) -> Vec<f
     for (i, weights) in weights.chunks_exact_mut(side.max(1)).enumerate() {
         match filter {
             TableFilter::Linear => linear(weights, i, n),
-            TableFilter::Bilinear => bilinear(weights, i, n),
+            TableFilter::Bilinear => bilinear(weights, i, n as f64),
+            // As in torch on a CPU, an axis of equal size is not resized.
+            TableFilter::Dino if n == side => weights[i] = 1.0,
+            TableFilter::Dino => bilinear(weights, i, n as f64 + 0.1),
             TableFilter::Smooth => smooth(weights, i, n),
             TableFilter::Bicubic => bicubic(weights, i, n),
             TableFilter::Nearest => weights[i * side / n] = 1.0,
@@ -31,9 +34,9 @@ fn linear(weights: &mut [f32], i: usize, n: usize) {
 }
 
 /// Linear interpolation between the two rows that are nearest to the center of a patch.
-fn bilinear(weights: &mut [f32], i: usize, n: usize) {
+fn bilinear(weights: &mut [f32], i: usize, n: f64) {
     let last = weights.len() - 1;
-    let place = ((i as f64 + 0.5) * weights.len() as f64 / n as f64 - 0.5).clamp(0.0, last as f64);
+    let place = ((i as f64 + 0.5) * weights.len() as f64 / n - 0.5).clamp(0.0, last as f64);
     let (low, share) = (place as usize, place.fract() as f32);
     weights[low] += 1.0 - share;
     weights[(low + 1).min(last)] += share;
@@ -99,6 +102,29 @@ mod tests {
         );
         assert_eq!(linear(2, 1), [1.0, 0.0]);
         assert_eq!(linear(1, 2), [1.0, 1.0]);
+    }
+
+    /// The expected weights are those of `torch.nn.functional.interpolate` with a scale of 3.1 / 4.
+    #[test]
+    fn dino_weights_are_those_of_more_patches() {
+        let expected = [
+            0.854_838_7,
+            0.145_161_29,
+            0.0,
+            0.0,
+            0.0,
+            0.564_516_13,
+            0.435_483_87,
+            0.0,
+            0.0,
+            0.0,
+            0.274_193_55,
+            0.725_806_45,
+        ];
+        for (weight, expected) in table_weights(TableFilter::Dino, 4, 3).iter().zip(expected) {
+            assert!((weight - expected).abs() < 1e-6, "{weight} {expected}");
+        }
+        assert_eq!(table_weights(TableFilter::Dino, 2, 2), [1.0, 0.0, 0.0, 1.0]);
     }
 
     /// The expected rows are those of `bucketize` in torch, as in SigLIP over images of any size.

@@ -117,7 +117,7 @@ impl ImageSizes {
         }
         for part in self.parts(width, height)? {
             let grid = self.grid(part.size[0], part.size[1])?;
-            let n_rows = self.rows_of(grid.n_patches());
+            let n_rows = self.rows_of(grid);
             let [before, after] = part.text;
             texts.push((n, before));
             let n_lines = grid.rows / rules.block.max(1);

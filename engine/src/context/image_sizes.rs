@@ -1,6 +1,6 @@
 //! [`ImageSizes`]: sizes that images are resized to, and the numbers of their rows.
 
-use crate::builder::{ImageRules, PatchGrid};
+use crate::builder::{ImageRules, PatchGrid, RowCount};
 use crate::model::Model;
 
 use super::media_error::MediaError;
@@ -9,10 +9,7 @@ use super::media_error::MediaError;
 #[derive(Clone, Copy, Debug)]
 pub struct ImageSizes {
     rules: ImageRules,
-    /// Numbers of rows and patches of the largest square image of the declaration.
-    largest: [usize; 2],
-    /// The number of rows does not depend on the size of the image.
-    has_fixed_rows: bool,
+    rows: RowCount,
     /// Number of learned positions.
     max_positions: Option<usize>,
     /// Number of learned positions along a side.
@@ -23,8 +20,7 @@ impl ImageSizes {
     pub(super) fn new(model: &Model, rules: ImageRules) -> ImageSizes {
         ImageSizes {
             rules,
-            largest: [model.result_shape()[1], rules.largest().n_patches().max(1)],
-            has_fixed_rows: model.has_fixed_rows(),
+            rows: model.row_count(),
             max_positions: model.max_positions(),
             max_side: model.max_side(),
         }
@@ -43,8 +39,8 @@ impl ImageSizes {
         if min.is_none() && max.is_none() {
             return Ok(self);
         }
-        let limited = match self.has_fixed_rows {
-            true => Err(format!("all images have {} rows", self.largest[0])),
+        let limited = match self.rows.is_fixed() && !self.rules.is_fixed() {
+            true => Err(format!("all images have {} rows", self.max_rows())),
             false => self.rules.with_limits(min, max),
         };
         let checked = limited.and_then(|rules| rules.check().map(|()| rules));
@@ -58,7 +54,7 @@ impl ImageSizes {
 
     /// Returns the maximum number of rows of an image.
     pub fn max_rows(&self) -> usize {
-        let of_part = self.rows_of(self.rules.max_patches());
+        let of_part = self.rows.max(self.rules.max_patches());
         match self.rules.tiles {
             None => of_part,
             Some(tiles) => match self.max_mosaic() {
@@ -74,11 +70,11 @@ impl ImageSizes {
     /// [`MediaError::Ratio`] if the sides differ too much, [`MediaError::Positions`] if the image has too many patches.
     pub fn n_rows(&self, width: usize, height: usize) -> Result<usize, MediaError> {
         if let Some(mosaic) = self.mosaic(width, height) {
-            return Ok(self.rows_of(self.rules.largest().n_patches()) + mosaic.n_rows());
+            return Ok(self.rows_of(self.rules.largest()) + mosaic.n_rows());
         }
         let mut n = 0;
         for part in self.parts(width, height)? {
-            n += self.rows_of(self.grid(part.size[0], part.size[1])?.n_patches());
+            n += self.rows_of(self.grid(part.size[0], part.size[1])?);
         }
         Ok(n)
     }
@@ -92,13 +88,9 @@ impl ImageSizes {
         target.ok_or(MediaError::Ratio { width, height })
     }
 
-    /// Returns the number of rows for a number of patches. Either the number of rows or the number of patches per row does
-    /// not depend on the image.
-    pub(super) fn rows_of(&self, n_patches: usize) -> usize {
-        if self.has_fixed_rows {
-            return self.largest[0];
-        }
-        n_patches * self.largest[0] / self.largest[1]
+    /// Returns the number of rows of an image or a tile.
+    pub(super) fn rows_of(&self, grid: PatchGrid) -> usize {
+        self.rows.of(grid)
     }
 
     /// Returns the patches of a resized image.

@@ -137,7 +137,7 @@ impl InputWriter<'_> {
         let id = |t: &BatchToken| if t.media.is_some() { 0 } else { t.token as i32 };
         self.set_i32s(inputs.tokens, tokens.iter().map(id))?;
         self.set_i32s(inputs.positions, positions)?;
-        let along = |axis: usize| tokens.iter().map(move |t| t.axes.at.get(axis).copied().unwrap_or(0));
+        let along = |axis: usize| tokens.iter().map(move |t| t.axes.at[axis]);
         self.set_i32s(inputs.axes, (0..ROPE_AXES).flat_map(along))?;
         let Some(id) = inputs.table_of_token else { return Ok(()) };
         let Staging { i32s, seqs, .. } = &mut *self.staging;
@@ -331,8 +331,7 @@ impl InputWriter<'_> {
     }
 }
 
-/// Expands text positions to all axes, axis by axis: all axes except the last advance together.
+/// Expands text positions to all axes, axis by axis: all axes advance together.
 pub(super) fn along_axes(positions: impl Iterator<Item = i32> + Clone) -> impl Iterator<Item = i32> {
-    let last = ROPE_AXES - 1;
-    (0..ROPE_AXES).flat_map(move |axis| positions.clone().map(move |p| if axis == last { 0 } else { p }))
+    (0..ROPE_AXES).flat_map(move |_| positions.clone())
 }

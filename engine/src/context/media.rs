@@ -8,6 +8,26 @@ use crate::vocab::Token;
 /// First of the ids that stand for media rows in lists of tokens. Vocabularies are smaller.
 pub const MEDIA_TOKENS: Token = 1 << 31;
 
+/// Grid that gives the rows of a medium positions along axes, in reading order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RowGrid {
+    /// Columns and rows of M-RoPE (Qwen2-VL, arXiv 2409.12191).
+    Whole([u32; 2]),
+    /// Columns and rows of XD-RoPE (HunyuanOCR, arXiv 2511.19575), between two rows outside the grid.
+    Enclosed([u32; 2]),
+}
+
+impl RowGrid {
+    /// Returns the number of rows of a medium with this grid.
+    pub fn n_rows(self) -> u64 {
+        let n = |[columns, rows]: [u32; 2]| u64::from(columns) * u64::from(rows);
+        match self {
+            RowGrid::Whole(sides) => n(sides),
+            RowGrid::Enclosed(sides) => n(sides).saturating_add(2),
+        }
+    }
+}
+
 /// Rows of an encoded medium.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MediaRows {
@@ -17,7 +37,7 @@ pub struct MediaRows {
     /// `[width, n]`
     rows: Vec<f32>,
     tokens: Vec<Token>,
-    grid: Option<[u32; 2]>,
+    grid: Option<RowGrid>,
     /// Texts between the rows, each with the number of rows before it.
     texts: Vec<(usize, String)>,
 }
@@ -60,18 +80,17 @@ impl MediaRows {
         &self.texts
     }
 
-    /// Gives each row a position along the axes of M-RoPE: its place in a grid of this many columns and rows, in
-    /// reading order. A grid that does not consist of the rows is ignored.
-    pub fn with_grid(self, [columns, rows]: [u32; 2]) -> MediaRows {
-        let is_whole = u64::from(columns) * u64::from(rows) == self.len() as u64;
+    /// Gives each row a position along axes: its place in a grid. A grid with another number of rows is ignored.
+    pub fn with_grid(self, grid: RowGrid) -> MediaRows {
+        let is_whole = grid.n_rows() == self.len() as u64;
         MediaRows {
-            grid: is_whole.then_some([columns, rows]),
+            grid: is_whole.then_some(grid),
             ..self
         }
     }
 
-    /// Returns the columns and rows of the grid that gives the rows positions, if any.
-    pub fn grid(&self) -> Option<[u32; 2]> {
+    /// Returns the grid that gives the rows positions, if any.
+    pub fn grid(&self) -> Option<RowGrid> {
         self.grid
     }
 
@@ -130,8 +149,10 @@ pub struct MediaRow {
     pub row: u32,
     /// Number of rows of the medium after this one.
     pub left: u32,
-    /// Columns and rows of the grid that gives the rows of the medium positions, if any.
-    pub grid: Option<[u32; 2]>,
+    /// Grid that gives the rows of the medium positions, if any.
+    pub grid: Option<RowGrid>,
+    /// Number of earlier images in the prompt.
+    pub number: i32,
     /// The medium is an image, whose rows attend to each other in models with such layers. Rows of audio are causal.
     pub is_image: bool,
 }

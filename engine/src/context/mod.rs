@@ -69,7 +69,7 @@ pub use encoder::MediaEncoder;
 pub use error::{ContextError, DecodeError, MemoryError, SetAdaptersError};
 pub use image_parts::{ImagePart, Pixels};
 pub use image_sizes::ImageSizes;
-pub use media::{MEDIA_TOKENS, MediaRow, MediaRows};
+pub use media::{MEDIA_TOKENS, MediaRow, MediaRows, RowGrid};
 pub use media_error::MediaError;
 pub use memory::KvMemory;
 pub use params::ContextParams;

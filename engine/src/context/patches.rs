@@ -104,7 +104,7 @@ pub(super) fn patch_columns(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::{ClassColumn, Filter, ImageSize};
+    use crate::builder::{ClassColumn, Filter, ImageSize, RowPositions};
 
     const RULES: ImageRules = ImageRules {
         size: ImageSize::Fixed(8),
@@ -112,7 +112,7 @@ mod tests {
         patch: 2,
         block: 2,
         window: 0,
-        axes: false,
+        positions: RowPositions::Sequence,
         class: ClassColumn::None,
         between_rows: "",
         tiles: None,

@@ -118,6 +118,7 @@ from_argument! {
     TableFilter {
         Argument::Word("Linear") => TableFilter::Linear,
         Argument::Word("Bilinear") => TableFilter::Bilinear,
+        Argument::Word("Dino") => TableFilter::Dino,
         Argument::Word("Smooth") => TableFilter::Smooth,
         Argument::Word("Bicubic") => TableFilter::Bicubic,
         Argument::Word("Nearest") => TableFilter::Nearest

@@ -15,7 +15,7 @@ pub enum RopeKind {
 }
 
 /// Number of position axes of [`RopeKind::Mrope`] and [`RopeKind::Imrope`]. A text token has the position
-/// `[p, p, p, 0]`.
+/// `[p, p, p, p]`, as in XD-RoPE. M-RoPE has no section for the fourth axis.
 pub const ROPE_AXES: usize = 4;
 
 impl RopeKind {

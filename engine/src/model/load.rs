@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::backend::{BackendError, Buffer, Device};
 use crate::builder::{
     AudioRules, BatchMedia, BuildError, BuildGraph, BuildParams, BuildTables, Builder, Built, GraphOutput, GraphPart,
-    ImageRules, Inputs, KvSpec, MemorySpecs, WeightLeaf,
+    ImageRules, Inputs, KvSpec, MemorySpecs, RowCount, WeightLeaf,
 };
 use crate::gguf::{FileKind, Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, BufferSlice, Graph, Layout, Name, Op, TensorId, dense_bytes};
@@ -42,7 +42,7 @@ pub struct Model {
     max_positions: Option<usize>,
     max_side: Option<usize>,
     result_shape: [usize; 2],
-    has_fixed_rows: bool,
+    row_count: RowCount,
     n_features: usize,
     max_encoded: Option<usize>,
     frame_width: Option<usize>,
@@ -62,8 +62,8 @@ pub struct LoadPlan {
     pub rows: Vec<TableRow>,
     /// Width and number of the rows of a graph of one token, of the largest square image, or of one chunk of audio.
     pub result_shape: [usize; 2],
-    /// The number of rows does not depend on the size of the image.
-    pub has_fixed_rows: bool,
+    /// Number of rows of an image.
+    pub row_count: RowCount,
     /// Preprocessing of images; `None` if the model is not an encoder of images.
     pub image: Option<ImageRules>,
     /// Preprocessing of audio; `None` if the model is not an encoder of audio.
@@ -171,7 +171,7 @@ impl Model {
             max_positions: needs.max_positions,
             max_side: needs.max_side,
             result_shape: needs.result,
-            has_fixed_rows: needs.has_fixed_rows,
+            row_count: needs.row_count,
             n_features: needs.n_features,
             max_encoded: needs.max_encoded,
             frame_width: needs.frame_width,
@@ -315,9 +315,9 @@ impl Model {
     pub fn result_shape(&self) -> [usize; 2] {
         self.result_shape
     }
-    /// Returns true if the number of rows does not depend on the size of the image.
-    pub fn has_fixed_rows(&self) -> bool {
-        self.has_fixed_rows
+    /// Returns the number of rows of an image.
+    pub fn row_count(&self) -> RowCount {
+        self.row_count
     }
     /// Returns build parameters for a graph of one token in one sequence, of the largest square image, or of one chunk
     /// of audio.
@@ -480,7 +480,7 @@ fn plan_table(
         state_bytes,
         compute_bytes,
         result_shape: needs.result,
-        has_fixed_rows: needs.has_fixed_rows,
+        row_count: needs.row_count,
         image,
         audio: graph.audio(),
         specs: needs.memory,
@@ -693,18 +693,20 @@ fn probe(
     };
     let has_mtp = base.n_layer_loaded() > base.n_layer();
     let mut all = total_needs(arch, graph, &leafs, params, has_mtp).map_err(graph_error)?;
-    if let Some((rules, grid)) = graph.image().and_then(|rules| Some((rules, rules.smallest()?))) {
-        let n_tokens = rules.n_columns(grid.n_patches());
-        let params = BuildParams {
-            n_tokens,
-            n_outputs: n_tokens,
-            n_encoded: n_tokens,
-            grid,
-            ..params
-        };
-        let is_smaller = grid.n_patches() < rules.largest().n_patches();
-        let of_smallest = needs(arch, graph, &leafs, params).map(|needs| needs.result);
-        all.has_fixed_rows = is_smaller && of_smallest.is_ok_and(|result| result == all.result);
+    if let Some(rules) = graph.image() {
+        let mut of_small = [None; 4];
+        for (n_rows, grid) in of_small.iter_mut().zip(RowCount::small_images(&rules)) {
+            let n_tokens = rules.n_columns(grid.n_patches());
+            let params = BuildParams {
+                n_tokens,
+                n_outputs: n_tokens,
+                n_encoded: n_tokens,
+                grid,
+                ..params
+            };
+            *n_rows = needs(arch, graph, &leafs, params).ok().map(|needs| needs.result[1]);
+        }
+        all.row_count = RowCount::of_graphs(&rules, all.result[1], of_small);
     }
     Ok(all)
 }
@@ -763,7 +765,7 @@ fn needs(
         divisible: tables.leafs.iter().map(Option::is_none).collect(),
         read_by_rows: read_by_rows(&g, &tables.leafs),
         result: [result[0], result[1]],
-        has_fixed_rows: false,
+        row_count: RowCount::fixed(result[1]),
         n_features: inputs.features.len(),
     })
 }

@@ -7,7 +7,7 @@ use kernels::GgmlType;
 use regex_lite::Regex;
 
 use crate::backend::{self, BufferType, Device, MemoryMap, Usage, WeightStorage};
-use crate::builder::{MemoryParams, MemorySpecs};
+use crate::builder::{MemoryParams, MemorySpecs, RowCount};
 use crate::graph::{BufferSlice, Flags, Graph, Layout, Name, ShapeError, TensorId, dense_bytes};
 
 use super::{Consumer, TableRow};
@@ -205,8 +205,8 @@ pub struct PlacementNeeds {
     pub read_by_rows: Vec<bool>,
     /// Width and number of the rows that the graph returns.
     pub result: [usize; 2],
-    /// The number of rows does not depend on the size of the image.
-    pub has_fixed_rows: bool,
+    /// Number of rows of an image.
+    pub row_count: RowCount,
     /// Number of layers that add features of media rows.
     pub n_features: usize,
 }

@@ -32,7 +32,7 @@ pub struct ImageSyntax {
     pub class: Option<Ident>,
     /// Text between the rows of blocks.
     pub between_rows: Option<LitStr>,
-    /// Positions of the rows in the language model: `sequence` or `axes`.
+    /// Positions of the rows in the language model: `sequence`, `axes`, or `xd`.
     pub positions: Option<Ident>,
 }
 

@@ -18,14 +18,14 @@ pub(super) const OF_TEXT: [&str; 6] = ["n_vocab", "n_ctx_train", "n_labels", "n_
 /// Values of `resize:`, each with the engine's variant.
 const FILTERS: [(&str, &str); 3] = [("bilinear", "Bilinear"), ("bicubic", "Bicubic"), ("lanczos", "Lanczos")];
 
-/// Values of `positions:`: whether rows have positions along the axes of M-RoPE.
-const POSITIONS: [(&str, bool); 2] = [("sequence", false), ("axes", true)];
+/// Values of `positions:`, each with the engine's variant.
+const POSITIONS: [(&str, &str); 3] = [("sequence", "Sequence"), ("axes", "Axes"), ("xd", "Xd")];
 
 /// Values of `class:`.
 const CLASSES: [(&str, &str); 2] = [("first", "First"), ("last", "Last")];
 
 /// Operations that only encoders have.
-const OF_ENCODERS: [&str; 31] = [
+const OF_ENCODERS: [&str; 34] = [
     "rope_grid",
     "resized",
     "beside",
@@ -57,6 +57,9 @@ const OF_ENCODERS: [&str; 31] = [
     "in_blocks",
     "mean_rows",
     "depthwise_grid",
+    "with_newlines",
+    "join_rows",
+    "drop_rows",
 ];
 
 /// Number of a medium in a prompt, in the texts around its rows.
@@ -151,9 +154,9 @@ impl Checker<'_> {
             Some(word) => self.choice(word, &FILTERS),
             None => self.lacks(image, "resize: bilinear;"),
         };
-        let axes = match &image.positions {
+        let positions = match &image.positions {
             Some(word) => self.choice(word, &POSITIONS),
-            None => Some(false),
+            None => Some("Sequence"),
         };
         let class = match &image.class {
             Some(word) => self.choice(word, &CLASSES)?,
@@ -197,7 +200,7 @@ impl Checker<'_> {
             patch: side?,
             block,
             window,
-            axes: axes?,
+            positions: positions?,
             class,
             between_rows: image.between_rows.as_ref().map(LitStr::value).unwrap_or_default(),
             tiles,

@@ -68,7 +68,8 @@ pub fn rules(media: &Media) -> Option<TokenStream> {
     let image = media.image.as_ref()?;
     let (rules, filter, m) = (runtime("ImageRules"), runtime("Filter"), shared("m"));
     let number = |scalar: &Scalar| emit(scalar, Scope::Build);
-    let (size, patch, axes) = (size(&image.size), number(&image.patch), image.axes);
+    let (size, patch) = (size(&image.size), number(&image.patch));
+    let (kinds, positions) = (runtime("RowPositions"), shared(image.positions));
     let block = image.block.as_ref().map_or_else(|| quote!(1), number);
     let window = image.window.as_ref().map_or_else(|| quote!(0), number);
     let resize = shared(image.resize);
@@ -83,7 +84,7 @@ pub fn rules(media: &Media) -> Option<TokenStream> {
                 patch: #patch,
                 block: #block,
                 window: #window,
-                axes: #axes,
+                positions: #kinds::#positions,
                 class: #classes::#class,
                 between_rows: #between_rows,
                 tiles: #tiles,

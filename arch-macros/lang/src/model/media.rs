@@ -31,8 +31,8 @@ pub struct Image {
     pub block: Option<Scalar>,
     /// Side of a window in blocks; `None` without windows.
     pub window: Option<Scalar>,
-    /// Rows have positions along the axes of M-RoPE.
-    pub axes: bool,
+    /// Engine's variant of the positions of rows.
+    pub positions: &'static str,
     /// Engine's variant of the learned column for the whole image.
     pub class: &'static str,
     /// Text between the rows of blocks.

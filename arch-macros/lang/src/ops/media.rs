@@ -9,6 +9,7 @@ use crate::sym::{Dim, Shape};
 const FILTERS: &[(&str, &str)] = &[
     ("linear", "Linear"),
     ("bilinear", "Bilinear"),
+    ("dino", "Dino"),
     ("smooth", "Smooth"),
     ("bicubic", "Bicubic"),
     ("nearest", "Nearest"),
@@ -54,8 +55,8 @@ pub static OPS: &[OpSpec] = &[
         resized,
         Emit::Method("resized"),
         "rows of a square table [d, n] or [d, side, side] resized to the grid of patches -> [d, T]: by `linear` interpolation with equal \
-         corners (the default), by `bilinear` or `bicubic` interpolation, by `smooth` interpolation over the area of \
-         a patch, or with the `nearest` row",
+         corners (the default), by `bilinear` or `bicubic` interpolation, by `dino` (`bilinear` for 0.1 patches more), by `smooth` \
+         interpolation over the area of a patch, or with the `nearest` row",
     ),
     OpSpec {
         rotates: true,
@@ -166,6 +167,31 @@ pub static OPS: &[OpSpec] = &[
         "mean of all columns: [d, T] -> [d, 1]",
     ),
     op(
+        "with_newlines",
+        &[
+            tensor("x"),
+            positional("w", ParamKind::Vector),
+            positional("n", ParamKind::Int),
+        ],
+        with_newlines,
+        Emit::Method("with_newlines"),
+        "x [d, T / n^2] with the vector `w` [d] after each line of blocks of n * n patches -> [d, T / n^2 + T_rows / n]",
+    ),
+    op(
+        "join_rows",
+        &[tensor("x"), tensor("y")],
+        join_rows,
+        Emit::Method("join_rows"),
+        "the columns of x, then those of y: [d, n] and [d, m] -> [d, n + m]. A vector [d] is one column",
+    ),
+    op(
+        "drop_rows",
+        &[tensor("x"), positional("n", ParamKind::Int)],
+        drop_rows,
+        Emit::Method("drop_rows"),
+        "x without its first n columns: [d, T] -> [d, T - n]",
+    ),
+    op(
         "depthwise_grid",
         &[
             tensor("x"),
@@ -271,6 +297,36 @@ fn mean_rows(c: &mut Call<'_>) -> Option<Shape> {
     let x = c.shape("x")?;
     c.rank("x", 2, "[d, T]", "")
         .then(|| Shape(vec![x.dim(0), Dim::constant(1)]))
+}
+
+fn with_newlines(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, n) = (c.shape("x")?, c.dim("n")?);
+    c.want("w", 0, &x.dim(0), "dimension 0 of `x`");
+    let ranks = [c.rank("x", 2, "[d, T]", ""), c.rank("w", 1, "[d]", "")];
+    let lines = Dim::symbol("T_rows").div(&n);
+    (!ranks.contains(&false)).then(|| Shape(vec![x.dim(0), x.dim(1).add(&lines)]))
+}
+
+fn join_rows(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, y) = (c.shape("x")?, c.shape("y")?);
+    c.want("y", 0, &x.dim(0), "dimension 0 of `x`");
+    let columns = |shape: &Shape| match shape.rank() {
+        1 => Some(Dim::constant(1)),
+        2 => Some(shape.dim(1)),
+        _ => None,
+    };
+    let ranks = [("x", columns(&x)), ("y", columns(&y))].map(|(name, columns)| match columns {
+        Some(columns) => Some(columns),
+        None => c.rank(name, 2, "[d, n]", "").then(|| Dim::constant(1)),
+    });
+    let [n, m] = ranks;
+    Some(Shape(vec![x.dim(0), n?.add(&m?)]))
+}
+
+fn drop_rows(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, n) = (c.shape("x")?, c.dim("n")?);
+    c.rank("x", 2, "[d, T]", "")
+        .then(|| Shape(vec![x.dim(0), x.dim(1).sub(&n)]))
 }
 
 fn depthwise_grid(c: &mut Call<'_>) -> Option<Shape> {

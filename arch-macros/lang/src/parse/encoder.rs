@@ -12,7 +12,7 @@
 //!                               (* sides of a patch, of a block in patches, of a window or a larger block in blocks *)
 //!           | "class" ":" ( "first" | "last" ) ";"                     (* place of a learned column *)
 //!           | "between_rows" ":" STRING ";"                            (* text between the rows of blocks *)
-//!           | "positions" ":" ( "sequence" | "axes" ) ";" ;            (* of the rows; default: sequence *)
+//!           | "positions" ":" ( "sequence" | "axes" | "xd" ) ";" ;     (* of the rows; default: sequence *)
 //! sizing    = "fixed" "(" EXPR ")"                                     (* squares of this side *)
 //!           | "padded" "(" EXPR ")"                                    (* squares, with borders *)
 //!           | "area" "(" EXPR "," EXPR ")"                             (* side of a square; divisor of the sides *)

@@ -5,8 +5,8 @@ use arch_lang::model::{
     TextPart as LangTextPart, TileGrid as LangTileGrid, Tiles,
 };
 use engine::arch::{
-    AudioRules, ClassColumn, Filter, GridList, ImageRules, ImageSize, MediaDecl, MediaUse, Medium, Overview, Silence,
-    Spectrogram, TextPart, TileGrid, TileRules,
+    AudioRules, ClassColumn, Filter, GridList, ImageRules, ImageSize, MediaDecl, MediaUse, Medium, Overview,
+    RowPositions, Silence, Spectrogram, TextPart, TileGrid, TileRules,
 };
 use engine::declared::{Expr, MediaRules, Numbers};
 
@@ -55,7 +55,9 @@ impl Lowering<'_, '_> {
         let Some(class) = class_column(image.class) else {
             return self.not_at_run_time(image.class);
         };
-        let axes = image.axes;
+        let Some(positions) = row_positions(image.positions) else {
+            return self.not_at_run_time(image.positions);
+        };
         let between_rows = text(&image.between_rows);
         let tiles = match &image.tiles {
             Some(tiles) => Some(self.tiles(tiles)?),
@@ -67,7 +69,7 @@ impl Lowering<'_, '_> {
             patch: v.int(&patch),
             block: block.as_ref().map_or(1, |n| v.int(n)),
             window: window.as_ref().map_or(0, |n| v.int(n)),
-            axes,
+            positions,
             class,
             between_rows,
             tiles: tiles.as_ref().map(|tiles| tiles(v)),
@@ -206,6 +208,15 @@ fn filter(variant: &str) -> Option<Filter> {
         "Bilinear" => Filter::Bilinear,
         "Bicubic" => Filter::Bicubic,
         "Lanczos" => Filter::Lanczos,
+        _ => return None,
+    })
+}
+
+fn row_positions(variant: &str) -> Option<RowPositions> {
+    Some(match variant {
+        "Sequence" => RowPositions::Sequence,
+        "Axes" => RowPositions::Axes,
+        "Xd" => RowPositions::Xd,
         _ => return None,
     })
 }
