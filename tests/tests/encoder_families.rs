@@ -26,7 +26,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 26] = [
+pub(crate) const FAMILIES: [Family; 27] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -433,6 +433,27 @@ pub(crate) const FAMILIES: [Family; 26] = [
             ("alpha", 50.0),
             ("rms_norm_eps", 1e-5),
         ],
+        ..PLAIN
+    },
+    Family {
+        name: "nemotron_v2_vl",
+        encoder: "nemotron_v2_vl",
+        text: "nemotron_h",
+        image: [48, 48],
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 0.0),
+            ("n_layer", 2.0),
+            ("n_ff", 0.0),
+            ("n_vocab", 128.0),
+            ("d_conv", 4.0),
+            ("d_inner", 128.0),
+            ("d_state", 16.0),
+            ("n_ssm", 4.0),
+            ("n_group", 2.0),
+        ],
+        without_bias: &["v.patch_embd", "mm.model.mlp.1", "mm.model.mlp.3"],
         ..PLAIN
     },
 ];

@@ -6,6 +6,7 @@ import transformers
 
 from record_media import PLACEHOLDER, QWEN, TEXT, text_config, within
 from record_media_families import model_of, planes_of_patches
+from record_media_newer import Paired
 
 
 HUNYUAN_VISION = {
@@ -85,7 +86,74 @@ def hunyuanvl(vision, text):
     return model_of(config), names, inputs
 
 
-FAMILIES = {"hunyuanvl": hunyuanvl}
+RADIO_VISION = {
+    "embeddings.position_embedding": "v.position_embd.weight",
+    "embeddings.cls_register_token": "v.class_embd",
+    "embeddings.patch_projection": "v.patch_embd",
+    "encoder.layer.{}.norm1": "v.blk.{}.ln1",
+    "encoder.layer.{}.norm2": "v.blk.{}.ln2",
+    "encoder.layer.{}.attention.q_proj": "v.blk.{}.attn_q",
+    "encoder.layer.{}.attention.k_proj": "v.blk.{}.attn_k",
+    "encoder.layer.{}.attention.v_proj": "v.blk.{}.attn_v",
+    "encoder.layer.{}.attention.o_proj": "v.blk.{}.attn_out",
+    "encoder.layer.{}.mlp.fc1": "v.blk.{}.ffn_up",
+    "encoder.layer.{}.mlp.fc2": "v.blk.{}.ffn_down",
+}
+
+
+class RadioEyes(torch.nn.Module):
+    """The published encoder and projector of images in Nemotron 3 Nano Omni."""
+
+    def __init__(self, vision):
+        super().__init__()
+        from transformers.models.nemotron_h_omni import modeling_nemotron_h_omni as published
+
+        width, side, merge = vision.key("embedding_length"), vision.key("image_size"), vision.key("projector.scale_factor")
+        n_class = 3
+        config = transformers.RadioConfig(
+            hidden_size=width,
+            num_hidden_layers=vision.key("block_count"),
+            num_attention_heads=vision.key("attention.head_count"),
+            mlp_ratio=vision.key("feed_forward_length") / width,
+            layer_norm_eps=vision.key("attention.layer_norm_epsilon"),
+            patch_size=vision.key("patch_size"),
+            image_size=side,
+            max_img_size=side,
+            num_cls_tokens=n_class,
+            num_registers=vision.key("n_registers") - n_class,
+        )
+        self.vision = transformers.RadioModel._from_config(config, attn_implementation="eager")
+        self.vision.make_preprocessor_external()
+        n_mid = len(vision.tensors["mm.model.mlp.1.weight"])
+        self.projector = published.NemotronH_Omni_Reasoning_V3MultiModalProjector(width * merge**2, n_mid, vision.key("projection_dim"))
+        self.shuffled = lambda x: published.NemotronH_Omni_Reasoning_V3.pixel_shuffle(None, x, 1 / merge)
+
+    def forward(self, pixel_values):
+        x = self.vision(pixel_values).features
+        side = round(x.shape[1] ** 0.5)
+        return self.projector(self.shuffled(x.reshape(1, side, side, -1)).flatten(0, 2))
+
+
+class PairedNemotron(Paired):
+    """The published language model has no tied output."""
+
+    def tie_weights(self):
+        self.language_model.lm_head.weight = self.language_model.get_input_embeddings().weight
+
+
+def nemotron_v2_vl(vision, text):
+    from record_audio import NEMOTRON_H, nemotron_h
+
+    for il in range(vision.key("block_count")):
+        for kind in ("weight", "bias"):
+            parts = np.split(vision.tensors.pop(f"v.blk.{il}.attn_qkv.{kind}"), 3)
+            vision.tensors |= {f"v.blk.{il}.attn_{part}.{kind}": values for part, values in zip("qkv", parts)}
+    names = within("visual.vision", RADIO_VISION) | within("language_model.model", NEMOTRON_H)
+    names |= {"visual.projector.layer_norm": "mm.model.mlp.0", "visual.projector.linear_1": "mm.model.mlp.1", "visual.projector.linear_2": "mm.model.mlp.3"}
+    return PairedNemotron(RadioEyes(vision), nemotron_h(text)), names, lambda image, ids: {"pixel_values": image}
+
+
+FAMILIES = {"hunyuanvl": hunyuanvl, "nemotron_v2_vl": nemotron_v2_vl}
 
 
 def record_two_images(directory):
