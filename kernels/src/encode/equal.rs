@@ -10,6 +10,9 @@ use crate::layout::block::Half;
 /// Weights of 8 groups.
 pub(super) type EightGroups = [f32; N * LEN];
 
+/// Sets of 8 groups that are searched at a time, so that one set does not wait for results of another.
+pub(super) const SETS: usize = 2;
+
 /// Largest magnitude of a weight as an integer.
 const UNIT: f32 = 32767.0;
 
@@ -25,11 +28,16 @@ pub(super) const MAGNITUDES: std::ops::Range<f32> = 4e-3..1e5;
 /// Largest error, relative to the squares, of groups that depend on the rounding of scales to F16.
 const NEARLY_EXACT: f32 = 1e-4;
 
-/// Candidates of the search for scales.
+/// Candidates of the search for scales: levels, or positions near them, to which candidates map the element of largest
+/// magnitude.
 #[derive(Clone, Copy)]
 pub(super) struct Ends {
-    /// Levels, or positions near them, to which candidates map the element of largest magnitude.
-    pub ends: &'static [f32],
+    /// Candidates that may round to levels below the lowest and above the highest.
+    pub clipped: &'static [f32],
+    /// Candidates that may round to levels above the highest.
+    pub clipped_above: &'static [f32],
+    /// Candidates that round to levels only.
+    pub whole: &'static [f32],
     /// Lowest and highest level.
     pub low: i16,
     pub high: i16,
@@ -60,8 +68,8 @@ macro_rules! with_words {
 pub(super) use with_words;
 
 with_words! {
-    /// Returns the best scale of each group, or `None` if any group needs the search in floats.
-    fn scales(x: &EightGroups, candidates: Ends) -> Option<[Half; N]> = best_scales;
+    /// Returns the best scales of up to `SETS` sets of groups, or `None` if any group of a set needs the search in floats.
+    fn scales(x: &[EightGroups], candidates: Ends) -> [Option<[Half; N]>; SETS] = scales_of_sets;
     /// Writes `(x + min) / scale + offset` for each group, rounded and limited to `0..=max`.
     fn indices(x: &EightGroups, fitted: &Halves, offset: f32, max: f32, out: &mut [[u8; LEN]; N]) -> () = all_indices;
 }
@@ -112,63 +120,186 @@ pub(super) unsafe fn any_nearly_exact<R: Reals>(total: R, gain: R) -> bool {
 /// # Safety
 /// The CPU supports the instruction set.
 #[inline(always)]
-unsafe fn best_scales<W: Words>(x: &EightGroups, candidates: Ends) -> Option<[Half; N]> {
+unsafe fn scales_of_sets<W: Words>(x: &[EightGroups], candidates: Ends) -> [Option<[Half; N]>; SETS] {
     // SAFETY: function contract.
     unsafe {
-        let zero = splat::<W>(0.0);
-        let (low, high) = W::ranges(x);
-        let max = high.choose_less(zero - low, low, high);
-        let magnitude = max.magnitude();
-        if !magnitude.all_in(&MAGNITUDES) {
-            return None;
+        match x {
+            [a, b, ..] => best_scales::<W, 2>([a, b], candidates).unwrap_or_else(|| {
+                let [first] = best_scales::<W, 1>([a], candidates).unwrap_or_default();
+                let [second] = best_scales::<W, 1>([b], candidates).unwrap_or_default();
+                [first, second]
+            }),
+            [a] => [best_scales::<W, 1>([a], candidates).unwrap_or_default()[0], None],
+            [] => [None; SETS],
         }
-        let factor = magnitude.reciprocal() * splat::<W>(UNIT);
-        let fine = W::load(x, factor);
-        Some(raised(fit_scales(&fine, max, candidates)?).to_halves())
     }
 }
 
-/// Returns the best scales of groups with these elements of largest magnitude, or `None` if any group needs the search
-/// in floats.
+/// Returns the best scales of each set, or `None` if a set needs the search in floats. Returns `None` if the magnitude of
+/// any group does.
 ///
 /// # Safety
 /// The CPU supports the instruction set.
 #[inline(always)]
-unsafe fn fit_scales<W: Words>(fine: &[W; WORDS], max: W::Floats, candidates: Ends) -> Option<W::Floats> {
+unsafe fn best_scales<W: Words, const S: usize>(
+    x: [&EightGroups; S],
+    candidates: Ends,
+) -> Option<[Option<[Half; N]>; S]> {
     // SAFETY: function contract.
     unsafe {
-        let coarse = coarse(fine);
-        let total = W::to_floats(products(&coarse, &coarse)) * splat::<W>(COARSE * COARSE);
-        let lowest = W::per_group(splat::<W>(candidates.low.into()));
-        let highest = W::per_group(splat::<W>(candidates.high.into()));
-        let zero = W::per_group(splat::<W>(0.0));
-        let sign = splat::<W>(COARSE).signed_as(max);
-        let (mut scale, mut best) = (splat::<W>(0.0), splat::<W>(0.0));
-        for start in 0..candidates.ends.len() + REFITS {
-            let multiplier = match candidates.ends.get(start) {
-                Some(&end) => sign * splat::<W>(end),
-                None => (scale.reciprocal() * splat::<W>(INVERSE))
-                    .larger(splat::<W>(-UNIT))
-                    .smaller(splat::<W>(UNIT)),
-            };
+        let zero = splat::<W>(0.0);
+        let mut max = [zero; S];
+        let mut is_usual = true;
+        for i in 0..S {
+            let (low, high) = W::ranges(x[i]);
+            max[i] = high.choose_less(zero - low, low, high);
+            is_usual &= max[i].magnitude().all_in(&MAGNITUDES);
+        }
+        if !is_usual {
+            return None;
+        }
+        let mut sets = [Set::<W>::new(x[0], max[0]); S];
+        for i in 1..S {
+            sets[i] = Set::new(x[i], max[i]);
+        }
+        let range = Levels {
+            low: W::per_group(splat::<W>(candidates.low.into())),
+            high: W::per_group(splat::<W>(candidates.high.into())),
+        };
+        for &end in candidates.clipped {
+            consider_all::<W, S, true, true>(&mut sets, range, end);
+        }
+        for &end in candidates.clipped_above {
+            consider_all::<W, S, false, true>(&mut sets, range, end);
+        }
+        for &end in candidates.whole {
+            consider_all::<W, S, false, false>(&mut sets, range, end);
+        }
+        for set in &mut sets {
+            set.refit(range);
+        }
+        let mut found = [None; S];
+        for (set, found) in sets.iter().zip(&mut found) {
+            *found = set.finish();
+        }
+        Some(found)
+    }
+}
+
+/// Weights of 8 groups as integers, and their best scales.
+#[derive(Clone, Copy)]
+struct Set<W: Words> {
+    fine: [W; WORDS],
+    coarse: [W; WORDS],
+    /// Elements of largest magnitude.
+    max: W::Floats,
+    scale: W::Floats,
+    gain: W::Floats,
+}
+
+/// Lowest and highest level.
+#[derive(Clone, Copy)]
+struct Levels<W> {
+    low: W,
+    high: W,
+}
+
+/// Considers scales that map the element of largest magnitude to `end`. The parameters are true if levels may be too
+/// low or too high.
+///
+/// # Safety
+/// The CPU supports the instruction set.
+#[inline(always)]
+unsafe fn consider_all<W: Words, const S: usize, const LOWEST: bool, const HIGHEST: bool>(
+    sets: &mut [Set<W>; S],
+    levels: Levels<W>,
+    end: f32,
+) {
+    for set in sets {
+        // SAFETY: function contract.
+        unsafe {
+            let multiplier = splat::<W>(COARSE).signed_as(set.max) * splat::<W>(end);
+            set.consider::<LOWEST, HIGHEST>(levels, multiplier);
+        }
+    }
+}
+
+impl<W: Words> Set<W> {
+    /// Converts weights whose elements of largest magnitude are `max`.
+    ///
+    /// # Safety
+    /// The CPU supports the instruction set.
+    #[inline(always)]
+    unsafe fn new(x: &EightGroups, max: W::Floats) -> Set<W> {
+        // SAFETY: function contract.
+        unsafe {
+            let fine = W::load(x, max.magnitude().reciprocal() * splat::<W>(UNIT));
+            Set {
+                fine,
+                coarse: coarse(&fine),
+                max,
+                scale: splat::<W>(0.0),
+                gain: splat::<W>(0.0),
+            }
+        }
+    }
+
+    /// Rounds weights with the best scale, and fits the scale again.
+    ///
+    /// # Safety
+    /// The CPU supports the instruction set.
+    #[inline(always)]
+    unsafe fn refit(&mut self, levels: Levels<W>) {
+        // SAFETY: function contract.
+        unsafe {
+            let multiplier = (self.scale.reciprocal() * splat::<W>(INVERSE))
+                .larger(splat::<W>(-UNIT))
+                .smaller(splat::<W>(UNIT));
+            self.consider::<true, true>(levels, multiplier);
+        }
+    }
+
+    /// Rounds weights to levels, and fits scales. Improves on the best.
+    ///
+    /// # Safety
+    /// The CPU supports the instruction set.
+    #[inline(always)]
+    unsafe fn consider<const LOWEST: bool, const HIGHEST: bool>(&mut self, levels: Levels<W>, multiplier: W::Floats) {
+        // SAFETY: function contract.
+        unsafe {
             let multiplier = W::per_group(multiplier);
+            let zero = W::per_group(splat::<W>(0.0));
             let (mut xq, mut qq) = (zero.dots(zero), zero.dots(zero));
-            for i in 0..WORDS {
-                let q = coarse[i].times(multiplier).at_least(lowest).at_most(highest);
-                xq = W::add(xq, fine[i].dots(q));
+            for (fine, coarse) in self.fine.iter().zip(&self.coarse) {
+                let mut q = coarse.times(multiplier);
+                q = if LOWEST { q.at_least(levels.low) } else { q };
+                q = if HIGHEST { q.at_most(levels.high) } else { q };
+                xq = W::add(xq, fine.dots(q));
                 qq = W::add(qq, q.dots(q));
             }
             let (xq, qq) = (W::to_floats(xq), W::to_floats(qq));
             let fitted = xq.divided_by(qq);
             let gain = fitted * xq;
-            scale = best.choose_less(gain, fitted, scale);
-            best = best.larger(gain);
+            self.scale = self.gain.choose_less(gain, fitted, self.scale);
+            self.gain = self.gain.larger(gain);
         }
-        if any_nearly_exact(total, best) {
-            return None;
+    }
+
+    /// Returns the best scales, or `None` if any group needs the search in floats.
+    ///
+    /// # Safety
+    /// The CPU supports the instruction set.
+    #[inline(always)]
+    unsafe fn finish(&self) -> Option<[Half; N]> {
+        // SAFETY: function contract.
+        unsafe {
+            let total = W::to_floats(products(&self.coarse, &self.coarse)) * splat::<W>(COARSE * COARSE);
+            if any_nearly_exact(total, self.gain) {
+                return None;
+            }
+            let nth = splat::<W>(1.0 / UNIT);
+            Some(raised(self.scale * self.max.magnitude() * nth).to_halves())
         }
-        let (magnitude, nth) = (max.magnitude(), splat::<W>(1.0 / UNIT));
-        Some(scale * magnitude * nth)
     }
 }
 
@@ -196,6 +327,3 @@ fn products<W: Words>(a: &[W; WORDS], b: &[W; WORDS]) -> W::Sums {
     }
     sums
 }
-
-/// Number of times that the best candidate is fitted again.
-const REFITS: usize = 1;

@@ -2,14 +2,11 @@
 //! [`words`](super::words)). It considers fewer candidates than the search in floats, and leaves groups that are
 //! nearly exact to that search.
 
-use super::equal::{EightGroups, Halves, MAGNITUDES, any_nearly_exact, splat, with_words};
+use super::equal::{EightGroups, Halves, MAGNITUDES, SETS, any_nearly_exact, splat, with_words};
 use super::lanes::N;
 use super::reals::{Reals, limited, raised};
 use super::words::{LEN, WORDS, Words};
 use crate::layout::block::Half;
-
-/// Sets of 8 groups that are encoded at a time, so that one set does not wait for results of another.
-pub(super) const SETS: usize = 2;
 
 /// Scales, minimums, and indices of 8 groups.
 pub(super) struct EncodedLines {

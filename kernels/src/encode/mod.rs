@@ -241,31 +241,39 @@ for_this_cpu! {
 #[inline(always)]
 fn encode_scaled<B: FromScale, T: Levels, const L: usize>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
-    for ((x, w), blocks) in chunks(x, w, N * L).zip(blocks.chunks_mut(N)) {
+    for ((x, w), blocks) in chunks(x, w, N * L * equal::SETS).zip(blocks.chunks_mut(N * equal::SETS)) {
         prefetch_after(x);
-        let quick = match (w, x.try_into()) {
-            (None, Ok(x)) => T::EQUAL.and_then(|ends| equal::scales(x, ends)),
-            _ => None,
+        let quick = match (T::EQUAL, w) {
+            (Some(ends), None) => equal::scales(x.as_chunks().0, ends),
+            _ => [None; equal::SETS],
         };
-        let scales = match quick {
-            Some(scales) => scales,
-            None => scales::fit_half::<T, L>(&Groups::new(x, w)),
-        };
-        if let (Some(levels), Ok(x)) = (T::EQUAL, x.try_into()) {
-            let mut q = [[0; 32]; N];
-            let (low, high) = (f32::from(levels.low), f32::from(levels.high));
-            let mins = [Half::default(); N];
-            equal::indices(x, &Halves { scales, mins }, -low, high - low, &mut q);
-            for ((d, q), block) in scales.iter().zip(&q).zip(blocks) {
-                *block = B::from_scale(*d, q);
-            }
-            continue;
+        for (((x, w), blocks), quick) in chunks(x, w, N * L).zip(blocks.chunks_mut(N)).zip(quick) {
+            let scales = match quick {
+                Some(scales) => scales,
+                None => scales::fit_half::<T, L>(&Groups::new(x, w)),
+            };
+            write_scaled::<B, T, L>(x, &scales, blocks);
         }
-        for ((x, d), block) in x.chunks_exact(L).zip(scales).zip(blocks) {
-            let mut q = [0; L];
-            scales::indices_of::<T>(x, d.get(), &mut q);
-            *block = B::from_scale(d, &q);
+    }
+}
+
+/// Writes at most `N` blocks with these scales.
+#[inline(always)]
+fn write_scaled<B: FromScale, T: Levels, const L: usize>(x: &[f32], scales: &[Half; N], blocks: &mut [B]) {
+    if let (Some(levels), Ok(x)) = (T::EQUAL, x.try_into()) {
+        let mut q = [[0; 32]; N];
+        let (low, high) = (f32::from(levels.low), f32::from(levels.high));
+        let (scales, mins) = (*scales, [Half::default(); N]);
+        equal::indices(x, &Halves { scales, mins }, -low, high - low, &mut q);
+        for ((d, q), block) in scales.iter().zip(&q).zip(blocks) {
+            *block = B::from_scale(*d, q);
         }
+        return;
+    }
+    for ((x, d), block) in x.chunks_exact(L).zip(scales).zip(blocks) {
+        let mut q = [0; L];
+        scales::indices_of::<T>(x, d.get(), &mut q);
+        *block = B::from_scale(*d, &q);
     }
 }
 
@@ -307,7 +315,7 @@ fn range_of(limit: i32) -> Range {
 fn encode_line<B: FromLine, const MAX: i32>(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     let limits = line_limits(MAX, w.is_some());
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
-    let mut found = [const { EncodedLines::new() }; equal_lines::SETS];
+    let mut found = [const { EncodedLines::new() }; equal::SETS];
     for ((x, w), blocks) in chunks(x, w, N * 32 * found.len()).zip(blocks.chunks_mut(N * found.len())) {
         prefetch_after(x);
         let equal = if w.is_some() { &[] } else { x.as_chunks().0 };

@@ -60,11 +60,20 @@ const fn ends_of(low: i32) -> &'static [f32] {
 impl<const LOW: i32, const HIGH: i32> Levels for Integers<LOW, HIGH> {
     const ENDS: &'static [f32] = ends_of(LOW);
     const LOWEST: f32 = LOW as f32;
-    const EQUAL: Option<Ends> = match LOW {
-        -16 | -8 => Some(Ends {
-            ends: ends_of(LOW),
-            low: LOW as i16,
-            high: HIGH as i16,
+    const EQUAL: Option<Ends> = match (LOW, HIGH) {
+        (-16, 15) => Some(Ends {
+            clipped: &[-17.0],
+            clipped_above: &[-16.5, -16.0, -15.5, 15.5],
+            whole: &[-15.0, -14.5, 15.0, -13.75, 14.25],
+            low: -16,
+            high: 15,
+        }),
+        (-8, 7) => Some(Ends {
+            clipped: &[-9.0],
+            clipped_above: &[-8.5, -8.25, -8.0, -7.75, -7.5, 7.5],
+            whole: &[-7.25, -7.0, 7.0, -6.5, 6.5],
+            low: -8,
+            high: 7,
         }),
         _ => None,
     };

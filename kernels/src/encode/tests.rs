@@ -168,11 +168,11 @@ fn encode_row_is_independent_of_the_instruction_set() {
 }
 
 #[test]
-fn encode_row_of_lines_is_independent_of_the_length() {
+fn encode_row_of_sets_is_independent_of_the_length() {
     let (mut x, _) = matrix(2);
     // Zeros need the search in floats.
     x[768..1024].fill(0.0);
-    for ty in [GgmlType::Q4_1, GgmlType::Q5_1] {
+    for ty in [GgmlType::Q4_0, GgmlType::Q5_0, GgmlType::Q4_1, GgmlType::Q5_1] {
         let bytes = ty.row_bytes(256).unwrap();
         let mut blocks = vec![0; ty.row_bytes(x.len()).unwrap()];
         encode_row(ty, &x, None, &mut blocks);
@@ -185,6 +185,21 @@ fn encode_row_of_lines_is_independent_of_the_length() {
         let expected = odd.to_vec();
         encode_row(ty, &x[..800], None, odd);
         assert_eq!(odd[..3 * bytes], expected[..3 * bytes], "{ty}");
+    }
+}
+
+#[test]
+fn candidates_of_equal_weights_round_to_levels() {
+    for ends in [
+        <Integers<-8, 7> as Levels>::EQUAL.unwrap(),
+        <Integers<-16, 15> as Levels>::EQUAL.unwrap(),
+    ] {
+        // Integers round half up.
+        let is_low = |end: &f32| (0.5 - end.abs()).floor() < f32::from(ends.low);
+        let is_high = |end: &f32| (0.5 + end.abs()).floor() > f32::from(ends.high);
+        assert!(ends.clipped.iter().all(is_low));
+        assert!(ends.clipped_above.iter().all(|end| is_high(end) && !is_low(end)));
+        assert!(ends.whole.iter().all(|end| !is_high(end) && !is_low(end)));
     }
 }
 
