@@ -11,13 +11,13 @@ use engine::synth::{Mix, ModelShape, Synth, SynthParams};
 /// Prompt length in byte tokens, long enough for multi-column matmuls.
 const N_TOKENS: u32 = 40;
 
-/// Writes the smallest model of an architecture, loads it and computes logits.
-fn check(registered: &Registered, directory: &Path) -> Result<(), String> {
+/// Writes the smallest model of an architecture, loads it and computes logits. `ty` is a type of the mix.
+fn check(registered: &Registered, directory: &Path, mix: &str, ty: &str) -> Result<(), String> {
     let arch = registered.arch;
     let params = SynthParams {
         shape: *ModelShape::find("tiny").expect("the shape is known"),
         settings: Vec::new(),
-        mix: Mix::find("q4_k_m").expect("the mix is known"),
+        mix: Mix::find(mix).expect("the mix is known"),
         output: None,
         seed: 3,
     };
@@ -26,7 +26,7 @@ fn check(registered: &Registered, directory: &Path) -> Result<(), String> {
     synth.write(&path).map_err(|e| e.to_string())?;
     let model = Model::load(&path, archs::ALL, &LoadParams::default()).map_err(|e| e.to_string())?;
     let is_quantized = |name: &str| synth.types().contains_key(name);
-    if model.arch().name != arch.name || !is_quantized("q4_K") {
+    if model.arch().name != arch.name || !is_quantized(ty) {
         return Err(format!("{} with {:?}", model.arch().name, synth.types()));
     }
     let tokens: Vec<u32> = (0..N_TOKENS).map(|i| 3 + i * 37 % 256).collect();
@@ -51,7 +51,7 @@ fn synth_models_of_every_architecture_run() {
     let next = || left.lock().expect("no thread panics while holding the lock").next();
     let work = || {
         while let Some(registered) = next() {
-            if let Err(e) = check(registered, directory.path()) {
+            if let Err(e) = check(registered, directory.path(), "q4_k_m", "q4_K") {
                 let failure = format!("{}: {e}", registered.arch.name);
                 failures
                     .lock()
@@ -64,4 +64,14 @@ fn synth_models_of_every_architecture_run() {
     let failures = failures.into_inner().expect("no thread panics while holding the lock");
     let (n, all) = (failures.len(), archs::ALL.len());
     assert!(all > 100 && n == 0, "{n} of {all}:\n{}", failures.join("\n"));
+}
+
+#[test]
+fn synth_models_with_row_headers_run() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let is_llama = |registered: &&Registered| registered.arch.name == "llama";
+    let llama = archs::ALL.iter().find(is_llama).expect("llama is declared");
+    for ty in ["iq4_ks", "iq5_ks"] {
+        assert_eq!(check(llama, directory.path(), ty, ty), Ok(()));
+    }
 }

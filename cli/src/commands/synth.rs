@@ -77,7 +77,7 @@ fn mix(text: &str) -> Result<Mix, String> {
 }
 
 fn weight_type(text: &str) -> Result<GgmlType, String> {
-    let ty = GgmlType::from_name(text).filter(|&ty| kernels::can_dequantize(ty));
+    let ty = GgmlType::from_name(text).filter(|&ty| kernels::can_decode(ty));
     ty.ok_or_else(|| "expected a weight type, such as q6_K or f16".to_owned())
 }
 

@@ -54,7 +54,7 @@ const fn alias(mut row: Row, alias: &'static str) -> Row {
     row
 }
 
-static MIXTURES: [Row; 37] = [
+static MIXTURES: [Row; 38] = [
     row("f32", 0, F32, Kind::Plain),
     row("f16", 1, F16, Kind::Plain),
     row("bf16", 32, BF16, Kind::Plain),
@@ -92,6 +92,7 @@ static MIXTURES: [Row; 37] = [
     row("q1_0", 40, Q1_0, Kind::Base),
     row("q2_0", 41, Q2_0, Kind::Base),
     row("iq4_k", 140, IQ4_K, Kind::Base),
+    row("iq4_ks", 145, IQ4_KS, Kind::Base),
 ];
 
 impl Mixture {
@@ -182,7 +183,7 @@ impl Mixture {
                 }
             }
             (Q3_K, Kind::Large) => Q5_K,
-            (IQ4_NL | IQ4_XS, _) if facts.n_gqa >= 4 => Q5_K,
+            (IQ4_NL | IQ4_XS | IQ4_KS, _) if facts.n_gqa >= 4 => Q5_K,
             (IQ4_K, _) if facts.n_gqa >= 2 => Q5_K,
             (Q4_K | Q5_K, Kind::Medium) if is_sensitive(facts.turn) => Q6_K,
             (Q4_K, Kind::Small) if i < 4 => Q5_K,
@@ -217,7 +218,7 @@ impl Mixture {
             }
             (Q4_K | Q5_K, Kind::Medium) if is_sensitive(facts.turn) => Q6_K,
             (Q4_K, Kind::Small) if !facts.is_falcon && i < n / 8 => Q5_K,
-            (IQ4_NL | IQ4_XS, _) if i < n / 8 => Q5_K,
+            (IQ4_NL | IQ4_XS | IQ4_KS, _) if i < n / 8 => Q5_K,
             _ => base,
         }
     }
@@ -227,7 +228,7 @@ impl Mixture {
             (Q3_K, Kind::Large) if facts.is_falcon => Q4_K,
             (base, _) if facts.is_falcon => base,
             (Q3_K, Kind::Large) if facts.n_expert == 8 => Q3_K,
-            (Q2_K, Kind::Medium) | (Q3_K | Q4_K, _) | (IQ4_NL | IQ4_XS | IQ4_K, _) if facts.n_expert == 8 => Q5_K,
+            (Q2_K, Kind::Medium) | (Q3_K | Q4_K | IQ4_NL | IQ4_XS | IQ4_K | IQ4_KS, _) if facts.n_expert == 8 => Q5_K,
             (Q2_K, Kind::Medium) => Q3_K,
             (Q3_K, Kind::Medium) => Q4_K,
             (Q3_K, Kind::Large) => Q5_K,
@@ -250,7 +251,7 @@ pub(super) fn fitting(ty: GgmlType, n_in: usize) -> GgmlType {
     }
     let smaller = match ty {
         Q2_K | Q3_K | TQ1_0 | TQ2_0 | Q2_0 | Q1_0 | NVFP4 => Q4_0,
-        IQ4_XS | IQ4_K | IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S => IQ4_NL,
+        IQ4_XS | IQ4_K | IQ4_KS | IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S => IQ4_NL,
         Q4_K => Q5_0,
         Q5_K | IQ5_K => Q5_1,
         Q6_K | IQ6_K => Q8_0,

@@ -110,6 +110,7 @@ fn mixtures_give_sensitive_tensors_more_bits() {
     assert_eq!(layers("q2_k_s", "ffn_down", Q4_K), [0, 1]);
     assert_eq!(layers("iq4_xs", "ffn_down", Q5_K), [0, 1]);
     assert_eq!(layers("iq4_k", "attn_v", Q5_K).len(), 16);
+    assert_eq!(layers("iq4_ks", "ffn_down", Q5_K), [0, 1]);
     assert_eq!(layers("iq2_xxs", "attn_v", Q2_K).len(), 16);
     assert_eq!(layers("iq2_xxs", "ffn_down", Q2_K), [0, 1]);
     assert_eq!(layers("iq2_m", "attn_output", IQ3_S).len(), 16);
@@ -193,7 +194,14 @@ fn written_file_has_planned_types_and_close_weights() {
                 (tensor.to, tensor.bytes, &tensor.shape[..])
             );
             let mut floats = vec![0.0; info.n_elements()];
-            kernels::dequantize_row(info.ty, file.tensor_data(&tensor.name).unwrap(), &mut floats);
+            let n_in = info.shape()[0];
+            let rows = file.tensor_data(&tensor.name).unwrap();
+            for (row, floats) in rows
+                .chunks_exact(info.ty.row_bytes(n_in).unwrap())
+                .zip(floats.chunks_exact_mut(n_in))
+            {
+                kernels::dequantize_row(info.ty, row, floats);
+            }
             let original: &[f32] = bytemuck::cast_slice(source.tensor_data(&tensor.name).unwrap());
             let error: f32 = floats.iter().zip(original).map(|(a, b)| (a - b).powi(2)).sum();
             let size: f32 = original.iter().map(|x| x * x).sum();

@@ -56,7 +56,7 @@ impl Mix {
     /// Returns the mix, or the type for all matrices, named `name`.
     pub fn find(name: &str) -> Option<Mix> {
         let medium = MEDIUM.iter().find(|(m, _)| m.eq_ignore_ascii_case(name));
-        let plain = || GgmlType::from_name(name).filter(|&ty| kernels::can_dequantize(ty));
+        let plain = || GgmlType::from_name(name).filter(|&ty| kernels::can_decode(ty));
         medium
             .map(|&(_, ty)| Mix::Medium(ty))
             .or_else(|| plain().map(Mix::Plain))
@@ -65,7 +65,7 @@ impl Mix {
     /// Returns the names of all mixes.
     pub fn names() -> Vec<String> {
         let of_files = GgmlType::ALL.iter().filter(|ty| ty.is_in_files());
-        let plain = of_files.filter(|&&ty| kernels::can_dequantize(ty));
+        let plain = of_files.filter(|&&ty| kernels::can_decode(ty));
         let medium = MEDIUM.iter().map(|(name, _)| (*name).to_owned());
         medium.chain(plain.map(|ty| ty.name().to_ascii_lowercase())).collect()
     }
@@ -121,11 +121,10 @@ fn medium(base: GgmlType, matrix: &Matrix<'_>) -> GgmlType {
 fn shorter(ty: GgmlType) -> GgmlType {
     use GgmlType::*;
     match ty {
-        Q2_K | Q3_K | IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ4_XS | IQ4_K | TQ1_0 | TQ2_0 => {
-            IQ4_NL
-        }
+        Q2_K | Q3_K | IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | TQ1_0 | TQ2_0 => IQ4_NL,
+        IQ4_XS | IQ4_K | IQ4_KS => IQ4_NL,
         Q4_K => Q5_0,
-        Q5_K | IQ5_K => Q5_1,
+        Q5_K | IQ5_K | IQ5_KS => Q5_1,
         Q6_K | IQ6_K => Q8_0,
         _ => F16,
     }

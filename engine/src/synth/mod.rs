@@ -147,7 +147,8 @@ impl Synth {
     pub fn write_zeros(&self, path: &Path) -> Result<u64, SynthError> {
         let mut writer = GgufWriter::with_metadata(self.metadata.clone());
         for t in &self.tensors {
-            let n_bytes = t.ty().row_bytes(t.ne.iter().product()).unwrap_or(0) as u64;
+            let row_bytes = t.ne.first().and_then(|n| t.ty().row_bytes(*n)).unwrap_or(0);
+            let n_bytes = row_bytes as u64 * t.ne.iter().skip(1).product::<usize>() as u64;
             let produce = move |out: &mut dyn Write| io::copy(&mut io::repeat(0).take(n_bytes), out).map(drop);
             writer.add_tensor_with(t.name.as_str(), t.ty(), &t.ne, produce)?;
         }
@@ -168,12 +169,16 @@ impl Tensor {
         let n: usize = self.ne.iter().product();
         match self.content {
             TensorContent::Matrix(ty) => {
-                let n_bytes = ty
+                let in_memory = ty.in_memory();
+                let n_bytes = in_memory
                     .row_bytes(n)
                     .ok_or_else(|| io::Error::other("row size is not a whole number of blocks"))?;
                 let seed = splitmix64(synth.seed ^ seeded::hash_of_name(&self.name));
-                let random = RandomBlocks::new(ty, seed, 1.0 / (self.ne[0] as f32).sqrt());
-                write_blocks(&random, n_bytes, out)
+                let random = RandomBlocks::new(in_memory, seed, 1.0 / (self.ne[0] as f32).sqrt());
+                if ty.row_header() == 0 {
+                    return write_blocks(&random, n_bytes, out);
+                }
+                write_blocks(&random, n_bytes, &mut RowsOfFile::new(ty, self.ne[0], out))
             }
             TensorContent::Elementwise => {
                 let mut values = vec![0.0; n];
@@ -185,6 +190,48 @@ impl Tensor {
                 out.write_all(&experts)
             }
         }
+    }
+}
+
+/// Writes rows with a header, converted from blocks that start with the header of their row.
+struct RowsOfFile<'a> {
+    ty: GgmlType,
+    blocks_per_row: usize,
+    /// Blocks before the next one.
+    n_blocks: usize,
+    out: &'a mut dyn Write,
+}
+
+impl<'a> RowsOfFile<'a> {
+    fn new(ty: GgmlType, n_in: usize, out: &'a mut dyn Write) -> RowsOfFile<'a> {
+        RowsOfFile {
+            ty,
+            blocks_per_row: n_in / ty.block_size(),
+            n_blocks: 0,
+            out,
+        }
+    }
+}
+
+impl Write for RowsOfFile<'_> {
+    /// Writes whole blocks.
+    fn write(&mut self, blocks: &[u8]) -> io::Result<usize> {
+        let mut bytes = Vec::with_capacity(blocks.len());
+        for block in blocks.chunks_exact(self.ty.in_memory().block_bytes()) {
+            let is_first = self.n_blocks.is_multiple_of(self.blocks_per_row);
+            bytes.extend_from_slice(if is_first {
+                block
+            } else {
+                &block[self.ty.row_header()..]
+            });
+            self.n_blocks += 1;
+        }
+        self.out.write_all(&bytes)?;
+        Ok(blocks.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 

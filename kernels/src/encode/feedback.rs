@@ -66,6 +66,11 @@ impl Feedback {
         self.n
     }
 
+    /// Returns the weight of each column in searches for scales.
+    pub(super) fn variances(&self) -> &[f32] {
+        &self.variances
+    }
+
     /// Returns the shares of the error of column `j` for later columns of the same range.
     #[inline(always)]
     fn shares(&self, j: usize, columns: Range<usize>) -> &[f32] {

@@ -5,7 +5,7 @@
 //! - `lines`: types with scales and minimums
 //! - `scales`: types with scales
 //! - `floats`: types of 4-bit floats
-//! - `shifted`: types with scales and a choice of two tables
+//! - `shifted`, `shifted_rows`: types with scales and a choice of two tables
 //! - `equal`, `equal_lines`, `words`, `reals`: scales for weights of equal importance, in integers
 //! - `grid`, `cells`: types whose elements are points of a grid
 //! - `ternary`: types with one or two magnitudes
@@ -29,11 +29,14 @@ mod reals;
 mod rounding;
 mod scales;
 mod shifted;
+mod shifted_rows;
 mod ternary;
 mod words;
 
 use std::marker::PhantomData;
 use std::sync::LazyLock;
+
+use bytemuck::Zeroable;
 
 use self::cells::Bits;
 use self::cpu::for_this_cpu;
@@ -44,7 +47,7 @@ use self::grid::{Grid, Search};
 use self::lanes::{Groups, N};
 use self::lines::{COARSE, COARSE_WEIGHTED, FINE, Limits, WEIGHTED};
 pub use self::moments::{FACTOR_ROWS, add_moments, factor_diagonal, factor_rows};
-use self::rounding::{GridPoints, IntLines, IntScaled, Line, Mxfp4, Nvfp4, Scaled, Shifted};
+use self::rounding::{GridPoints, IntLines, IntScaled, Line, Mxfp4, Nvfp4, Scaled, Shifted, ShiftedRows};
 use self::scales::{Integers, Iq4, Levels, Range};
 use self::shifted::ShiftedLevels;
 use crate::GgmlType;
@@ -99,6 +102,7 @@ fn encoder(ty: GgmlType) -> Option<Encode> {
         GgmlType::Q6_K => scales::<BlockQ6K, Integers<-32, 31>, 2, 16, 16, 128>,
         GgmlType::IQ4_XS => scales::<BlockIQ4XS, Iq4, 1, 32, 8, 32>,
         GgmlType::IQ4_K => shifted::<BlockIQ4K, Iq4, 32>,
+        GgmlType::IQ4_KS => iq4_ks,
         GgmlType::IQ1_S => iq1::<BlockIQ1S, 32>,
         GgmlType::IQ1_M => iq1::<BlockIQ1M, 16>,
         GgmlType::IQ2_XXS => iq2_xxs,
@@ -127,13 +131,19 @@ pub fn can_encode_rows(ty: GgmlType) -> bool {
 /// # Panics
 /// If the type has no such encoder (see [`can_encode_rows`]), or the lengths disagree.
 pub fn encode_rows(ty: GgmlType, src: &[f32], feedback: &Feedback, dst: &mut [u8]) {
-    crate::lengths::check_lengths(ty, dst.len(), src.len());
     let n_in = feedback.n_in();
     let is_whole = n_in > 0 && n_in.is_multiple_of(ty.block_size()) && src.len().is_multiple_of(n_in);
     assert!(
         is_whole,
         "rows must have {n_in} elements in whole blocks of {ty}, found {}",
         src.len()
+    );
+    let n_rows = src.len() / n_in;
+    let expected = ty.row_bytes(n_in).and_then(|bytes| bytes.checked_mul(n_rows));
+    assert!(
+        expected == Some(dst.len()),
+        "{ty}: expected {n_rows} rows of {n_in} elements, found {} bytes",
+        dst.len()
     );
     assert!(
         encode_with(ty, Some(feedback), src, dst),
@@ -170,6 +180,11 @@ fn encode_with(ty: GgmlType, feedback: Option<&Feedback>, x: &[f32], out: &mut [
         )),
         GgmlType::IQ4_XS => encode!(IntScaled::<BlockIQ4XS, Iq4, 1, 32, 8>(range_of(32), PhantomData)),
         GgmlType::IQ4_K => encode!(Shifted::<BlockIQ4K, Iq4>(range_of(32), PhantomData)),
+        GgmlType::IQ4_KS => {
+            if let Some(feedback) = feedback {
+                iq4_ks_rows(feedback, x, out)
+            }
+        }
         GgmlType::IQ1_S => encode!(GridPoints::<BlockIQ1S, 8>(iq1_search::<BlockIQ1S>(32), PhantomData)),
         GgmlType::IQ1_M => encode!(GridPoints::<BlockIQ1M, 8>(iq1_search::<BlockIQ1M>(16), PhantomData)),
         GgmlType::IQ2_XXS => encode!(GridPoints::<BlockIQ2XXS, 8>(iq2_xxs_search(), PhantomData)),
@@ -234,6 +249,8 @@ for_this_cpu! {
     fn shifted[B: FromShifted, T: ShiftedLevels, const LIMIT: i32][B, T, LIMIT](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_shifted;
     /// Encodes ternary types.
     fn ternary[B: FromScale][B](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_ternary;
+    /// Encodes a row of IQ4_KS.
+    fn iq4_ks[][](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_iq4_ks;
     fn nvfp4[][](x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_nvfp4;
 }
 
@@ -404,6 +421,47 @@ fn encode_shifted<B: FromShifted, T: ShiftedLevels, const LIMIT: i32>(x: &[f32],
             shifted::indices_of::<T>(x, &found, g, q);
         }
         *block = B::from_shifted(&found, &q);
+    }
+}
+
+/// See [`iq4_ks`].
+#[inline(always)]
+fn encode_iq4_ks(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
+    let scales = shifted_rows::search::<Iq4>(x, w);
+    let blocks = scales.iter().zip(x.chunks_exact(256)).map(|(found, x)| {
+        let mut q = [0; 256];
+        for (g, (x, q)) in x.chunks_exact(32).zip(q.chunks_exact_mut(32)).enumerate() {
+            let (scale, shift) = shifted_rows::scale_and_shift::<Iq4>(found, g);
+            shifted::indices_with::<Iq4>(x, scale, shift, q);
+        }
+        BlockIQ4KS::from_row_scales(found, &q)
+    });
+    write_row(GgmlType::IQ4_KS, blocks, out);
+}
+
+/// Encodes rows of IQ4_KS. The factors of rows are those without feedback.
+fn iq4_ks_rows(feedback: &Feedback, x: &[f32], out: &mut [u8]) {
+    let n = feedback.n_in();
+    let row_bytes = out.len() / (x.len() / n).max(1);
+    let mut blocks = vec![BlockIQ4KS::zeroed(); N * n / 256];
+    for (x, out) in x.chunks(N * n).zip(out.chunks_mut(N * row_bytes)) {
+        let first = |x| shifted_rows::search::<Iq4>(x, Some(feedback.variances()))[0];
+        let factors = x.chunks_exact(n).map(|x| first(x).d).collect();
+        let blocks = &mut blocks[..x.len() / 256];
+        feedback::encode(&ShiftedRows(factors), feedback, x, bytemuck::cast_slice_mut(blocks));
+        for (blocks, out) in blocks.chunks_exact(n / 256).zip(out.chunks_exact_mut(row_bytes)) {
+            write_row(GgmlType::IQ4_KS, blocks.iter().copied(), out);
+        }
+    }
+}
+
+/// Writes a row whose blocks in memory start with the header of the row.
+fn write_row<B: Block>(ty: GgmlType, blocks: impl Iterator<Item = B>, out: &mut [u8]) {
+    let (header, out) = out.split_at_mut(ty.row_header());
+    for (block, out) in blocks.zip(out.chunks_exact_mut(ty.block_bytes())) {
+        let (factor, rest) = bytemuck::bytes_of(&block).split_at(header.len());
+        header.copy_from_slice(factor);
+        out.copy_from_slice(rest);
     }
 }
 

@@ -7,15 +7,16 @@ use super::floats::{self, E2M1};
 use super::grid::Search;
 use super::lanes::{self, Groups, Lanes};
 use super::lines::{self, Limits};
-use super::scales::{self, Levels, Range};
+use super::scales::{self, Iq4, Levels, Range};
 use super::shifted::{self, ShiftedLevels};
+use super::shifted_rows;
 use super::ternary;
 use crate::layout::assemble::{
-    FromLine, FromLines, FromScale, FromScales, FromShifted, IntScales, Lines, ShiftedScales,
+    FromLine, FromLines, FromScale, FromScales, FromShifted, IntScales, Lines, RowScales, ShiftedScales,
 };
 use crate::layout::block::Half;
 use crate::quants::grids::{BlockParts, GridBlock};
-use crate::quants::{BlockMXFP4, BlockNVFP4, BlockQ1_0};
+use crate::quants::{BlockIQ4KS, BlockMXFP4, BlockNVFP4, BlockQ1_0};
 
 /// Scales of a block, and the indices of its elements.
 #[derive(Clone)]
@@ -229,6 +230,32 @@ impl<B: FromShifted, T: ShiftedLevels> Rounding for Shifted<B, T> {
 
     fn finish(&self, state: &Self::State, out: &mut [u8]) {
         bytemuck::cast_slice_mut(out)[0] = B::from_shifted(&state.scales, &state.q);
+    }
+}
+
+/// IQ4_KS in memory, with the factors of up to [`N`](lanes::N) rows.
+pub(super) struct ShiftedRows(pub Vec<f32>);
+
+impl Rounding for ShiftedRows {
+    const LEN: usize = 256;
+    const STEP: usize = 1;
+    type State = Scalars<RowScales, 256>;
+
+    fn start(&self, x: &[f32], w: &[f32]) -> Vec<Self::State> {
+        let rows = x.chunks_exact(256).zip(w.chunks_exact(256)).zip(&self.0);
+        let search = |((x, w), d): (_, &f32)| shifted_rows::fit_block::<Iq4>(&Groups::new(x, Some(w)), *d);
+        rows.map(search).map(Scalars::new).collect()
+    }
+
+    #[inline(always)]
+    fn round(&self, state: &mut Self::State, at: usize, x: &[f32], _: &[f32], values: &mut [f32]) {
+        let (scale, shift) = shifted_rows::scale_and_shift::<Iq4>(&state.scales, at / 32);
+        let q = Iq4::index(x[0] * Lanes::splat(scale).inverse().0[0] - shift);
+        (state.q[at], values[0]) = (q, scale * (Iq4::value(q) + shift));
+    }
+
+    fn finish(&self, state: &Self::State, out: &mut [u8]) {
+        bytemuck::cast_slice_mut(out)[0] = BlockIQ4KS::from_row_scales(&state.scales, &state.q);
     }
 }
 

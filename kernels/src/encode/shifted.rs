@@ -1,4 +1,5 @@
-//! Search for scales of types whose groups choose between a table of levels and the same table plus a constant.
+//! Search for scales of types whose groups choose between a table of levels and the same table plus a constant. Types
+//! with one factor per row are in [`shifted_rows`](super::shifted_rows).
 
 use super::cpu::for_this_cpu;
 use super::lanes::{Groups, Lanes, N};
@@ -25,9 +26,9 @@ impl ShiftedLevels for Iq4 {
 
 for_this_cpu! {
     /// Returns the sums of groups whose elements are rounded with these scales and shifts, and the squared errors.
-    fn round[T: ShiftedLevels][T](groups: &Groups<LEN>, scale: Lanes, shift: Lanes) -> (Sums, Lanes) = round_elements;
+    fn round[T: ShiftedLevels, const L: usize][T, L](groups: &Groups<L>, scale: Lanes, shift: Lanes) -> (Sums, Lanes) = round_elements;
     /// Returns the best fit of each group.
-    fn fit[T: ShiftedLevels][T](groups: &Groups<LEN>) -> Fit = best_fit;
+    pub(super) fn fit[T: ShiftedLevels, const L: usize][T, L](groups: &Groups<L>) -> Fit = best_fit;
     /// Returns the scales and shifts of a block with the least error found.
     pub(super) fn search[T: ShiftedLevels][T](groups: &[Groups<LEN>; SETS], range: Range) -> ShiftedScales = best_scales;
     /// Alternates between choosing integers and shifts, and fitting the common factor. Improves on `best`.
@@ -36,10 +37,10 @@ for_this_cpu! {
 
 /// Scales and shifts of 8 groups.
 #[derive(Clone, Copy, Default)]
-struct Fit {
-    scale: Lanes,
-    shift: Lanes,
-    sums: Sums,
+pub(super) struct Fit {
+    pub scale: Lanes,
+    pub shift: Lanes,
+    pub sums: Sums,
 }
 
 impl Fit {
@@ -62,7 +63,7 @@ struct Candidate {
 
 /// See [`round`].
 #[inline(always)]
-fn round_elements<T: ShiftedLevels>(groups: &Groups<LEN>, scale: Lanes, shift: Lanes) -> (Sums, Lanes) {
+fn round_elements<T: ShiftedLevels, const L: usize>(groups: &Groups<L>, scale: Lanes, shift: Lanes) -> (Sums, Lanes) {
     let inverse = scale.inverse();
     let (mut sums, mut error) = (Sums::default(), Lanes::ZERO);
     for (&x, &w) in groups.x.iter().zip(&groups.w) {
@@ -81,25 +82,31 @@ const REFITS: usize = 2;
 
 /// See [`fit`].
 #[inline(always)]
-fn best_fit<T: ShiftedLevels>(groups: &Groups<LEN>) -> Fit {
+fn best_fit<T: ShiftedLevels, const L: usize>(groups: &Groups<L>) -> Fit {
     let max = groups.largest();
     let (mut best, mut errors) = (Fit::default(), Lanes::splat(f32::MAX));
     let ends = T::ENDS.iter().flat_map(|end| [(*end, 0.0), (*end, T::SHIFT)]);
     for (end, shift) in ends {
         let scale = max * Lanes::splat(1.0 / (end + shift));
-        refit::<T>(groups, scale, Lanes::splat(shift), &mut best, &mut errors);
+        refit::<T, L>(groups, scale, Lanes::splat(shift), &mut best, &mut errors);
     }
     for _ in 0..REFITS {
         let (scale, shift) = (best.scale, best.shift);
-        refit::<T>(groups, scale, shift, &mut best, &mut errors);
+        refit::<T, L>(groups, scale, shift, &mut best, &mut errors);
     }
     best
 }
 
 /// Rounds elements with a scale and a shift, and fits the scale again. Improves on `best`.
 #[inline(always)]
-fn refit<T: ShiftedLevels>(groups: &Groups<LEN>, scale: Lanes, shift: Lanes, best: &mut Fit, errors: &mut Lanes) {
-    let (sums, _) = round::<T>(groups, scale, shift);
+fn refit<T: ShiftedLevels, const L: usize>(
+    groups: &Groups<L>,
+    scale: Lanes,
+    shift: Lanes,
+    best: &mut Fit,
+    errors: &mut Lanes,
+) {
+    let (sums, _) = round::<T, L>(groups, scale, shift);
     let scale = sums.best();
     best.improve(errors, &Fit { scale, shift, sums }, sums.error(scale));
 }
@@ -110,7 +117,7 @@ pub(super) fn best_scales<T: ShiftedLevels>(groups: &[Groups<LEN>; SETS], range:
     let mut fitted = [Fit::default(); SETS];
     let (mut largest, mut total) = (0f32, 0.0);
     for (to, groups) in fitted.iter_mut().zip(groups) {
-        *to = fit::<T>(groups);
+        *to = fit::<T, LEN>(groups);
         largest = larger(largest, to.scale);
         total += groups.squares().sum();
     }
@@ -205,10 +212,22 @@ fn choose<T: ShiftedLevels>(
     let n_offsets = if n_coarse(ideal, d) > 0 { 3 } else { 1 };
     for offset in &[0.0, -1.0, 1.0][..n_offsets] {
         let scale = (nearest + Lanes::splat(*offset)).clamp(range.low, range.high);
-        for shift in [0.0, T::SHIFT].map(Lanes::splat) {
-            let (sums, error) = round::<T>(groups, scale * Lanes::splat(d.get()), shift);
-            to.improve(errors, &Fit { scale, shift, sums }, error);
-        }
+        choose_shift::<T, LEN>(groups, scale, d.get(), to, errors);
+    }
+}
+
+/// Considers both shifts with an integer scale of each group. Improves on `best`.
+#[inline(always)]
+pub(super) fn choose_shift<T: ShiftedLevels, const L: usize>(
+    groups: &Groups<L>,
+    scale: Lanes,
+    d: f32,
+    best: &mut Fit,
+    errors: &mut Lanes,
+) {
+    for shift in [0.0, T::SHIFT].map(Lanes::splat) {
+        let (sums, error) = round::<T, L>(groups, scale * Lanes::splat(d), shift);
+        best.improve(errors, &Fit { scale, shift, sums }, error);
     }
 }
 
@@ -238,6 +257,12 @@ pub(super) fn scale_and_shift<T: ShiftedLevels>(found: &ShiftedScales, g: usize)
 #[inline(always)]
 pub(super) fn indices_of<T: ShiftedLevels>(x: &[f32], found: &ShiftedScales, g: usize, out: &mut [u8]) {
     let (scale, shift) = scale_and_shift::<T>(found, g);
+    indices_with::<T>(x, scale, shift, out);
+}
+
+/// Returns the index of each element of a group.
+#[inline(always)]
+pub(super) fn indices_with<T: ShiftedLevels>(x: &[f32], scale: f32, shift: f32, out: &mut [u8]) {
     let inverse = Lanes::splat(scale).inverse();
     for (q, x) in out.as_chunks_mut().0.iter_mut().zip(x.as_chunks().0) {
         *q = T::indices(Lanes(*x) * inverse - Lanes::splat(shift));

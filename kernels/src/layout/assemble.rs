@@ -26,6 +26,14 @@ pub(crate) struct ShiftedScales {
     pub shifted: u16,
 }
 
+/// Odd scales of the 8 groups of a block, the factor of its row, and which groups use the shifted table.
+#[derive(Clone, Copy)]
+pub(crate) struct RowScales {
+    pub d: f32,
+    pub scales: [i8; 8],
+    pub shifted: [bool; 8],
+}
+
 /// A block of 256 elements with scales and minimums, made from the indices of its elements.
 pub(crate) trait FromLines<const G: usize>: Block {
     fn from_lines(lines: &Lines<G>, q: &[u8; 256]) -> Self;

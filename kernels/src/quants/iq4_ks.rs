@@ -4,8 +4,9 @@ use std::mem::offset_of;
 
 use super::iq4_k::{SHIFT, SHIFTED};
 use super::iq4_nl::{FLOATS, VALUES};
-use super::shifted::{scale_and_flag, set_group_scales_of_row, set_scales_of_row};
+use super::shifted::{byte_of, scale_and_flag, set_group_scales_of_row, set_scales_of_row};
 use crate::GgmlType;
+use crate::layout::assemble::RowScales;
 use crate::layout::block::Block;
 use crate::layout::decode::{Decode, Sink};
 use crate::layout::groups::{Field, GroupScales, Interleaved, Unit, UnpackGroup, field, group_nibbles};
@@ -32,6 +33,18 @@ impl BlockIQ4KS {
         let (scale, is_shifted) = scale_and_flag(self.scales[g]);
         let table = if is_shifted { &SHIFTED } else { &FLOATS };
         (f32::from_le_bytes(self.d) * f32::from(scale), table)
+    }
+
+    /// Creates a block from the indices of its elements.
+    pub(crate) fn from_row_scales(scales: &RowScales, q: &[u8; 256]) -> Self {
+        BlockIQ4KS {
+            d: scales.d.to_le_bytes(),
+            scales: std::array::from_fn(|g| byte_of(scales.scales[g], scales.shifted[g])),
+            qs: std::array::from_fn(|i| {
+                let first = i / 16 * 32 + i % 16;
+                q[first] | q[first + 16] << 4
+            }),
+        }
     }
 }
 

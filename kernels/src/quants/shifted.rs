@@ -74,6 +74,12 @@ pub(super) fn scale_and_flag(byte: u8) -> (i8, bool) {
     (((byte & 254) ^ 128) as i8 + 1, byte & 1 != 0)
 }
 
+/// Packs an odd multiple of the row's scale and the flag, as [`scale_and_flag`] splits them.
+#[inline(always)]
+pub(super) fn byte_of(scale: i8, is_shifted: bool) -> u8 {
+    (scale - 1) as u8 ^ 128 | u8::from(is_shifted)
+}
+
 /// Decodes 8-bit scales: returns the scales, and as minimums `shift` times the scales where the flag is set.
 ///
 /// # Safety
