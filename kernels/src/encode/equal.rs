@@ -135,8 +135,8 @@ unsafe fn scales_of_sets<W: Words>(x: &[EightGroups], candidates: Ends) -> [Opti
     }
 }
 
-/// Returns the best scales of each set, or `None` if a set needs the search in floats. Returns `None` if the magnitude of
-/// any group does.
+/// Returns the best scales of each set, or `None` if a set needs the search in floats. Returns `None` for all sets if the
+/// magnitude of any group needs this search.
 ///
 /// # Safety
 /// The CPU supports the instruction set.

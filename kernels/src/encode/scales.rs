@@ -2,7 +2,7 @@
 
 use super::cpu::for_this_cpu;
 use super::equal::{Ends, splat, with_words};
-use super::lanes::{Groups, LARGEST, Lanes, MAGIC, N, SMALLEST, round_to_byte};
+use super::lanes::{Groups, LARGEST, Lanes, N, SMALLEST, round_to_byte};
 use super::reals::Reals;
 use super::words::Words;
 use crate::layout::assemble::IntScales;
@@ -259,8 +259,6 @@ unsafe fn fit_two_sets<W: Words>(
     // SAFETY: function contract.
     unsafe {
         let zero = splat::<W>(0.0);
-        let (low, high) = (splat::<W>(levels.low), splat::<W>(levels.high));
-        let magic = splat::<W>(MAGIC);
         let max = [W::Floats::from_lanes(&max[0]), W::Floats::from_lanes(&max[1])];
         let (mut scales, mut best) = ([zero; 2], [splat::<W>(f32::MAX); 2]);
         let (mut best_xv, mut best_vv) = ([zero; 2], [zero; 2]);
@@ -273,15 +271,15 @@ unsafe fn fit_two_sets<W: Words>(
                 };
                 inverse[s] = start.reciprocal();
             }
-            let (mut xv, mut vv) = ([zero; 2], [zero; 2]);
-            for e in 0..SIXTEEN {
-                for s in 0..2 {
-                    let x = W::Floats::from_lanes(&sets[s][e]);
-                    let v = (x * inverse[s]).larger(low).smaller(high) + magic - magic;
-                    xv[s] = xv[s] + v * x;
-                    vv[s] = vv[s] + v * v;
-                }
-            }
+            // The element of largest magnitude is at the end, so no element is beyond the end.
+            let reach = ends.get(i).map_or(f32::INFINITY, |end| end.abs());
+            let [xv, vv] = if reach < levels.high + NEARLY_HALF {
+                sums_of_sets::<W, false, false>(sets, inverse, levels)
+            } else if reach < NEARLY_HALF - levels.low {
+                sums_of_sets::<W, false, true>(sets, inverse, levels)
+            } else {
+                sums_of_sets::<W, true, true>(sets, inverse, levels)
+            };
             for s in 0..2 {
                 let scale = xv[s].divided_by(vv[s]);
                 let error = scale * (scale * vv[s] - splat::<W>(2.0) * xv[s]);
@@ -297,6 +295,40 @@ unsafe fn fit_two_sets<W: Words>(
             *fitted = (scales[s].to_lanes(), Sums { xv, vv });
         }
         fitted
+    }
+}
+
+/// Distance from a level at which numbers still round to the level, with a margin for inexact inverses.
+const NEARLY_HALF: f32 = 0.49;
+
+/// Returns the sums of `v * x` and of `v^2` of both sets, where `v` is the level nearest to `x * inverse`. The parameters
+/// are true if integers may be below the lowest level or above the highest.
+///
+/// # Safety
+/// The CPU supports the instruction set.
+#[inline(always)]
+unsafe fn sums_of_sets<W: Words, const LOWEST: bool, const HIGHEST: bool>(
+    sets: [&[Lanes; SIXTEEN]; 2],
+    inverse: [W::Floats; 2],
+    levels: Range,
+) -> [[W::Floats; 2]; 2] {
+    // SAFETY: function contract.
+    unsafe {
+        let zero = splat::<W>(0.0);
+        let (low, high) = (splat::<W>(levels.low), splat::<W>(levels.high));
+        let (mut xv, mut vv) = ([zero; 2], [zero; 2]);
+        for e in 0..SIXTEEN {
+            for s in 0..2 {
+                let x = W::Floats::from_lanes(&sets[s][e]);
+                let mut v = x * inverse[s];
+                v = if LOWEST { v.larger(low) } else { v };
+                v = if HIGHEST { v.smaller(high) } else { v };
+                v = v.rounded();
+                xv[s] = xv[s] + v * x;
+                vv[s] = vv[s] + v * v;
+            }
+        }
+        [xv, vv]
     }
 }
 
@@ -423,15 +455,17 @@ pub(super) fn best_scales<T: Levels, const S: usize, const L: usize, const G: us
         n if n < S * N / 2 => 4,
         _ => 24,
     };
-    // The level of largest magnitude allows the smallest scale for the largest element.
-    let lowest = at_end(groups, T::LOWEST);
-    for fitted in [fitted, lowest] {
-        let largest = fitted.iter().fold(0f32, |max, fit| larger(max, fit.0));
-        let mut position = 1.04;
-        for _ in 0..n_starts {
-            let d = to_half(largest / (position * range.low));
-            refine::<T, S, L, G>(groups, range, fitted, d, &mut best, &mut error);
-            position *= 0.96;
+    if n_starts > 0 {
+        // The level of largest magnitude allows the smallest scale for the largest element.
+        let lowest = at_end(groups, T::LOWEST);
+        for fitted in [fitted, lowest] {
+            let largest = fitted.iter().fold(0f32, |max, fit| larger(max, fit.0));
+            let mut position = 1.04;
+            for _ in 0..n_starts {
+                let d = to_half(largest / (position * range.low));
+                refine::<T, S, L, G>(groups, range, fitted, d, &mut best, &mut error);
+                position *= 0.96;
+            }
         }
     }
     if error > 0.0 && error < total * 1e-5 {

@@ -99,20 +99,20 @@ impl Elements {
             let zero = splat::<W>(0.0);
             let (low, high) = (splat::<W>(limits[0]), splat::<W>(limits[1]));
             // Additions of even and odd elements do not wait for each other.
-            let (mut sums, mut weights) = ([[zero; 2]; 2], [zero; 2]);
+            let (mut sums, mut weights) = ([[zero; 2]; 2], [[zero; 2]; 2]);
             let (m, w) = (self.magnitudes.as_chunks::<N>().0, self.w.as_chunks::<N>().0);
             for (m, w) in m.as_chunks::<2>().0.iter().zip(w.as_chunks::<2>().0) {
                 for i in 0..2 {
                     let (m, w) = (W::Floats::from_lanes(&Lanes(m[i])), W::Floats::from_lanes(&Lanes(w[i])));
                     let above = [w.where_at_least(m, low), w.where_at_least(m, high)];
                     sums[i] = [sums[i][0] + above[0] * m, sums[i][1] + above[1] * m];
-                    weights = [weights[0] + above[0], weights[1] + above[1]];
+                    weights[i] = [weights[i][0] + above[0], weights[i][1] + above[1]];
                 }
             }
             let mut found = [Sums { sum: 0.0, weight: 0.0 }; 2];
             for (i, found) in found.iter_mut().enumerate() {
                 found.sum = (sums[0][i] + sums[1][i]).to_lanes().sum();
-                found.weight = weights[i].to_lanes().sum();
+                found.weight = (weights[0][i] + weights[1][i]).to_lanes().sum();
             }
             found
         }
@@ -160,7 +160,7 @@ impl Elements {
         for (i, mut set) in sets.into_iter().enumerate() {
             while set != 0 {
                 let at = i * 64 + set.trailing_zeros() as usize % 64;
-                between[n_between] = u64::from(self.magnitudes[at].to_bits()) << 32 | u64::from(self.w[at].to_bits());
+                between[n_between] = i64::from(self.magnitudes[at].to_bits()) << 32 | i64::from(self.w[at].to_bits());
                 n_between += 1;
                 set &= set - 1;
             }
@@ -184,20 +184,32 @@ impl Elements {
     }
 }
 
-/// Sorts numbers, usually few.
+/// Sorts positive numbers, usually few. Each of a few numbers is compared with all of them, because the branches of an
+/// insertion would be mispredicted.
 #[inline(always)]
-fn sort(numbers: &mut [u64]) {
-    if numbers.len() > FEW {
+fn sort(numbers: &mut [i64]) {
+    let n = numbers.len();
+    if n > FEW {
         numbers.sort_unstable();
         return;
     }
-    for i in 1..numbers.len() {
-        let (number, mut at) = (numbers[i], i);
-        while at > 0 && numbers[at - 1] > number {
-            numbers[at] = numbers[at - 1];
-            at -= 1;
+    let mut all = [i64::MAX; FEW];
+    all[..n].copy_from_slice(numbers);
+    let mut taken = 0u64;
+    for number in &all[..n] {
+        let mut smaller = [0i64; N];
+        for others in &all.as_chunks::<N>().0[..n.div_ceil(N)] {
+            for (smaller, other) in smaller.iter_mut().zip(others) {
+                *smaller += i64::from(other < number);
+            }
         }
-        numbers[at] = number;
+        let mut at = smaller.iter().sum::<i64>() as usize % FEW;
+        // Equal numbers follow each other.
+        while taken >> at & 1 != 0 {
+            at += 1;
+        }
+        taken |= 1 << at;
+        numbers[at] = *number;
     }
 }
 

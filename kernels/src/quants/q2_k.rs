@@ -54,11 +54,17 @@ impl FromLines<16> for BlockQ2K {
 }
 
 /// Stores the low two bits of each element, in the order of [`BlockQ2K`].
+#[inline(always)]
 pub(super) fn bit_pairs_of(q: &[u8; 256]) -> [u8; 64] {
-    std::array::from_fn(|i| {
-        let first = i / 32 * 128 + i % 32;
-        (0..4).fold(0, |byte, j| byte | (q[first + 32 * j] & 3) << (2 * j))
-    })
+    let mut packed = [0; 64];
+    for (packed, q) in packed.as_chunks_mut::<32>().0.iter_mut().zip(q.as_chunks::<128>().0) {
+        for (j, q) in q.as_chunks::<32>().0.iter().enumerate() {
+            for (byte, q) in packed.iter_mut().zip(q) {
+                *byte |= (q & 3) << (2 * j);
+            }
+        }
+    }
+    packed
 }
 
 impl<V: Simd> Decode<V> for BlockQ2K {

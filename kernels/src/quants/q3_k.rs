@@ -62,10 +62,18 @@ impl Block for BlockQ3K {
 }
 
 impl FromScales<16> for BlockQ3K {
+    // Encoders compile the loops for their instruction set.
+    #[inline(always)]
     fn from_scales(scales: &IntScales<16>, q: &[u8; 256]) -> Self {
         let scale = |g: usize| (i32::from(scales.scales[g]) + 32) as u8;
+        let mut hmask = [0; 32];
+        for (j, q) in q.as_chunks::<32>().0.iter().enumerate() {
+            for (bits, q) in hmask.iter_mut().zip(q) {
+                *bits |= (q >> 2) << j;
+            }
+        }
         BlockQ3K {
-            hmask: std::array::from_fn(|l| (0..8).fold(0, |bits, j| bits | (q[32 * j + l] >> 2) << j)),
+            hmask,
             qs: bit_pairs_of(q),
             scales: std::array::from_fn(|i| match i {
                 0..8 => scale(i) & 15 | (scale(i + 8) & 15) << 4,

@@ -102,6 +102,7 @@ impl BlockTQ1_0 {
     }
 
     /// Packs digits to base 3.
+    #[inline(always)]
     fn from_digits(d: Half, digits: &[u8]) -> BlockTQ1_0 {
         let mut block = BlockTQ1_0 {
             qs: [0; 48],
@@ -161,6 +162,7 @@ fn next_digits(bytes: u64) -> u64 {
 }
 
 impl FromScale for BlockTQ1_0 {
+    #[inline(always)]
     fn from_scale(d: Half, q: &[u8]) -> Self {
         Self::from_digits(d, q)
     }
