@@ -348,6 +348,11 @@ fn arch_and_inspect_know_encoders() {
         drawn.contains("patches<br/>[3 * patch_size^2, T]") || drawn.contains("patches<br/>"),
         "{drawn}"
     );
+    let bare = run(&home, &["arch", "idefics3"]).out;
+    assert_eq!(bare, run(&home, &["arch", "encoders/idefics3"]).out);
+    assert!(!bare.is_empty());
+    let of_both = run(&home, &["arch", "gemma3"]).out;
+    assert!(of_both.contains("token_embd.weight"), "{of_both}");
     let declaration = root().join("archs/encoders/idefics3.rs");
     let checked = run(&home, &["arch", "check", "--file", declaration.to_str().unwrap()]);
     assert!(checked.out.contains("no errors"), "{}", checked.out);

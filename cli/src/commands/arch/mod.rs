@@ -35,7 +35,7 @@ use seed::SeedArgs;
 pub struct ArchArgs {
     #[command(subcommand)]
     pub command: Option<ArchCommand>,
-    /// Architecture, or declaration file (FILE.rs), whose hyperparameters, tensors and graph to print
+    /// Architecture, encoder, or declaration file (FILE.rs), whose hyperparameters, tensors and graph to print
     pub name: Option<String>,
     /// Print only the graph, as a drawing
     #[arg(long, value_name = "FORMAT", requires = "name")]
@@ -96,19 +96,20 @@ pub fn run(args: &ArchArgs) -> Outcome {
     }
 }
 
-/// Returns the architecture with this name, the encoder after `encoders/`, or the architecture of a declaration file.
+/// Returns the architecture or encoder with this name, the encoder after `encoders/`, or the entry of a declaration file.
 pub fn find(name: &str) -> Outcome<Registered> {
     if declared::is_file(name) {
         return Ok(*declared::load(Path::new(name))?);
     }
-    let encoder = name.strip_prefix(ENCODERS);
-    let found = match encoder {
-        Some(name) => archs::find_encoder(name),
-        None => archs::find(name),
+    let (bare, is_encoder) = without_prefix(name);
+    let built_in = if is_encoder {
+        archs::find_encoder(bare)
+    } else {
+        archs::find(bare)
     };
-    let found = match found {
+    let found = match built_in {
         Some(registered) => Some(*registered),
-        None => declared::find(encoder.unwrap_or(name), encoder.is_some()).map_err(Failure::new)?,
+        None => declared::find(bare, is_encoder).map_err(Failure::new)?,
     };
     found.ok_or_else(|| {
         let encoders = archs::ENCODERS.iter().map(shown_name);
@@ -121,15 +122,23 @@ pub fn find(name: &str) -> Outcome<Registered> {
     })
 }
 
+/// Returns a name without the prefix of encoders, and true if it names an encoder. Without the prefix, an architecture
+/// takes precedence over an encoder with its name.
+fn without_prefix(name: &str) -> (&str, bool) {
+    if let Some(encoder) = name.strip_prefix(ENCODERS) {
+        return (encoder, true);
+    }
+    let is_arch = archs::find(name).is_some() || declared::path(name, false).is_some();
+    let is_encoder = archs::find_encoder(name).is_some() || declared::path(name, true).is_some();
+    (name, is_encoder && !is_arch)
+}
+
 /// Returns the values of the graph of an architecture that [`find`] finds.
 fn graph(name: &str) -> Outcome<Vec<FlowNode>> {
     if declared::is_file(name) {
         return declared::graph(Path::new(name));
     }
-    let (name, is_encoder) = match name.strip_prefix(ENCODERS) {
-        Some(name) => (name, true),
-        None => (name, false),
-    };
+    let (name, is_encoder) = without_prefix(name);
     match arch_runtime::built_in_graph(name, is_encoder).map_err(Failure::new)? {
         Some(graph) => Ok(graph),
         None => match declared::path(name, is_encoder) {
