@@ -26,7 +26,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 27] = [
+pub(crate) const FAMILIES: [Family; 28] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -456,6 +456,27 @@ pub(crate) const FAMILIES: [Family; 27] = [
         without_bias: &["v.patch_embd", "mm.model.mlp.1", "mm.model.mlp.3"],
         ..PLAIN
     },
+    // The layers have no, four, and one expert.
+    Family {
+        name: "dots3note_v",
+        encoder: "dots3note_v",
+        text: "qwen2",
+        without_bias: &[
+            "attn_q",
+            "attn_k",
+            "attn_v",
+            "attn_out",
+            "ffn_gate",
+            "ffn_up",
+            "ffn_down",
+            "ffn_gate_inp",
+            "ffn_gate_exps",
+            "ffn_up_exps",
+            "ffn_down_exps",
+        ],
+        text_biases: &["attn_q", "attn_k", "attn_v"],
+        ..PLAIN
+    },
 ];
 
 /// Layer that each projector of Granite Vision reads, and its place in the blocks of patches.
@@ -468,6 +489,8 @@ const DEEPSTACK: [i32; 5] = [-1, 1, 2, 3, 4];
 impl Family {
     /// Inserts the keys with lists into the file of the encoder, or into that of the language model.
     pub(crate) fn insert_lists(&self, draft: &mut Draft) {
+        // The width of experts follows from their matrices, as in published files.
+        draft.metadata.remove("clip.vision.expert_feed_forward_length");
         if draft.arch() == "minicpmv4_6" {
             draft.metadata.insert("clip.vision.wa_layer_indexes", vec![1u32]);
         }
@@ -478,6 +501,7 @@ impl Family {
             ],
             "granite" => &[("granite.deepstack_mapping", &DEEPSTACK)],
             "hunyuan_vl" => &[("hunyuan_vl.rope.dimension_sections", &[3, 1, 2, 2])],
+            "dots3note_v" => &[("clip.vision.expert_count_per_layer", &[0, 4, 1])],
             _ => &[],
         };
         for &(key, list) in lists {

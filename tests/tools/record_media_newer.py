@@ -196,12 +196,17 @@ DOTS_VISION = {name: tensor for name, tensor in QWEN25_VISION.items() if name.st
 
 
 def dots_ocr(vision, text):
+    return dots_with(DotsEyes(vision), DOTS_VISION, vision, text)
+
+
+def dots_with(visual, parameters, vision, text):
+    """The encoder with a language model, the tensors of both, and the inputs of an image."""
     settings = text_config(text) | {"rope_parameters": ROPE}
     settings.pop("head_dim")
     language = transformers.Qwen2ForCausalLM._from_config(transformers.Qwen2Config(**settings), attn_implementation="eager")
-    model = Paired(DotsEyes(vision), language)
-    names = within("visual.trunk", DOTS_VISION) | within("language_model.model", TEXT | QWEN)
-    patch, merge = vision.key("patch_size"), vision.key("projector.scale_factor")
+    model = Paired(visual, language)
+    names = within("visual.trunk", parameters) | within("language_model.model", TEXT | QWEN)
+    patch, merge = vision.key("patch_size"), vision.key("spatial_merge_size") or vision.key("projector.scale_factor")
 
     def inputs(image, ids):
         _, channels, height, width = image.shape
@@ -211,6 +216,51 @@ def dots_ocr(vision, text):
         return {"pixel_values": patches, "image_grid_thw": torch.tensor([[1, rows, columns]])}
 
     return model, names, inputs
+
+
+class Dots3Eyes(DotsEyes):
+    """The class of Dots 3 Note in transformers."""
+
+    def __init__(self, trunk):
+        torch.nn.Module.__init__(self)
+        self.trunk = trunk
+
+
+DOTS3_VISION = DOTS_VISION | {
+    "norm": "mm.post_norm",
+    "blocks.{}.attn.q_norm": "v.blk.{}.attn_q_norm",
+    "blocks.{}.attn.k_norm": "v.blk.{}.attn_k_norm",
+    "blocks.{}.mlp.gate": "v.blk.{}.ffn_gate_inp",
+    "blocks.{}.mlp.e_score_correction_bias": "v.blk.{}.exp_probs_b.weight",
+    "blocks.{}.mlp.experts.gate_up_proj": "v.blk.{}.ffn_gate_up_exps.weight",
+    "blocks.{}.mlp.experts.down_proj": "v.blk.{}.ffn_down_exps.weight",
+}
+
+
+def dots3note_v(vision, text):
+    n_experts, width = vision.key("expert_count_per_layer"), vision.key("embedding_length")
+    for il in (il for il, n in enumerate(n_experts) if n):
+        parts = [vision.tensors.pop(f"v.blk.{il}.ffn_{part}_exps.weight") for part in ("gate", "up")]
+        vision.tensors[f"v.blk.{il}.ffn_gate_up_exps.weight"] = np.concatenate(parts, axis=1)
+        n_ff_exp = parts[0].shape[1]
+    config = transformers.models.dots3_note.configuration_dots3_note.Dots3NoteVisionConfig(
+        hidden_size=width,
+        intermediate_size=vision.key("feed_forward_length"),
+        num_hidden_layers=vision.key("block_count"),
+        num_attention_heads=vision.key("attention.head_count"),
+        patch_size=vision.key("patch_size"),
+        spatial_merge_size=vision.key("spatial_merge_size"),
+        moe_intermediate_size=n_ff_exp,
+        adapter_in_dim=width,
+        adapter_out_dim=vision.key("projection_dim"),
+        pyramid_num_routed=[n or -1 for n in n_experts],
+        capacity_factor=vision.key("expert_used_count"),
+        rms_norm_eps=vision.key("attention.layer_norm_epsilon"),
+        rope_parameters={"rope_type": "axial", "rope_theta": 10000.0},
+    )
+    kind = transformers.models.dots3_note.modeling_dots3_note.Dots3NoteVisionModel
+    visual = kind._from_config(config, attn_implementation="eager", experts_implementation="eager")
+    return dots_with(Dots3Eyes(visual), DOTS3_VISION, vision, text)
 
 
 LLAMA4_VISION = {
@@ -633,6 +683,7 @@ FAMILIES = {
     "kimivl": kimivl,
     "kimik25": kimik25,
     "dots_ocr": dots_ocr,
+    "dots3note_v": dots3note_v,
     "llama4": llama4,
     "exaone4_5": exaone4_5,
     "minicpmv4_6": minicpmv4_6,

@@ -55,6 +55,9 @@ impl Base {
         let n_head = r.usizes("attention.head_count", Some(0));
         let n_head_kv = r.usizes_with("attention.head_count_kv", |il| n_head[il]);
         let n_ff = r.usizes("feed_forward_length", Some(0));
+        // Encoders with different numbers of experts have a list instead of a number.
+        let n_experts = r.usizes("expert_count_per_layer", Some(0));
+        let most_experts = n_experts.into_iter().max().unwrap_or(0);
         let head_dim = n_head.iter().find(|&&n| n > 0).map_or(0, |&n| n_embd / n);
         let head_dim_k = r.in_range("attention.key_length", Some(head_dim), 0..=MAX_SIZE);
         let head_dim_v = r.in_range("attention.value_length", Some(head_dim), 0..=MAX_SIZE);
@@ -68,7 +71,7 @@ impl Base {
             head_dim_k,
             head_dim_v,
             n_rot: r.in_range("rope.dimension_count", Some(head_dim_k), 0..=MAX_SIZE),
-            n_expert: r.in_range("expert_count", Some(0), 0..=MAX_EXPERTS),
+            n_expert: r.in_range("expert_count", Some(most_experts), 0..=MAX_EXPERTS),
             n_expert_used: r.usizes("expert_used_count", Some(0)),
             n_labels: r.n_labels(),
             causal: r.bool("attention.causal", Some(true)),

@@ -349,10 +349,15 @@ impl<'a> TensorTable<'a> {
         })
     }
 
-    /// Returns the number of rows of a matrix in the file, by its full name; 0 if the file lacks the matrix.
+    /// Returns the number of rows of a matrix in the file, by its full name; 0 if the file lacks the matrix. `{}` stands for
+    /// the number of the first layer that has the matrix.
     pub fn file_rows(&self, name: &str) -> usize {
-        let index = self.file.index.get(name);
-        index.map_or(0, |&index| rows_of(self.file.tensors[index].1.ne))
+        let rows = |name: &str| Some(rows_of(self.file.tensors[*self.file.index.get(name)?].1.ne));
+        let found = match name.split_once("{}") {
+            Some((before, after)) => (0..self.file.tensors.len()).find_map(|il| rows(&format!("{before}{il}{after}"))),
+            None => rows(name),
+        };
+        found.unwrap_or(0)
     }
 
     /// Declares a matrix from `n_in` to `n_out`, with an optional bias and scale. The file may provide the
