@@ -56,6 +56,28 @@ fn quantize_dry_run_lists_types_and_writes_nothing() {
 }
 
 #[test]
+fn quantize_warns_once_of_rows_that_are_not_whole_blocks() {
+    let home = Home::new();
+    let model = home.model("qwen3-dense", None);
+    let output = home.path("small.gguf").into_os_string().into_string().unwrap();
+    let result = quantize(&home, &model, &output, &["q4_k_m", "--pure"]);
+    result.succeeds();
+    let warnings: Vec<&str> = result
+        .err
+        .lines()
+        .filter(|line| line.contains("whole blocks"))
+        .collect();
+    let [warning] = warnings[..] else {
+        panic!("{}", result.err);
+    };
+    assert!(
+        warning.contains("2 tensors with rows of 384 elements, such as blk.0.ffn_down.weight"),
+        "{warning}"
+    );
+    assert!(warning.contains("the rows are not whole blocks of q4_K"), "{warning}");
+}
+
+#[test]
 fn quantize_override_kv_replaces_metadata_with_the_type_of_the_key() {
     let home = Home::new();
     let model = home.model("qwen3-dense", None);

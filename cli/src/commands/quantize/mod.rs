@@ -64,12 +64,8 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
             warn!("--tensor-type {}: no tensor has such a name", pattern.as_str());
         }
     }
-    for tensor in plan.tensors.iter().filter(|_| !args.json && !args.dry_run) {
-        if let Some(wanted) = tensor.wanted {
-            let n = tensor.shape[0];
-            let (name, to) = (&tensor.name, tensor.to);
-            warn!("{name}: rows of {n} elements are not whole blocks of {wanted}; the type is {to}");
-        }
+    if !args.json && !args.dry_run {
+        warn_of_rows(&plan);
     }
     if !args.dry_run {
         warn_of_importance(&plan);
@@ -121,6 +117,23 @@ fn other_mixture(source: &GgufSet, options: &Options, plan: &QuantizePlan) -> Qu
     };
     // A quantized source may be valid for only one of the two mixtures.
     QuantizePlan::new(source, &options).unwrap_or_else(|_| plan.clone())
+}
+
+/// Warns about tensors whose rows are not whole blocks of the chosen type, once for each length of rows and type.
+fn warn_of_rows(plan: &QuantizePlan) {
+    let mut groups = BTreeMap::<_, Vec<&str>>::new();
+    for tensor in &plan.tensors {
+        if let Some(wanted) = tensor.wanted {
+            let group = groups.entry((tensor.shape[0], wanted, tensor.to));
+            group.or_default().push(&tensor.name);
+        }
+    }
+    for ((n, wanted, to), names) in groups {
+        let (tensors, first) = (format::plural(names.len(), "tensor"), names[0]);
+        warn!(
+            "{tensors} with rows of {n} elements, such as {first}: the type is {to}, because the rows are not whole blocks of {wanted}"
+        );
+    }
 }
 
 /// Warns about matrices without data in the importance matrix.
