@@ -16,13 +16,12 @@ arch_macros::encoder! {
         layer {
             q_norm, k_norm: vector "attn_q_norm", "attn_k_norm" [head_dim];
             if n_experts > 0 {
-                router: linear "ffn_gate_inp" [n_embd -> n_experts];
-                selection_bias: raw "exp_probs_b.weight" [n_experts];
+                router:         linear "ffn_gate_inp"       [n_embd -> n_experts];
+                selection_bias: raw    "exp_probs_b.weight" [n_experts];
                 gate_exps, up_exps: experts "ffn_gate_exps", "ffn_up_exps" [n_embd -> n_ff_exp; n_experts];
                 down_exps: experts "ffn_down_exps" [n_ff_exp -> n_embd; n_experts];
             } else {
-                gate, up: linear "ffn_gate", "ffn_up" [n_embd -> n_ff];
-                down: linear "ffn_down" [n_ff -> n_embd];
+                use gated_ffn;
             }
         }
     }

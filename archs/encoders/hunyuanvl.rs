@@ -29,7 +29,9 @@ arch_macros::encoder! {
         patch_embd:    linear "v.patch_embd"    [3 * patch_size * patch_size -> n_embd];
         position_embd: vector "v.position_embd" [n_embd, side * side];
         use enclosed_lines;
-        layer { use vit_block(activation = gelu_erf); }
+        layer {
+            use vit_block(activation = gelu_erf);
+        }
     }
 
     graph {
@@ -41,5 +43,7 @@ arch_macros::encoder! {
         enclosed_lines(x)
     }
 
-    test { n_embd: 64, n_head: 4, n_layer: 3, n_ff: 96, image_size: 64, patch_size: 8, merge: 2, n_out: 64, min_pixels: 2048, max_pixels: 20480 }
+    test {
+        n_embd: 64, n_head: 4, n_layer: 3, n_ff: 96, image_size: 64, patch_size: 8, merge: 2, n_out: 64, min_pixels: 2048, max_pixels: 20480
+    }
 }

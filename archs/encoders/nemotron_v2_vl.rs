@@ -26,7 +26,9 @@ arch_macros::encoder! {
         norm:      vector "mm.model.mlp.0" [joined];
         fc1:       linear "mm.model.mlp.1" [joined -> n_mid];
         fc2:       linear "mm.model.mlp.3" [n_mid -> n_out];
-        layer { use fused_vit_block; }
+        layer {
+            use fused_vit_block;
+        }
     }
 
     graph {

@@ -5,13 +5,13 @@ fragment! {
     needs(merge: usize, n_out: usize);
 
     tensors {
-        pre_norm:    vector "mm.pre_norm"     [n_embd];
-        conv1:       linear "mm.0"            [n_embd * merge * merge -> 2 * n_embd];
-        conv2:       linear "mm.2"            [2 * n_embd -> 4 * n_embd];
-        newline:     raw    "v.image_newline" [4 * n_embd];
-        fc:          linear "mm.model.fc"     [4 * n_embd -> n_out];
-        first, last: raw    "mm.image_begin", "mm.image_end" [n_out];
-        post_norm:   vector "mm.post_norm"    [n_out];
+        pre_norm: vector "mm.pre_norm"     [n_embd];
+        conv1:    linear "mm.0"            [n_embd * merge * merge -> 2 * n_embd];
+        conv2:    linear "mm.2"            [2 * n_embd -> 4 * n_embd];
+        newline:  raw    "v.image_newline" [4 * n_embd];
+        fc:       linear "mm.model.fc"     [4 * n_embd -> n_out];
+        first, last: raw "mm.image_begin", "mm.image_end" [n_out];
+        post_norm: vector "mm.post_norm" [n_out];
         ignore "v.view_seperator";
     }
 

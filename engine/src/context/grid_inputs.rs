@@ -113,13 +113,13 @@ mod tests {
             0.0,
             0.0,
             0.0,
-            0.564_516_13,
+            0.564_516_1,
             0.435_483_87,
             0.0,
             0.0,
             0.0,
             0.274_193_55,
-            0.725_806_45,
+            0.725_806_5,
         ];
         for (weight, expected) in table_weights(TableFilter::Dino, 4, 3).iter().zip(expected) {
             assert!((weight - expected).abs() < 1e-6, "{weight} {expected}");
