@@ -418,7 +418,7 @@ pub(crate) const FAMILIES: [Family; 28] = [
         without_bias: &["v.patch_embd"],
         ..PLAIN
     },
-    // A section for each axis of XD-RoPE, and an extended context.
+    // All four axes of XD-RoPE have a section, and the context is extended.
     Family {
         name: "hunyuanvl",
         encoder: "hunyuanvl",
@@ -487,6 +487,11 @@ const SPATIAL_OFFSETS: [i32; 5] = [-1, 0, -1, 1, 2];
 const DEEPSTACK: [i32; 5] = [-1, 1, 2, 3, 4];
 
 impl Family {
+    /// Returns the family with this name.
+    pub(crate) fn named(name: &str) -> &'static Family {
+        FAMILIES.iter().find(|family| family.name == name).unwrap()
+    }
+
     /// Inserts the keys with lists into the file of the encoder, or into that of the language model.
     pub(crate) fn insert_lists(&self, draft: &mut Draft) {
         // The width of experts follows from their matrices, as in published files.

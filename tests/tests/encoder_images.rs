@@ -3,13 +3,13 @@
 use engine::gguf::logits::Logits;
 use tests::{data_dir, exact};
 
-use crate::encoder_families::FAMILIES;
+use crate::encoder_families::Family;
 use crate::encoders::{context, logits};
 
 /// The rows of the second image have its number along the fourth axis of XD-RoPE.
 #[test]
 fn second_image_matches_transformers() {
-    let family = FAMILIES.iter().find(|family| family.name == "hunyuanvl").unwrap();
+    let family = Family::named("hunyuanvl");
     let recorded = Logits::read(data_dir().join("encoders/hunyuanvl-two.logits")).unwrap();
     for (n_ubatch, pieces) in [(512, false), (512, true), (7, false)] {
         let mut params = exact();

@@ -75,10 +75,6 @@ fn tiles_match_transformers() {
 const SIDE: usize = 48;
 const GRIDS: [u32; 6] = [48, 96, 96, 48, 96, 96];
 
-fn family(name: &str) -> &'static Family {
-    FAMILIES.iter().find(|family| family.name == name).unwrap()
-}
-
 /// Returns the encoder of LLaVA with the grids of LLaVA 1.6, and optionally without the row after each line.
 fn llava(params: &CheckParams, grids: &[u32], has_newline: bool) -> Result<MediaEncoder, String> {
     with_grids("mlp", params, grids, has_newline)
@@ -86,7 +82,7 @@ fn llava(params: &CheckParams, grids: &[u32], has_newline: bool) -> Result<Media
 
 /// Returns an encoder with a list of grids, and optionally without the row after each line.
 fn with_grids(name: &str, params: &CheckParams, grids: &[u32], has_newline: bool) -> Result<MediaEncoder, String> {
-    let header = Gguf::open_header(family(name).path(".header.gguf")).unwrap();
+    let header = Gguf::open_header(Family::named(name).path(".header.gguf")).unwrap();
     let mut draft = Draft::of(&header);
     draft
         .metadata
@@ -155,7 +151,7 @@ fn errors_of_tiles(params: &CheckParams, names: [&str; 2], grids: &[u32], image:
         },
         ..params.clone()
     };
-    let mut ctx = Context::new(family(names[0]).text(&params), &params.context).unwrap();
+    let mut ctx = Context::new(Family::named(names[0]).text(&params), &params.context).unwrap();
     let logits = logits(&mut ctx, recorded.tokens(), std::slice::from_ref(&rows), false);
     [of(".rows").nmse(rows.rows()), recorded.nmse(&logits)]
 }

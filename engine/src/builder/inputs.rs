@@ -81,7 +81,7 @@ pub enum TableFilter {
     Smooth,
     /// The row `i * n_rows / n_patches`, rounded down, for patch `i` of an axis.
     Nearest,
-    /// Like [`TableFilter::Bilinear`], for 0.1 patches more, as in DINO. An axis of equal size is not resized.
+    /// Bilinear interpolation whose scale is that of a grid with 0.1 patches more on each side, as in DINO. An axis of equal size is not resized.
     Dino,
     /// Cubic interpolation with a = -0.75. Rows beyond the borders repeat those at the borders.
     Bicubic,

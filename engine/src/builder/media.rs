@@ -323,7 +323,7 @@ impl Builder<'_> {
         self.reshaped(y, [d, n_rows.saturating_add(lines), 1, 1])
     }
 
-    /// Returns the columns of `x [d, n]`, then those of `y [d, m]`: `[d, n + m]`.
+    /// Concatenates the columns of `x [d, n]` and `y [d, m]`: `[d, n + m]`.
     pub fn join_rows(&mut self, x: TensorId, y: TensorId) -> TensorId {
         self.concat(x, y, 1)
     }

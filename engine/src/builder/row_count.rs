@@ -5,7 +5,11 @@ use super::{ImageRules, PatchGrid};
 /// Largest ratio of the sides of an image.
 const MAX_RATIO: usize = 200;
 
-/// Number of rows of an image: a sum of parts for the image, for its columns and its lines of units, and for its units.
+/// Limit of the search for an area; no image has more units.
+const MAX_UNITS: usize = 1 << 20;
+
+/// Number of rows of an image with `c` columns and `l` lines of units:
+/// `of_image + of_column * c + of_line * l + of_unit * c * l`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RowCount {
     /// Side of a unit in patches. The sides of images are whole units.
@@ -29,7 +33,7 @@ impl RowCount {
     /// Creates the count from the numbers of rows of images of 1 x 1, 2 x 1, 1 x 2, and 2 x 2 units of `unit` patches.
     pub fn of_images(unit: usize, rows: [usize; 4]) -> RowCount {
         let [one, wide, high, both] = rows.map(signed);
-        // Each number is far below the limit.
+        // `signed` bounds the operands, so the sums cannot overflow.
         let of_unit = both - wide - high + one;
         let [of_column, of_line] = [wide, high].map(|two| two - one - of_unit);
         RowCount {
@@ -96,6 +100,31 @@ impl RowCount {
             .unwrap_or(0)
     }
 
+    /// Returns the largest area, in units, whose images have at most `n` rows in any shape; 0 if the smallest image has more.
+    pub(crate) fn units_within(&self, n: usize) -> usize {
+        self.first_units(|n_patches| self.max(n_patches) > n).saturating_sub(1)
+    }
+
+    /// Returns the smallest area, in units, whose images have at least `n` rows in any shape.
+    pub(crate) fn units_with(&self, n: usize) -> usize {
+        self.first_units(|n_patches| self.min(n_patches) >= n)
+    }
+
+    /// Returns the smallest area, in units, whose number of patches satisfies a condition that larger areas satisfy, too.
+    fn first_units(&self, condition: impl Fn(usize) -> bool) -> usize {
+        let of_unit = self.unit.saturating_mul(self.unit);
+        let (mut first, mut last) = (1, MAX_UNITS);
+        while first < last {
+            let middle = usize::midpoint(first, last);
+            if condition(middle.saturating_mul(of_unit)) {
+                last = middle;
+            } else {
+                first = middle + 1;
+            }
+        }
+        first
+    }
+
     /// Iterates over the columns and lines of images of about `n_patches` patches.
     fn shapes(&self, n_patches: usize) -> impl Iterator<Item = [usize; 2]> {
         let n = n_patches.checked_div(self.unit.saturating_mul(self.unit)).unwrap_or(0);
@@ -120,7 +149,7 @@ impl RowCount {
     }
 }
 
-/// Converts a number of rows or units to a signed one far below the limit.
+/// Converts a number of rows or units to `i64`, and limits it so that sums of 8 cannot overflow.
 fn signed(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 64)
 }
@@ -137,6 +166,8 @@ mod tests {
         assert_eq!([of(2, 2), of(14, 10), of(6, 400)], [4, 42, 802]);
         assert!(!count.is_fixed());
         assert_eq!((count.max(4 * 35), count.min(4 * 35)), (72, 38));
+        assert_eq!([3, 4, 5, 6, 7, 8].map(|n| count.units_within(n)), [0, 1, 1, 2, 2, 3]);
+        assert_eq!([1, 4, 5, 6].map(|n| count.units_with(n)), [1, 1, 2, 3]);
         let area = RowCount::of_images(4, [4, 8, 8, 16]);
         assert_eq!((area.max(16 * 9), area.min(16 * 9), area.is_fixed()), (36, 36, false));
     }

@@ -39,17 +39,31 @@ impl ImageSizes {
         if min.is_none() && max.is_none() {
             return Ok(self);
         }
-        let limited = match self.rows.is_fixed() && !self.rules.is_fixed() {
-            true => Err(format!("all images have {} rows", self.max_rows())),
-            false => self.rules.with_limits(min, max),
-        };
-        let checked = limited.and_then(|rules| rules.check().map(|()| rules));
+        let checked = self
+            .with_limits(min, max)
+            .and_then(|rules| rules.check().map(|()| rules));
         let rules = checked.map_err(|reason| MediaError::Limits {
             min: min.unwrap_or(1),
             max: max.unwrap_or(self.max_rows()),
             reason,
         })?;
         Ok(ImageSizes { rules, ..self })
+    }
+
+    /// Returns the rules with limits to the number of rows, or the reason if the limits are impossible.
+    fn with_limits(&self, min: Option<usize>, max: Option<usize>) -> Result<ImageRules, String> {
+        if self.rules.is_fixed() {
+            return self.rules.with_limits(min, max);
+        }
+        if self.rows.is_fixed() {
+            return Err(format!("all images have {} rows", self.max_rows()));
+        }
+        let units = max.map(|n| self.rows.units_within(n));
+        if units == Some(0) {
+            let smallest = self.rules.smallest().map_or(0, |grid| self.rows_of(grid));
+            return Err(format!("the number of rows of the smallest image is {smallest}"));
+        }
+        self.rules.with_limits(min.map(|n| self.rows.units_with(n)), units)
     }
 
     /// Returns the maximum number of rows of an image.

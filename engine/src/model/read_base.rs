@@ -55,7 +55,7 @@ impl Base {
         let n_head = r.usizes("attention.head_count", Some(0));
         let n_head_kv = r.usizes_with("attention.head_count_kv", |il| n_head[il]);
         let n_ff = r.usizes("feed_forward_length", Some(0));
-        // Encoders with different numbers of experts have a list instead of a number.
+        // Encoders whose layers differ in the number of experts have a list.
         let n_experts = r.usizes("expert_count_per_layer", Some(0));
         let most_experts = n_experts.into_iter().max().unwrap_or(0);
         let head_dim = n_head.iter().find(|&&n| n > 0).map_or(0, |&n| n_embd / n);

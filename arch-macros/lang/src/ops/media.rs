@@ -55,7 +55,7 @@ pub static OPS: &[OpSpec] = &[
         resized,
         Emit::Method("resized"),
         "rows of a square table [d, n] or [d, side, side] resized to the grid of patches -> [d, T]: by `linear` interpolation with equal \
-         corners (the default), by `bilinear` or `bicubic` interpolation, by `dino` (`bilinear` for 0.1 patches more), by `smooth` \
+         corners (the default), by `bilinear` or `bicubic` interpolation, by `dino` (`bilinear` with the scale of a grid with 0.1 patches more), by `smooth` \
          interpolation over the area of a patch, or with the `nearest` row",
     ),
     OpSpec {
@@ -182,7 +182,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), tensor("y")],
         join_rows,
         Emit::Method("join_rows"),
-        "the columns of x, then those of y: [d, n] and [d, m] -> [d, n + m]. A vector [d] is one column",
+        "concatenates the columns of x [d, n] and y [d, m] -> [d, n + m]. A vector [d] is one column",
     ),
     op(
         "drop_rows",
