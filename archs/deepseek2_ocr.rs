@@ -1,5 +1,5 @@
 //! DeepSeek-OCR language model: DeepSeek MoE with the gating of the file, and rotary positions with NeoX
-//! pairing. Text only.
+//! pairing.
 
 arch_macros::arch! {
     name: "deepseek2-ocr";
@@ -23,7 +23,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens];
+        let x = with_media(token_embd[tokens]);
         for layer {
             x += attend(rms_norm(x, attn_norm), rope_scale = 1.0, dims = head_dim, magnitude = 1.0, yarn = false);
             let h = rms_norm(x, ffn_norm);

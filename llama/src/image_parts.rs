@@ -7,7 +7,7 @@ use engine::context::{ImageSizes, MediaError};
 use media::image::{Filter, RgbImage, crop, resize, resize_square};
 
 /// Returns the parts of an image that an encoder reads, resized and cut. `border` is the color of borders around an
-/// image that is extended to a square.
+/// image that is extended to a square. Other borders are black.
 ///
 /// # Errors
 /// [`MediaError`] if the encoder takes no images of this size.
@@ -43,7 +43,11 @@ pub fn image_parts(sizes: &ImageSizes, border: [u8; 3], image: &RgbImage) -> Res
             whole = Cow::Owned(resized(&whole, size));
         }
         let ([left, top], [width, height]) = (part.at.map(|at| at as i64), part.size.map(|side| side as u32));
-        parts.push(crop(&whole, left, top, width, height));
+        let around = match rules.size {
+            ImageSize::Contained(_) => border,
+            _ => [0; 3],
+        };
+        parts.push(crop(&whole, left, top, width, height, around));
         last = Some((steps, whole.into_owned()));
     }
     Ok(parts)

@@ -52,7 +52,7 @@ fn tiles_of_lfm2_are_cut_in_reading_order_before_overview() {
     for row in 0..rows {
         for column in 0..columns {
             let [left, top] = [column, row].map(|at| i64::from(at * side));
-            let expected = crop(&grid, left, top, side, side);
+            let expected = crop(&grid, left, top, side, side, [0; 3]);
             assert_eq!(
                 found[(row * columns + column) as usize],
                 expected,

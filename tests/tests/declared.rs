@@ -166,7 +166,7 @@ struct Wanted {
     part: Part,
     /// The cache exists already, instead of being determined by the graph.
     cached: bool,
-    /// Every matrix has an adapter, and every layer a control vector.
+    /// Every matrix has an adapter, and every layer of a language model a control vector.
     adapted: bool,
 }
 
@@ -214,8 +214,9 @@ const HOME: BufferSlice = BufferSlice {
     offset: 0,
 };
 
-/// Returns an adapter of every matrix and table, and a control vector of every layer.
-fn adaptation(base: &Base, rows: &[TableRow]) -> Adaptation {
+/// Returns an adapter of every matrix and table, and a control vector of every layer of a language model. Encoders have no
+/// control vectors.
+fn adaptation(base: &Base, rows: &[TableRow], is_encoder: bool) -> Adaptation {
     let leaf = |ne: [usize; 4]| AdapterLeaf {
         ty: GgmlType::F32,
         ne,
@@ -239,7 +240,8 @@ fn adaptation(base: &Base, rows: &[TableRow]) -> Adaptation {
     let is_matrix = |(_, row): &(usize, &TableRow)| row.consumer != Consumer::Elementwise && row.ty != GgmlType::I32;
     let terms = rows.iter().enumerate().filter(is_matrix).map(term).collect();
     let direction = Some(leaf([base.n_embd(), 1, 1, 1]));
-    Adaptation::new(terms, vec![direction; base.n_layer()])
+    let n_directions = if is_encoder { 0 } else { base.n_layer() };
+    Adaptation::new(terms, vec![direction; n_directions])
 }
 
 fn leafs(rows: &[TableRow]) -> Vec<WeightLeaf> {
@@ -262,9 +264,10 @@ fn leafs(rows: &[TableRow]) -> Vec<WeightLeaf> {
 fn built(arch: &Architecture, base: &Base, graph: &dyn BuildGraph, rows: &[TableRow], wanted: Wanted) -> Built {
     let Wanted { n_tokens, part, .. } = wanted;
     let leafs = &leafs(rows)[..];
-    let adaptation = match wanted.adapted {
-        true => adaptation(base, rows),
-        false => Adaptation::NONE.clone(),
+    let adaptation = if wanted.adapted {
+        adaptation(base, rows, arch.media.is_some())
+    } else {
+        Adaptation::NONE.clone()
     };
     let is_graph = matches!(part, Part::Graph | Part::Mtp);
     let params = BuildParams {

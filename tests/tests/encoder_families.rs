@@ -26,7 +26,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 28] = [
+pub(crate) const FAMILIES: [Family; 29] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -475,6 +475,28 @@ pub(crate) const FAMILIES: [Family; 28] = [
             "ffn_down_exps",
         ],
         text_biases: &["attn_q", "attn_k", "attn_v"],
+        ..PLAIN
+    },
+    // The image is larger than the table of positions of CLIP, and its side is not a multiple of a window.
+    Family {
+        name: "deepseekocr",
+        encoder: "deepseekocr",
+        text: "deepseek2-ocr",
+        image: [64, 64],
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 4.0),
+            ("n_head_kv", 4.0),
+            ("n_layer", 2.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+            ("n_dense", 2.0),
+            ("n_expert", 2.0),
+            ("n_expert_used", 2.0),
+            ("n_ff_exp", 96.0),
+            ("n_shared", 1.0),
+        ],
+        without_bias: &["v.sam.neck.0", "v.sam.neck.2", "v.sam.net_2", "v.sam.net_3"],
         ..PLAIN
     },
 ];

@@ -6,6 +6,7 @@ use engine::conformance::{CheckParams, Draft};
 use engine::context::{Context, ContextParams, ImagePart, MediaEncoder, MediaRows, Pixels};
 use engine::gguf::logits::Logits;
 use engine::gguf::{Gguf, seeded};
+use engine::random::splitmix64;
 use tests::emulator::with_device;
 use tests::{data_dir, exact, place_on};
 
@@ -131,6 +132,36 @@ fn encoded(encoder: &mut MediaEncoder, image: [usize; 2]) -> Arc<MediaRows> {
 /// Returns the NMSE of the rows, and of the logits with these rows in their context.
 fn errors_of_llava(params: &CheckParams) -> [f64; 2] {
     errors_of_tiles(params, ["mlp", "llava-tiles"], &GRIDS, [90, 50])
+}
+
+/// DeepSeek-OCR splits an image into a row of three tiles, which are smaller than the whole image. The rows of the tiles are in
+/// reading order, before those of the whole image.
+#[test]
+fn tiles_of_deepseek_match_published_form() {
+    let (family, params) = (Family::named("deepseekocr"), exact());
+    let header = Gguf::open_header(family.path(".header.gguf")).unwrap();
+    let model = load(&seeded::seeded_model(&header, 1).unwrap(), archs::ENCODERS, &params).unwrap();
+    let mut encoder = MediaEncoder::new(model, &params.context).unwrap();
+    let image = [100, 36];
+    let sizes: Vec<[usize; 2]> = (encoder.sizes().parts(100, 36).unwrap().iter())
+        .map(|part| part.size)
+        .collect();
+    assert_eq!(sizes, [[48, 48], [48, 48], [48, 48], [64, 64]]);
+    let rows = encoded(&mut encoder, image);
+    assert_eq!((rows.len(), encoder.sizes().n_rows(100, 36).unwrap()), (51, 51));
+    let random = (0..60).map(|i| [0, 1].map(|j| 1 + splitmix64(2 * i + j) as usize % 300));
+    for [width, height] in [[1, 1], [48, 48], [49, 5], [5, 49], [64, 64]].into_iter().chain(random) {
+        let n = encoder.sizes().n_rows(width, height).unwrap();
+        assert_eq!(encoded(&mut encoder, [width, height]).len(), n, "{width} x {height}");
+        assert!(n <= encoder.sizes().max_rows() && (n == 21) == (width.max(height) <= 48));
+    }
+    let of = |suffix: &str| Logits::read(data_dir().join(format!("encoders/deepseek-tiles{suffix}"))).unwrap();
+    let error = of(".rows").nmse(rows.rows());
+    assert!(error <= 1e-10, "{error:.1e}");
+    let recorded = of(".logits");
+    let mut ctx = context(family.text(&params), &params, &rows);
+    let error = recorded.nmse(&logits(&mut ctx, recorded.tokens(), std::slice::from_ref(&rows), false));
+    assert!(error <= 1e-10, "{error:.1e}");
 }
 
 /// Returns the NMSE of the rows, and of the logits with these rows in their context. `names` has the name of

@@ -92,7 +92,7 @@ def pixels(width, height):
 
 # Width and height of images for encoders that take images of any size.
 SIZE = (112, 80)
-SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72), "resampler": (72, 56)}
+SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72), "resampler": (72, 56), "deepseekocr": (64, 64)}
 FIXED = ("gemma3", "idefics3", "internvl", "mlp", "llama4", "granite4_vision", "ldp", "ldpv2", "nemotron_v2_vl")
 
 
@@ -379,8 +379,9 @@ def families():
     import record_media_families
     import record_media_learned
     import record_media_newer
+    import record_media_ocr
 
-    return FAMILIES | record_media_families.FAMILIES | record_media_newer.FAMILIES | record_media_learned.FAMILIES
+    return FAMILIES | record_media_families.FAMILIES | record_media_newer.FAMILIES | record_media_learned.FAMILIES | record_media_ocr.FAMILIES
 
 
 def combined(tensors, name, changes, suffix):
@@ -518,9 +519,11 @@ if __name__ == "__main__":
             import record_media_families
             import record_media_learned
             import record_media_newer
+            import record_media_ocr
 
             record_media_newer.record_granite_tiles(Path(sys.argv[1]))
             record_media_learned.record_two_images(Path(sys.argv[1]))
+            record_media_ocr.record_deepseek_tiles(Path(sys.argv[1]))
             record_media_families.record_tiles(Path(sys.argv[1]))
             record_media_families.record_llava_tiles(Path(sys.argv[1]))
             record_media_families.record_listed(Path(sys.argv[1]) / "listed.txt", lambda i: int(splitmix64(np.uint64(i))))

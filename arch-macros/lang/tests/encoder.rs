@@ -134,7 +134,7 @@ fn mistakes_have_one_message_at_their_tokens() {
         (
             "fixed(image_size)",
             "square(image_size)",
-            "square: expected `fixed(…)`, `padded(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, `bordered(…, rows = …)`, or `multiple(…, rows = …)`, found `square`",
+            "square: expected `fixed(…)`, `padded(…)`, `contained(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, `bordered(…, rows = …)`, or `multiple(…, rows = …)`, found `square`",
         ),
         (
             "\"<start>\", image",
@@ -239,7 +239,7 @@ fn mistakes_in_tiles_have_messages() {
         ("above: 2;", "tiles: `tiles` needs `grid: ratio(side, tiles = 1..12);`"),
         (
             "grid: square(448);",
-            "square: expected `ratio(…, tiles = …)`, `area(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`, found \
+            "square: expected `ratio(…, tiles = …)`, `lines(…, tiles = …, newline = …, end = …)`, `area(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`, found \
              `square`",
         ),
         (
@@ -356,6 +356,41 @@ fn declaration_describes_tiles() {
 }
 
 #[test]
+fn declaration_describes_tiles_in_lines() {
+    let grid = "grid: lines(448, tiles = 2..9, newline = \"mm.newline\", end = \"mm.end\");";
+    let rows = "tensors { newline: raw \"mm.newline\" [n_out]; end: raw \"mm.end\" [n_out];";
+    let compiled = |grid: &str| {
+        let tiles = format!("tiles {{ {grid} overview: last \"\"; }}\n    text {{ \"<start>\"");
+        let text = BASE
+            .replacen("text { \"<start>\"", &tiles, 1)
+            .replacen("tensors {", rows, 1);
+        compile_file("my.rs", &text, &library())
+    };
+    let tiles = compiled(grid)
+        .unwrap()
+        .unwrap()
+        .media
+        .unwrap()
+        .image
+        .unwrap()
+        .tiles
+        .unwrap();
+    let TileGrid::Lines {
+        side,
+        min,
+        max,
+        newline,
+        end,
+    } = tiles.grid
+    else {
+        panic!("{:?}", tiles.grid);
+    };
+    assert_eq!([side, min, max].map(|s| s.text), ["448", "2", "9"]);
+    assert_eq!([newline, end], ["mm.newline", "mm.end"]);
+    assert!(compiled(&grid.replace("mm.end", "mm.none")).is_err());
+}
+
+#[test]
 fn declaration_describes_each_size() {
     let size = |size: &str| {
         let text = BASE.replacen("fixed(image_size)", size, 1);
@@ -363,6 +398,7 @@ fn declaration_describes_each_size() {
         arch.media.unwrap().image.unwrap().size
     };
     assert!(matches!(size("padded(image_size)"), ImageSize::Padded(side) if side.text == "image_size"));
+    assert!(matches!(size("contained(image_size)"), ImageSize::Contained(side) if side.text == "image_size"));
     let ImageSize::Area { side, unit } = size("area(image_size, 14 * merge)") else {
         panic!("expected `Area`");
     };

@@ -19,17 +19,22 @@ impl Builder<'_> {
     /// Applies a convolution of 3 x 3 taps with stride 2 to `x [c, F, T]`: `[m, F / 2, T / 2]`, rounded up. Zeros
     /// surround the values. The weights are `w [9 * c -> m]`.
     pub fn conv_2d(&mut self, x: TensorId, w: Linear, args: Conv2dArgs) -> TensorId {
+        self.conv_by(x, w, 2, args.time_first)
+    }
+
+    /// Applies a convolution like [`conv_2d`](Self::conv_2d) with another stride.
+    pub(super) fn conv_by(&mut self, x: TensorId, w: Linear, stride: usize, time_first: bool) -> TensorId {
         let [c, f, t, _] = self.g.tensor(x).ne;
-        let (rows, columns) = (f.div_ceil(2), t.div_ceil(2));
+        let (rows, columns) = (f.div_ceil(stride), t.div_ceil(stride));
         let x = self.padded(x, 2, [1, 1]);
-        let taps = self.taps(x, 2);
+        let taps = self.taps(x, stride);
         let column = 3 * c * rows * F32;
-        let taps = if args.time_first {
+        let taps = if time_first {
             let ne = [3, 3 * c * rows, columns, 1];
-            self.unfolded(taps, ne, [column, F32, 2 * column, 2 * column * columns], 0)
+            self.unfolded(taps, ne, [column, F32, stride * column, stride * column * columns], 0)
         } else {
             let ne = [3, 3, c * rows, columns];
-            self.unfolded(taps, ne, [F32, column, 3 * F32, 2 * column], 0)
+            self.unfolded(taps, ne, [F32, column, 3 * F32, stride * column], 0)
         };
         let taps = self.reshaped(taps, [9 * c, rows * columns, 1, 1]);
         let y = self.linear(w, taps);

@@ -1,7 +1,9 @@
 //! Preprocessing of images, and the media rows of a ubatch.
 
 use super::grid_list::GridList;
-use super::image_target::{area, bordered, is_too_narrow, longest, max_area, max_bordered, multiple, within};
+use super::image_target::{
+    area, bordered, contained, is_too_narrow, longest, max_area, max_bordered, multiple, within,
+};
 use super::tiles::TileRules;
 
 /// Largest side of a preprocessed image in pixels.
@@ -42,6 +44,8 @@ pub enum ImageSize {
     Fixed(usize),
     /// Squares of this side in pixels. The image is extended to a square before resizing.
     Padded(usize),
+    /// Squares of this side in pixels. The image is resized to fit, and borders on both sides extend it.
+    Contained(usize),
     /// Multiples of `unit` pixels, with about the area of a square of `side` pixels.
     Area {
         /// Side of the square in pixels.
@@ -194,7 +198,7 @@ impl ImageRules {
     pub fn target(&self, width: usize, height: usize) -> Option<[usize; 2]> {
         let sides = [width, height];
         match self.size {
-            ImageSize::Fixed(side) | ImageSize::Padded(side) => Some([side; 2]),
+            ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained(side) => Some([side; 2]),
             _ if is_too_narrow(sides) => None,
             ImageSize::Area { side, unit, max } => Some(area(sides, side, unit, max)),
             ImageSize::Longest { side, unit, max } => Some(longest(sides, side, unit, max)),
@@ -204,13 +208,24 @@ impl ImageRules {
         }
     }
 
-    /// Returns the width and height that an image itself is scaled to. Borders at the right and at the bottom extend it to
-    /// [`target`](Self::target).
+    /// Returns the width of the border at the left, and the height of the border at the top, of an image that is scaled to
+    /// these sides. The image is centered as in Pillow.
+    pub fn border(&self, scaled: [usize; 2]) -> [usize; 2] {
+        match self.size {
+            ImageSize::Contained(side) => {
+                scaled.map(|n| (side.saturating_sub(n) as f64 / 2.0).round_ties_even() as usize)
+            }
+            _ => [0; 2],
+        }
+    }
+
+    /// Returns the width and height that an image itself is scaled to. Borders extend it to [`target`](Self::target).
     pub fn scaled(&self, width: usize, height: usize) -> Option<[usize; 2]> {
         match self.size {
             ImageSize::Bordered { unit, area, max } if !is_too_narrow([width, height]) => {
                 Some(bordered([width, height], self.patch, unit, [area, max])[0])
             }
+            ImageSize::Contained(side) => Some(contained([width, height], side)),
             _ => self.target(width, height),
         }
     }
@@ -222,7 +237,7 @@ impl ImageRules {
     /// The reason, if all images have one size.
     pub fn with_limits(self, min: Option<usize>, max: Option<usize>) -> Result<ImageRules, String> {
         let size = match self.size {
-            ImageSize::Fixed(_) | ImageSize::Padded(_) => {
+            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained(_) => {
                 return Err("the encoder takes images of one size".to_owned());
             }
             ImageSize::Area { .. }
@@ -271,7 +286,9 @@ impl ImageRules {
     pub fn grid_of(&self, width: usize, height: usize) -> Option<PatchGrid> {
         let is_tile = self.tile_side() == Some(width) && width == height;
         let fits = match (self.size, self.unit()) {
-            (ImageSize::Fixed(side) | ImageSize::Padded(side), _) => [width, height] == [side; 2],
+            (ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained(side), _) => {
+                [width, height] == [side; 2] || (is_tile && self.has_lines() && width.is_multiple_of(self.patch.max(1)))
+            }
             (_, Some(unit)) => {
                 let is_multiple = |side: usize| side > 0 && side <= 2 * MAX_SIDE && side.is_multiple_of(unit);
                 is_multiple(width)
@@ -289,7 +306,7 @@ impl ImageRules {
     /// Returns the patches of the largest square image.
     pub fn largest(&self) -> PatchGrid {
         let side = match (self.size, self.unit()) {
-            (ImageSize::Fixed(side) | ImageSize::Padded(side), _) => side,
+            (ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained(side), _) => side,
             (ImageSize::Area { side, unit, max }, _) => area([1, 1], side, unit.max(1), max.max(1))[0],
             (_, unit) => unit.unwrap_or(0).saturating_mul(self.max_blocks().isqrt()),
         };
@@ -310,7 +327,7 @@ impl ImageRules {
             .and_then(|side| side.checked_div(self.patch))
             .unwrap_or(0);
         let of_image = match self.size {
-            ImageSize::Fixed(_) | ImageSize::Padded(_) => self.largest().n_patches(),
+            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained(_) => self.largest().n_patches(),
             _ => {
                 let side = self.unit().unwrap_or(0).checked_div(self.patch).unwrap_or(0);
                 self.max_blocks().saturating_mul(side).saturating_mul(side)
@@ -326,13 +343,16 @@ impl ImageRules {
 
     /// Returns true if all images have one size.
     pub fn is_fixed(&self) -> bool {
-        matches!(self.size, ImageSize::Fixed(_) | ImageSize::Padded(_))
+        matches!(
+            self.size,
+            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained(_)
+        )
     }
 
     /// Returns the divisor of both sides; `None` for images of one size.
     fn unit(&self) -> Option<usize> {
         match self.size {
-            ImageSize::Fixed(_) | ImageSize::Padded(_) => None,
+            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained(_) => None,
             ImageSize::Area { unit, .. }
             | ImageSize::Longest { unit, .. }
             | ImageSize::Within { unit, .. }
@@ -344,7 +364,7 @@ impl ImageRules {
     /// Returns the maximum area of an image in squares of a unit; 1 for images of one size.
     fn max_blocks(&self) -> usize {
         match self.size {
-            ImageSize::Fixed(_) | ImageSize::Padded(_) => 1,
+            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained(_) => 1,
             ImageSize::Area { side, unit, max } => max_area(side, unit).min(max),
             ImageSize::Longest { side, unit, max } => {
                 let n = side.div_ceil(unit.max(1));
@@ -353,6 +373,17 @@ impl ImageRules {
             ImageSize::Bordered { area, max, .. } => max_bordered(self.block, area).min(max),
             ImageSize::Within { max, .. } | ImageSize::Multiple { max, .. } => max,
         }
+    }
+
+    /// Returns true if a row of the file follows each line of rows.
+    fn has_lines(&self) -> bool {
+        self.tiles.is_some_and(|tiles| tiles.line_rows().is_some())
+    }
+
+    /// Returns true if all images have one size, and tiles have another one.
+    pub(crate) fn has_other_tiles(&self) -> bool {
+        let side = self.largest().columns.saturating_mul(self.patch);
+        self.is_fixed() && self.tile_side().is_some_and(|of_tile| of_tile != side)
     }
 
     /// Returns the side of a tile in pixels, if images are split.
@@ -386,7 +417,7 @@ impl ImageRules {
         let blocks = format!("patches of {patch} pixels in blocks of {block}");
         let pixels = patch.saturating_mul(block);
         match (self.size, self.unit()) {
-            (ImageSize::Fixed(side) | ImageSize::Padded(side), _) => {
+            (ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained(side), _) => {
                 if side == 0 || side > MAX_SIDE {
                     return Err(format!("images have sides of {side} pixels; expected 1 to {MAX_SIDE}"));
                 }

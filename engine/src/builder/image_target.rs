@@ -59,6 +59,19 @@ pub(super) fn area(sides: [usize; 2], side: usize, unit: usize, max: usize) -> [
     blocks.map(|n| n.saturating_mul(unit))
 }
 
+/// Scales sides to at most `side` pixels, as `ImageOps.contain` in Pillow does.
+pub(super) fn contained([width, height]: [usize; 2], side: usize) -> [usize; 2] {
+    let shorter = |short: usize, long: usize| {
+        let pixels = short as f64 / long.max(1) as f64 * side as f64;
+        (pixels.round_ties_even() as usize).clamp(1, side.max(1))
+    };
+    if width > height {
+        [side, shorter(height, width)]
+    } else {
+        [shorter(width, height), side]
+    }
+}
+
 /// Returns the maximum area of an image with about the area of a square of `side` pixels, in squares of a unit.
 pub(super) fn max_area(side: usize, unit: usize) -> usize {
     let (n, longest) = (side.div_ceil(unit.max(1)), MAX_RATIO.isqrt() + 1);

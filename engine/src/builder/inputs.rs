@@ -37,7 +37,7 @@ pub struct Inputs {
     /// Place of each patch in reading order, i32 `[T]`.
     pub places: Option<TensorId>,
     /// Weights of resized tables.
-    pub resize: Vec<GridResize>,
+    pub resize: Vec<TableWeights>,
     /// Frequency divisors of rotations by row and column.
     pub grid_factors: Vec<GridFactors>,
     /// Sinusoids of distances.
@@ -79,6 +79,8 @@ pub enum TableFilter {
     Bilinear,
     /// Linear interpolation over the area of a patch, without aliases.
     Smooth,
+    /// Cubic interpolation with a = -0.5 over the area of a patch, without aliases.
+    SmoothBicubic,
     /// The row `i * n_rows / n_patches`, rounded down, for patch `i` of an axis.
     Nearest,
     /// Bilinear interpolation whose scale is that of a grid with 0.1 patches more on each side, as in DINO. An axis of equal size is not resized.
@@ -87,17 +89,19 @@ pub enum TableFilter {
     Bicubic,
 }
 
-/// Weights that resize the rows of a square table to the patches of an image.
+/// Weights that resize the rows of a table along an axis.
 #[derive(Clone, Copy, Debug)]
-pub struct GridResize {
-    /// Side of the table.
-    pub side: usize,
+pub struct TableWeights {
+    /// Number of rows of the table.
+    pub from: usize,
+    /// Number of rows of the result.
+    pub to: usize,
     /// Interpolation between the rows of the table.
     pub filter: TableFilter,
-    /// Weight of each column of the table for each column of patches, f32 `[side, columns]`.
-    pub across: TensorId,
-    /// Weight of each row of the table for each row of patches, f32 `[side, rows]`.
-    pub down: TensorId,
+    /// The last row of the result is the first one in the input.
+    pub descends: bool,
+    /// Weight of each row of the table for each row of the result, f32 `[from, to]`.
+    pub weights: TensorId,
 }
 
 /// Frequency divisors of a rotation by the row and the column of a patch.

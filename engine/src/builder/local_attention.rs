@@ -99,6 +99,20 @@ impl Builder<'_> {
         keys: usize,
         relative: Option<TensorId>,
     ) -> TensorId {
+        let scale = 1.0 / (self.g.tensor(q).ne[0] as f32).sqrt();
+        self.scaled_block_attention(q, k, v, [size, keys], relative, scale)
+    }
+
+    /// Attends like [`block_attention`](Self::block_attention), with another factor of the scores.
+    pub(super) fn scaled_block_attention(
+        &mut self,
+        q: TensorId,
+        k: TensorId,
+        v: TensorId,
+        [size, keys]: [usize; 2],
+        relative: Option<TensorId>,
+        scale: f32,
+    ) -> TensorId {
         let ([d, n, t, _], [dv, _, u, _]) = (self.g.tensor(q).ne, self.g.tensor(v).ne);
         let [size, keys] = [size, keys].map(|n| n.clamp(1, MAX_BLOCK));
         let n_blocks = t.div_ceil(size);
@@ -120,7 +134,7 @@ impl Builder<'_> {
             let of_keys = self.unfolded(all, ne, [F32, row, head, head * n], first);
             scores = self.add(scores, of_keys);
         }
-        let mut scores = self.scale(scores, 1.0 / (d as f32).sqrt());
+        let mut scores = self.scale(scores, scale);
         if u < keys * n_blocks {
             let outside = self.columns_outside(mask, [0, keys * n_blocks - u]);
             let outside = self.reshaped(outside, [keys, 1, 1, n_blocks]);

@@ -5,7 +5,7 @@ use kernels::GgmlType;
 use crate::graph::{Rope, RopeKind, TensorId};
 
 use super::handles::Vector;
-use super::inputs::{GridFactors, GridResize, TableFilter};
+use super::inputs::{GridFactors, TableFilter, TableWeights};
 use super::{BatchMedia, Builder};
 
 /// Pairs of a head's values that rotate together.
@@ -133,36 +133,50 @@ impl Builder<'_> {
     /// default is linear interpolation.
     pub fn resized(&mut self, table: Vector, filter: Option<TableFilter>) -> TensorId {
         let table = self.leaf(table.0);
-        let [d, n, n_rows, _] = self.g.tensor(table).ne;
-        let side = (n * n_rows).isqrt();
-        let GridResize { across, down, .. } = self.grid_resize(side, filter.unwrap_or_default());
-        let grid = self.params.grid;
-        // [d, x, y] -> [x, d, y] -> [columns, d, y] -> [y, d, columns] -> [rows, d, columns] -> [d, columns, rows]
-        let y = self.rearranged(table, [d, side, side], [1, 0, 2]);
-        let y = self.by_column(across, y, [side, d * side]);
-        let y = self.rearranged(y, [grid.columns, d, side], [2, 1, 0]);
-        let y = self.by_column(down, y, [side, d * grid.columns]);
-        let y = self.rearranged(y, [grid.rows, d, grid.columns], [2, 0, 1]);
-        let rows = self.g.reshape(y, [d, grid.n_patches(), 1, 1]);
-        let (rows, places) = (self.ok(rows, y), self.places());
+        let [_, n, n_rows, _] = self.g.tensor(table).ne;
+        let (side, grid) = ((n * n_rows).isqrt(), self.params.grid);
+        let rows = self.resized_grid(table, side, [grid.columns, grid.rows], filter.unwrap_or_default());
+        let places = self.places();
         let y = self.g.get_rows(rows, places);
         self.ok(y, rows)
     }
 
-    fn grid_resize(&mut self, side: usize, filter: TableFilter) -> GridResize {
-        let is_known = |resize: &&GridResize| resize.side == side && resize.filter == filter;
+    /// Resizes the square `table [d, side * side]` to columns and lines: `[d, columns * lines]` in reading order.
+    pub(super) fn resized_grid(
+        &mut self,
+        table: TensorId,
+        side: usize,
+        [columns, lines]: [usize; 2],
+        filter: TableFilter,
+    ) -> TensorId {
+        let d = self.g.tensor(table).ne[0];
+        let across = self.table_weights(side, columns, filter, false);
+        let down = self.table_weights(side, lines, filter, false);
+        // [d, x, y] -> [x, d, y] -> [columns, d, y] -> [y, d, columns] -> [lines, d, columns] -> [d, columns, lines]
+        let y = self.rearranged(table, [d, side, side], [1, 0, 2]);
+        let y = self.by_column(across, y, [side, d * side]);
+        let y = self.rearranged(y, [columns, d, side], [2, 1, 0]);
+        let y = self.by_column(down, y, [side, d * columns]);
+        let y = self.rearranged(y, [lines, d, columns], [2, 0, 1]);
+        let rows = self.g.reshape(y, [d, columns * lines, 1, 1]);
+        self.ok(rows, y)
+    }
+
+    /// Returns the input of weights that resize the rows of a table along an axis: `[from, to]`.
+    pub(super) fn table_weights(&mut self, from: usize, to: usize, filter: TableFilter, descends: bool) -> TensorId {
+        let is_known = |w: &&TableWeights| (w.from, w.to, w.filter, w.descends) == (from, to, filter, descends);
         if let Some(known) = self.inputs.resize.iter().find(is_known) {
-            return *known;
+            return known.weights;
         }
-        let grid = self.params.grid;
-        let resize = GridResize {
-            side,
+        let weights = self.g.input(GgmlType::F32, [from, to, 1, 1], "table_weights");
+        self.inputs.resize.push(TableWeights {
+            from,
+            to,
             filter,
-            across: self.g.input(GgmlType::F32, [side, grid.columns, 1, 1], "resize_across"),
-            down: self.g.input(GgmlType::F32, [side, grid.rows, 1, 1], "resize_down"),
-        };
-        self.inputs.resize.push(resize);
-        resize
+            descends,
+            weights,
+        });
+        weights
     }
 
     /// Returns `x` as a contiguous tensor of shape `ne` whose dimension `i` became dimension `to[i]`.

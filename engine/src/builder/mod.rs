@@ -19,6 +19,7 @@ mod cross;
 mod depth;
 mod error;
 mod graph_builder;
+mod grid;
 mod grid_list;
 mod handles;
 mod image_rules;
@@ -54,7 +55,7 @@ pub use grid_list::GridList;
 pub use handles::{Embed, Experts, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
 pub use image_rules::{BatchMedia, ClassColumn, Filter, ImageRules, ImageSize, PatchGrid, RowPositions, Visibility};
 pub use inputs::{
-    EncodedInputs, GridFactors, GridResize, Inputs, JoinedInputs, PoolInputs, Sinusoids, TableFilter, TableInputs,
+    EncodedInputs, GridFactors, Inputs, JoinedInputs, PoolInputs, Sinusoids, TableFilter, TableInputs, TableWeights,
 };
 pub use linear_attention::LinearAttentionArgs;
 pub use local_attention::LocalAttentionArgs;

@@ -58,16 +58,21 @@ impl RowCount {
     }
 
     /// Creates the count from the numbers of rows of the `largest` square image and of the images of
-    /// [`small_images`](Self::small_images). If one of them is missing, the count is proportional to the patches.
+    /// [`small_images`](Self::small_images). If one of them is missing, or only tiles have another size, the count is
+    /// proportional to the patches.
     pub(crate) fn of_graphs(rules: &ImageRules, largest: usize, of_small: [Option<usize>; 4]) -> RowCount {
+        let n_patches = rules.largest().n_patches();
         let Some(PatchGrid { rows: unit, .. }) = rules.smallest() else {
-            return RowCount::fixed(largest);
+            return match n_patches.checked_div(largest) {
+                Some(of_row) if rules.has_other_tiles() => RowCount::of_images(of_row.isqrt(), [1, 2, 2, 4]),
+                _ => RowCount::fixed(largest),
+            };
         };
         if let [Some(one), Some(wide), Some(high), Some(both)] = of_small {
             return RowCount::of_images(unit, [one, wide, high, both]);
         }
         let area = largest.saturating_mul(unit.saturating_mul(unit));
-        let of_unit = area.checked_div(rules.largest().n_patches()).unwrap_or(0);
+        let of_unit = area.checked_div(n_patches).unwrap_or(0);
         RowCount::of_images(unit, [1, 2, 2, 4].map(|n| of_unit.saturating_mul(n)))
     }
 

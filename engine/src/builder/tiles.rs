@@ -48,6 +48,20 @@ pub enum TileGrid {
         /// Maximum number of tiles.
         max: usize,
     },
+    /// The grid of [`Ratio`](Self::Ratio) for images with a side of more than a tile. The lines of the rows of all tiles come
+    /// first, then those of the whole image. Each line has a row of the file after it, and another row is the last one.
+    Lines {
+        /// Side of a tile in pixels.
+        side: usize,
+        /// Minimum number of tiles.
+        min: usize,
+        /// Maximum number of tiles.
+        max: usize,
+        /// Tensor with the row after each line.
+        newline: &'static str,
+        /// Tensor with the last row.
+        end: &'static str,
+    },
     /// The grid whose number of tiles follows from the area of the image, and whose ratio of sides is the closest to that
     /// of the image. Tiles have the size of an image in [`ImageSize::Area`](super::ImageSize::Area).
     Area {
@@ -109,7 +123,8 @@ impl TileRules {
     pub fn split(&self, sides: [usize; 2]) -> Option<Split> {
         let side = self.side();
         let [columns, rows] = match self.grid {
-            TileGrid::Ratio { min, max, .. } => closest(sides, side, min, max),
+            TileGrid::Lines { .. } if sides.iter().all(|&n| n <= side) => return None,
+            TileGrid::Ratio { min, max, .. } | TileGrid::Lines { min, max, .. } => closest(sides, side, min, max),
             TileGrid::Area { side, max, .. } => by_area(sides, side, max),
             TileGrid::Longest { longest, .. } => rounded_up(longest_side(sides, longest), side),
             TileGrid::Canvas { max, .. } => canvas(sides, side, max),
@@ -142,7 +157,11 @@ impl TileRules {
     pub fn first_size(&self, sides: [usize; 2]) -> Option<[usize; 2]> {
         match self.grid {
             TileGrid::Longest { longest, .. } => Some(longest_side(sides, longest)),
-            TileGrid::Ratio { .. } | TileGrid::Area { .. } | TileGrid::Canvas { .. } | TileGrid::Listed { .. } => None,
+            TileGrid::Ratio { .. }
+            | TileGrid::Lines { .. }
+            | TileGrid::Area { .. }
+            | TileGrid::Canvas { .. }
+            | TileGrid::Listed { .. } => None,
         }
     }
 
@@ -150,6 +169,7 @@ impl TileRules {
     pub fn side(&self) -> usize {
         match self.grid {
             TileGrid::Ratio { side, .. }
+            | TileGrid::Lines { side, .. }
             | TileGrid::Longest { side, .. }
             | TileGrid::Canvas { side, .. }
             | TileGrid::Listed { side, .. } => side,
@@ -160,7 +180,10 @@ impl TileRules {
     /// Returns the maximum number of tiles.
     pub fn max_tiles(&self) -> usize {
         match self.grid {
-            TileGrid::Ratio { max, .. } | TileGrid::Area { max, .. } | TileGrid::Canvas { max, .. } => max,
+            TileGrid::Ratio { max, .. }
+            | TileGrid::Lines { max, .. }
+            | TileGrid::Area { max, .. }
+            | TileGrid::Canvas { max, .. } => max,
             TileGrid::Listed { .. } => self.grids().map(|[columns, rows]| columns * rows).max().unwrap_or(1),
             TileGrid::Longest { side, longest } => longest.div_ceil(side.max(1)).saturating_pow(2),
         }
@@ -189,6 +212,14 @@ impl TileRules {
         }
     }
 
+    /// Returns the tensors with the row after each line and the last row, if the rows of an image are in lines.
+    pub fn line_rows(&self) -> Option<[&'static str; 2]> {
+        match self.grid {
+            TileGrid::Lines { newline, end, .. } => Some([newline, end]),
+            _ => None,
+        }
+    }
+
     /// Returns the rules with the grids that a file lists.
     #[must_use]
     pub fn with_grids(mut self, list: GridList) -> TileRules {
@@ -213,10 +244,10 @@ impl TileRules {
     pub fn check(&self, tile_fits: impl Fn(usize) -> bool) -> Result<(), String> {
         let side = self.side();
         let least = match self.grid {
-            TileGrid::Ratio { min, .. } => min,
+            TileGrid::Ratio { min, .. } | TileGrid::Lines { min, .. } => min,
             _ => 1,
         };
-        if self.list().is_some() {
+        if self.list().is_some() || self.line_rows().is_some() {
             let overview = self.overview.map_or([""; 2], |overview| overview.text);
             let texts = [
                 &self.tile[..],
@@ -226,8 +257,14 @@ impl TileRules {
             ]
             .concat();
             let is_first = self.overview.is_some_and(|overview| overview.first);
-            if !is_first || texts.iter().any(|text| !text.is_empty()) {
-                return Err("tiles of a list need `overview: first \"\";` and have no other text".to_owned());
+            let (expected, place) = match self.list() {
+                Some(_) => (true, "first"),
+                None => (false, "last"),
+            };
+            if self.overview.is_none() || is_first != expected || texts.iter().any(|text| !text.is_empty()) {
+                return Err(format!(
+                    "tiles with rows of the file need `overview: {place} \"\";` and have no other text"
+                ));
             }
         }
         if !tile_fits(side) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::builder::{ClassColumn, ImageRules, PatchGrid, RowPositions};
+use crate::builder::{ClassColumn, ImageRules, PatchGrid, RowPositions, TileRules};
 use crate::gguf::{Array, Value};
 use crate::model::Model;
 
@@ -25,8 +25,10 @@ pub struct MediaEncoder {
     graph: EncoderGraph,
     sizes: ImageSizes,
     colors: [ChannelScale; 3],
-    /// Row behind each line of patches of an image whose tiles the file lists.
+    /// Row behind each line of an image.
     newline: Vec<f32>,
+    /// Last row of an image with lines.
+    end: Vec<f32>,
     /// Number of values in a row.
     width: usize,
 }
@@ -50,8 +52,12 @@ impl MediaEncoder {
             graph.reserve(n)?;
         }
         let width = graph.model.result_shape()[0];
+        let tiles = rules.tiles.as_ref();
+        let of_lines = tiles.and_then(TileRules::line_rows);
+        let of_list = tiles.and_then(TileRules::list).map(|(_, newline, _)| newline);
         Ok(MediaEncoder {
-            newline: newline(&graph.model, rules, width)?,
+            newline: file_row(&graph.model, of_lines.map(|rows| rows[0]).or(of_list), width)?,
+            end: file_row(&graph.model, of_lines.map(|rows| rows[1]), width)?,
             width,
             sizes: ImageSizes::new(&graph.model, rules),
             graph,
@@ -127,7 +133,11 @@ impl MediaEncoder {
     /// # Errors
     /// [`MediaError`] if the size is wrong or a device fails.
     pub fn encode(&mut self, width: usize, height: usize, rgb: &[u8]) -> Result<Arc<MediaRows>, MediaError> {
-        let rows = self.computed(&[Pixels { width, height, rgb }])?;
+        let mut rows = self.computed(&[Pixels { width, height, rgb }])?;
+        let whole = self.sizes.whole_lines();
+        if let Some(lines) = whole.filter(|_| self.rules().target(width, height) == Some([width, height])) {
+            rows = lines.arrange(&rows, self.width(), &self.newline, &self.end);
+        }
         let id = self.id_of(width, height, rgb);
         Ok(Arc::new(self.with_positions(
             MediaRows::new(id, self.width(), rows),
@@ -144,6 +154,9 @@ impl MediaEncoder {
         let mut rows = self.computed(parts)?;
         if let Some(mosaic) = self.sizes.mosaic(image[0], image[1]) {
             rows = mosaic.arrange(&rows, self.width(), &self.newline);
+        }
+        if let Some(lines) = self.sizes.lines(image[0], image[1]) {
+            rows = lines.arrange(&rows, self.width(), &self.newline, &self.end);
         }
         let rows = MediaRows::new(self.id_of_parts(parts, image), self.width(), rows).with_texts(texts);
         let last = parts.last().map_or([0; 2], |part| [part.width, part.height]);
@@ -216,13 +229,8 @@ impl MediaEncoder {
     }
 }
 
-/// Reads the row after each line of patches, if the file lists grids of tiles. The row is repeated for each feature of the
-/// `width` values of a row.
-fn newline(model: &Model, rules: ImageRules, width: usize) -> Result<Vec<f32>, MediaError> {
-    let name = rules
-        .tiles
-        .and_then(|tiles| tiles.list())
-        .map(|(_, newline, _)| newline);
+/// Reads a tensor with a row, if there is one. The row is repeated for each feature of the `width` values of a row.
+fn file_row(model: &Model, name: Option<&str>, width: usize) -> Result<Vec<f32>, MediaError> {
     let Some(index) = name.and_then(|name| model.tensors().iter().position(|row| row.name == name)) else {
         return Ok(Vec::new());
     };

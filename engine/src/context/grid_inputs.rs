@@ -1,20 +1,23 @@
 //! Values of the inputs that describe the grid of an image's patches.
 
-use crate::builder::TableFilter;
+use crate::builder::{TableFilter, TableWeights};
 
-/// Returns the weights of the `side` rows of a table for each of `n` patches: `[side, n]`.
-pub(super) fn table_weights(filter: TableFilter, side: usize, n: usize) -> Vec<f32> {
-    let mut weights = vec![0.0; side * n];
-    for (i, weights) in weights.chunks_exact_mut(side.max(1)).enumerate() {
+/// Returns the weights of the rows of a table for each row of the result: `[from, to]`.
+pub(super) fn table_weights(resize: &TableWeights) -> Vec<f32> {
+    let TableWeights { from, to, filter, .. } = *resize;
+    let mut weights = vec![0.0; from * to];
+    for (at, weights) in weights.chunks_exact_mut(from.max(1)).enumerate() {
+        let i = if resize.descends { to - 1 - at } else { at };
         match filter {
-            TableFilter::Linear => linear(weights, i, n),
-            TableFilter::Bilinear => bilinear(weights, i, n as f64),
+            TableFilter::Linear => linear(weights, i, to),
+            TableFilter::Bilinear => bilinear(weights, i, to as f64),
             // As in torch on a CPU, an axis of equal size is not resized.
-            TableFilter::Dino if n == side => weights[i] = 1.0,
-            TableFilter::Dino => bilinear(weights, i, n as f64 + 0.1),
-            TableFilter::Smooth => smooth(weights, i, n),
-            TableFilter::Bicubic => bicubic(weights, i, n),
-            TableFilter::Nearest => weights[i * side / n] = 1.0,
+            TableFilter::Dino if to == from => weights[i] = 1.0,
+            TableFilter::Dino => bilinear(weights, i, to as f64 + 0.1),
+            TableFilter::Smooth => smooth(weights, i, to, 1.0, |x| 1.0 - x),
+            TableFilter::SmoothBicubic => smooth(weights, i, to, 2.0, smooth_cubic),
+            TableFilter::Bicubic => bicubic(weights, i, to),
+            TableFilter::Nearest => weights[i * from / to] = 1.0,
         }
     }
     weights
@@ -42,14 +45,26 @@ fn bilinear(weights: &mut [f32], i: usize, n: f64) {
     weights[(low + 1).min(last)] += share;
 }
 
-/// Linear interpolation over the area of a patch.
-fn smooth(weights: &mut [f32], i: usize, n: usize) {
+/// Interpolation over the area of a patch. `curve` is the weight at a distance below `radius`.
+fn smooth(weights: &mut [f32], i: usize, n: usize, radius: f64, curve: fn(f64) -> f64) {
     let scale = weights.len() as f64 / n as f64;
-    let (center, support) = ((i as f64 + 0.5) * scale - 0.5, scale.max(1.0));
-    let weight = |j: usize| (1.0 - (j as f64 - center).abs() / support).max(0.0);
+    let (center, unit) = ((i as f64 + 0.5) * scale - 0.5, scale.max(1.0));
+    let weight = |j: usize| {
+        let x = (j as f64 - center).abs() / unit;
+        if x < radius { curve(x) } else { 0.0 }
+    };
     let sum: f64 = (0..weights.len()).map(weight).sum();
     for (j, to) in weights.iter_mut().enumerate() {
         *to = (weight(j) / sum) as f32;
+    }
+}
+
+/// Cubic curve with a = -0.5.
+fn smooth_cubic(x: f64) -> f64 {
+    if x < 1.0 {
+        (1.5 * x - 2.5) * x * x + 1.0
+    } else {
+        ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
     }
 }
 
@@ -90,10 +105,21 @@ pub(super) fn grid_factors(base: f32, spread: bool, n_pairs: usize) -> Vec<f32> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::TensorId;
+
+    fn weights(filter: TableFilter, from: usize, to: usize) -> Vec<f32> {
+        table_weights(&TableWeights {
+            from,
+            to,
+            filter,
+            descends: false,
+            weights: TensorId(0),
+        })
+    }
 
     #[test]
     fn linear_weights_align_corners() {
-        let linear = |side, n| table_weights(TableFilter::Linear, side, n);
+        let linear = |side, n| weights(TableFilter::Linear, side, n);
         assert_eq!(
             linear(3, 5),
             [
@@ -121,17 +147,17 @@ mod tests {
             0.274_193_55,
             0.725_806_5,
         ];
-        for (weight, expected) in table_weights(TableFilter::Dino, 4, 3).iter().zip(expected) {
+        for (weight, expected) in weights(TableFilter::Dino, 4, 3).iter().zip(expected) {
             assert!((weight - expected).abs() < 1e-6, "{weight} {expected}");
         }
-        assert_eq!(table_weights(TableFilter::Dino, 2, 2), [1.0, 0.0, 0.0, 1.0]);
+        assert_eq!(weights(TableFilter::Dino, 2, 2), [1.0, 0.0, 0.0, 1.0]);
     }
 
     /// The expected rows are those of `bucketize` in torch, as in SigLIP over images of any size.
     #[test]
     fn nearest_row_is_at_share_of_earlier_patches() {
         let rows = |side: usize, n: usize| -> Vec<usize> {
-            let weights = table_weights(TableFilter::Nearest, side, n);
+            let weights = weights(TableFilter::Nearest, side, n);
             let row = |w: &[f32]| w.iter().position(|&w| w == 1.0).unwrap();
             weights.chunks(side).map(row).collect()
         };
@@ -143,7 +169,7 @@ mod tests {
     /// The expected weights are those of `torch.nn.functional.interpolate` for unit vectors.
     #[test]
     fn weights_of_areas_match_published_ones() {
-        let bicubic = table_weights(TableFilter::Bicubic, 4, 3);
+        let bicubic = weights(TableFilter::Bicubic, 4, 3);
         let expected = [
             0.856_481_5,
             0.160_879_63,
@@ -162,14 +188,14 @@ mod tests {
         for (found, expected) in bicubic.iter().zip(expected) {
             assert!((found - expected).abs() < 1e-6, "{bicubic:?}");
         }
-        let bilinear = table_weights(TableFilter::Bilinear, 5, 2);
+        let bilinear = weights(TableFilter::Bilinear, 5, 2);
         assert_eq!(bilinear, [0.25, 0.75, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.75, 0.25]);
-        let bilinear = table_weights(TableFilter::Bilinear, 3, 4);
+        let bilinear = weights(TableFilter::Bilinear, 3, 4);
         assert_eq!(
             bilinear,
             [1.0, 0.0, 0.0, 0.375, 0.625, 0.0, 0.0, 0.625, 0.375, 0.0, 0.0, 1.0]
         );
-        let smooth = table_weights(TableFilter::Smooth, 5, 2);
+        let smooth = weights(TableFilter::Smooth, 5, 2);
         let half = [0.318_181_8, 0.409_090_9, 0.227_272_73, 0.045_454_547, 0.0];
         for (found, expected) in smooth.iter().zip(half.iter().chain(half.iter().rev())) {
             assert!((found - expected).abs() < 1e-6, "{smooth:?}");
@@ -182,12 +208,13 @@ mod tests {
             TableFilter::Linear,
             TableFilter::Bilinear,
             TableFilter::Smooth,
+            TableFilter::SmoothBicubic,
             TableFilter::Bicubic,
             TableFilter::Nearest,
         ];
         for filter in filters {
             for (side, n) in [(48, 7), (16, 29), (5, 5), (1, 3)] {
-                for weights in table_weights(filter, side, n).chunks(side) {
+                for weights in weights(filter, side, n).chunks(side) {
                     assert!((weights.iter().sum::<f32>() - 1.0).abs() < 1e-6, "{filter:?}");
                 }
             }

@@ -3,6 +3,7 @@
 use crate::builder::{ImageRules, ImageSize, Split, TileRules};
 
 use super::image_sizes::ImageSizes;
+use super::lines::Lines;
 use super::media_error::MediaError;
 use super::mosaic::Mosaic;
 
@@ -11,7 +12,7 @@ use super::mosaic::Mosaic;
 pub struct ImagePart {
     /// Sizes that the whole image is resized to first, in order.
     pub via: Vec<[usize; 2]>,
-    /// Width and height that the whole image is then resized to. Black borders complete the parts.
+    /// Width and height that the whole image is then resized to. Borders complete the parts.
     pub resized: [usize; 2],
     /// Left and top edge of the part in the resized image; negative for a border.
     pub at: [isize; 2],
@@ -45,7 +46,7 @@ impl ImageSizes {
         let whole = |text: [&str; 2], grid: Option<[usize; 2]>| ImagePart {
             via: via.into_iter().chain(grid).collect(),
             resized: scaled,
-            at: [0; 2],
+            at: rules.border(scaled).map(|n| -n.cast_signed()),
             size: resized,
             text: text.map(str::to_owned),
         };
@@ -89,6 +90,31 @@ impl ImageSizes {
         Some(Mosaic::new(tiles.split([width, height])?, side, [width, height]))
     }
 
+    /// Returns the order of the rows of an image, if they are in lines.
+    pub(super) fn lines(&self, width: usize, height: usize) -> Option<Lines> {
+        let tiles = self.rules().tiles?;
+        let lines = self.whole_lines()?;
+        let split = tiles.split([width, height]);
+        Some(Lines {
+            tiles: split.map_or([0; 2], |split| [split.columns, split.rows]),
+            ..lines
+        })
+    }
+
+    /// Returns the order of the rows of an image without tiles, if they are in lines.
+    pub(super) fn whole_lines(&self) -> Option<Lines> {
+        let rules = self.rules();
+        let tiles = rules.tiles?;
+        tiles.line_rows()?;
+        let of_tile = rules.grid_of(tiles.side(), tiles.side())?;
+        let side = |grid| self.rows_of(grid).isqrt();
+        Some(Lines {
+            tiles: [0; 2],
+            side: side(of_tile),
+            whole: side(rules.largest()),
+        })
+    }
+
     /// Returns the maximum number of rows after those of the whole image, if the file lists tiles.
     pub(super) fn max_mosaic(&self) -> Option<usize> {
         let (tiles, side) = self.listed()?;
@@ -112,7 +138,7 @@ impl ImageSizes {
     pub fn texts(&self, width: usize, height: usize) -> Result<Vec<(usize, String)>, MediaError> {
         let rules = self.rules();
         let (mut texts, mut n) = (Vec::new(), 0);
-        if self.mosaic(width, height).is_some() {
+        if self.mosaic(width, height).is_some() || self.whole_lines().is_some() {
             return Ok(texts);
         }
         for part in self.parts(width, height)? {
@@ -155,7 +181,7 @@ fn tile(split: Split, via: Option<[usize; 2]>, [column, row]: [usize; 2], text: 
 /// Returns true if the area of an image, rounded to whole blocks, is above a multiple of the largest image.
 fn is_above(rules: &ImageRules, sides: [usize; 2], above: f32) -> bool {
     let (unit, max) = match rules.size {
-        ImageSize::Fixed(side) | ImageSize::Padded(side) => (side, 1),
+        ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained(side) => (side, 1),
         ImageSize::Area { side, .. } => (side, 1),
         ImageSize::Longest { unit, max, .. }
         | ImageSize::Within { unit, max }

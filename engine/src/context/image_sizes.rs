@@ -71,9 +71,10 @@ impl ImageSizes {
         let of_part = self.rows.max(self.rules.max_patches());
         match self.rules.tiles {
             None => of_part,
-            Some(tiles) => match self.max_mosaic() {
-                Some(n_rows) => of_part + n_rows,
-                None => of_part * (tiles.max_tiles() + usize::from(tiles.overview.is_some())),
+            Some(tiles) => match (self.max_mosaic(), self.whole_lines()) {
+                (Some(n_rows), _) => of_part + n_rows,
+                (_, Some(lines)) => lines.max_rows(tiles.max_tiles()),
+                _ => of_part * (tiles.max_tiles() + usize::from(tiles.overview.is_some())),
             },
         }
     }
@@ -85,6 +86,9 @@ impl ImageSizes {
     pub fn n_rows(&self, width: usize, height: usize) -> Result<usize, MediaError> {
         if let Some(mosaic) = self.mosaic(width, height) {
             return Ok(self.rows_of(self.rules.largest()) + mosaic.n_rows());
+        }
+        if let Some(lines) = self.lines(width, height) {
+            return Ok(lines.n_rows());
         }
         let mut n = 0;
         for part in self.parts(width, height)? {

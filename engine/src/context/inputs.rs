@@ -150,9 +150,7 @@ impl InputWriter<'_> {
         self.set(inputs.patches, image.patches)?;
         self.set(inputs.places, image.places)?;
         for resize in &inputs.resize {
-            for (id, n) in [(resize.across, image.grid.columns), (resize.down, image.grid.rows)] {
-                self.set(Some(id), &table_weights(resize.filter, resize.side, n))?;
-            }
+            self.set(Some(resize.weights), &table_weights(resize))?;
         }
         for of_base in &inputs.grid_factors {
             let n_pairs = self.graph.tensor(of_base.factors).ne[0];

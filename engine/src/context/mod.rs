@@ -37,6 +37,7 @@ mod hybrid;
 mod image_parts;
 mod image_sizes;
 mod inputs;
+mod lines;
 mod media;
 mod media_error;
 mod memory;

@@ -120,6 +120,7 @@ from_argument! {
         Argument::Word("Bilinear") => TableFilter::Bilinear,
         Argument::Word("Dino") => TableFilter::Dino,
         Argument::Word("Smooth") => TableFilter::Smooth,
+        Argument::Word("SmoothBicubic") => TableFilter::SmoothBicubic,
         Argument::Word("Bicubic") => TableFilter::Bicubic,
         Argument::Word("Nearest") => TableFilter::Nearest
     } or TableFilter::Linear;

@@ -198,6 +198,17 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(join_rows(x, y) join_rows),
     operation!(drop_rows(x, n) drop_rows),
     operation!(depthwise_grid(x, w, side, stride) depthwise_grid),
+    operation!(in_windows(x, n) in_windows),
+    operation!(of_windows(x, n) of_windows),
+    operation!(
+        grid_attention(q, k, v, lines, columns, side) = |builder, args| {
+            let (q, k, v) = (args.next(), args.next(), args.next());
+            let (lines, columns, side) = (args.next(), args.next(), args.next());
+            builder.grid_attention(q, k, v, lines, columns, side)
+        }
+    ),
+    operation!(conv_grid(x, w, stride) conv_grid),
+    operation!(resized_to(w, x, first, by) resized_to),
     operation!(transposed(w) transposed),
     operation!(interleave(x, n) interleave),
     operation!(pool_rows(x, n) pool_rows),

@@ -1,8 +1,8 @@
 use super::RgbImage;
 
-/// Cuts out a rectangle. Parts of it that lie outside the image are black, as in Pillow.
-pub fn crop(image: &RgbImage, left: i64, top: i64, width: u32, height: u32) -> RgbImage {
-    paste(image, -left, -top, RgbImage::filled(width, height, [0; 3]))
+/// Cuts out a rectangle. Parts of it that are outside the image have one color.
+pub fn crop(image: &RgbImage, left: i64, top: i64, width: u32, height: u32, outside: [u8; 3]) -> RgbImage {
+    paste(image, -left, -top, RgbImage::filled(width, height, outside))
 }
 
 /// Extends an image by borders of one color.
@@ -65,14 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn crop_partly_outside_is_black_there() {
+    fn crop_partly_outside_has_color_there() {
         let image = numbered(3, 2);
-        let all = crop(&image, -1, -1, 5, 4);
-        assert_eq!(all.row(0), [0; 15]);
-        assert_eq!(all.row(1)[..3], [0; 3]);
+        let all = crop(&image, -1, -1, 5, 4, [7; 3]);
+        assert_eq!(all.row(0), [7; 15]);
+        assert_eq!(all.row(1)[..3], [7; 3]);
         assert_eq!(all.row(1)[3..12], *image.row(0));
-        assert_eq!(crop(&all, 1, 1, 3, 2), image);
-        assert_eq!(crop(&image, 100, 0, 1, 1).data, [0; 3]);
+        assert_eq!(crop(&all, 1, 1, 3, 2, [0; 3]), image);
+        assert_eq!(crop(&image, 100, 0, 1, 1, [0; 3]).data, [0; 3]);
     }
 
     #[test]

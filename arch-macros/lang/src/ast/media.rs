@@ -43,6 +43,8 @@ pub enum SizeSyntax {
     Fixed(Expr),
     /// `padded(side)`: squares of this side. Borders are added before resizing.
     Padded(Expr),
+    /// `contained(side)`: squares of this side. Borders are added after resizing.
+    Contained(Expr),
     /// `area(side, unit)`
     Area {
         /// Side of a square with the area of images in pixels.

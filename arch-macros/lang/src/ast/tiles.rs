@@ -37,6 +37,18 @@ pub enum GridSyntax {
         min: Expr,
         max: Expr,
     },
+    /// `lines(side, tiles = min..max, newline = "tensor", end = "tensor")`
+    Lines {
+        /// Side of a tile in pixels.
+        side: Expr,
+        /// Limits of the number of tiles.
+        min: Expr,
+        max: Expr,
+        /// Tensor with the row after each line.
+        newline: LitStr,
+        /// Tensor with the last row.
+        end: LitStr,
+    },
     /// `area(side, unit, tiles = max)`
     Area {
         /// Side of a square with the area of a tile in pixels.

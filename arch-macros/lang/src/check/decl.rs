@@ -678,9 +678,9 @@ impl Checker<'_> {
         let graph = decl.graph.as_ref().map(|graph| graph.span);
         let replaces = decl.like.is_some() && graph.is_some_and(|span| is_own(&self.errors.sources, span));
         let only_own = replaces && !self.errors.is_empty();
-        let newline = self.newline();
+        let newlines = self.newlines();
         for t in &self.tensors {
-            let is_used = t.used || newline.as_ref() == Some(&t.tensor.gguf);
+            let is_used = t.used || newlines.contains(&t.tensor.gguf);
             if !is_used && (!only_own || is_own(&self.errors.sources, t.tensor.name.span())) {
                 let message = format!(
                     "`{}` is never used; if the graph does not need the tensor, write `ignore {:?};`",

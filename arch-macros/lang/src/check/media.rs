@@ -25,7 +25,7 @@ const POSITIONS: [(&str, &str); 3] = [("sequence", "Sequence"), ("axes", "Axes")
 const CLASSES: [(&str, &str); 2] = [("first", "First"), ("last", "Last")];
 
 /// Operations that only encoders have.
-const OF_ENCODERS: [&str; 34] = [
+const OF_ENCODERS: [&str; 39] = [
     "rope_grid",
     "resized",
     "beside",
@@ -60,6 +60,11 @@ const OF_ENCODERS: [&str; 34] = [
     "with_newlines",
     "join_rows",
     "drop_rows",
+    "in_windows",
+    "of_windows",
+    "grid_attention",
+    "conv_grid",
+    "resized_to",
 ];
 
 /// Number of a medium in a prompt, in the texts around its rows.
@@ -82,8 +87,8 @@ pub(super) struct MediaScope {
     patch: Option<Expr>,
     /// A learned column precedes the patches.
     has_class: bool,
-    /// Tensor with the row after each row of patches of tiles.
-    pub(super) newline: Option<LitStr>,
+    /// Tensors with rows after lines of rows.
+    pub(super) newlines: Vec<LitStr>,
     /// Treatment of media rows by the graph.
     pub used: MediaUse,
 }
@@ -211,6 +216,7 @@ impl Checker<'_> {
         Some(match size {
             SizeSyntax::Fixed(side) => ImageSize::Fixed(self.scalar_of(side, Ty::Int)?),
             SizeSyntax::Padded(side) => ImageSize::Padded(self.scalar_of(side, Ty::Int)?),
+            SizeSyntax::Contained(side) => ImageSize::Contained(self.scalar_of(side, Ty::Int)?),
             SizeSyntax::Area { side, unit } => {
                 let [side, unit] = [side, unit].map(|number| self.scalar_of(number, Ty::Int));
                 ImageSize::Area {

@@ -58,6 +58,23 @@ impl Checker<'_> {
                     max: max?,
                 }
             }
+            GridSyntax::Lines {
+                side,
+                min,
+                max,
+                newline,
+                end,
+            } => {
+                let [side, min, max] = [side, min, max].map(|number| self.scalar_of(number, Ty::Int));
+                self.media.newlines = vec![newline.clone(), end.clone()];
+                TileGrid::Lines {
+                    side: side?,
+                    min: min?,
+                    max: max?,
+                    newline: newline.value(),
+                    end: end.value(),
+                }
+            }
             GridSyntax::Area { side, unit, max } => {
                 let [side, unit, max] = [side, unit, max].map(|number| self.scalar_of(number, Ty::Int));
                 TileGrid::Area {
@@ -81,7 +98,7 @@ impl Checker<'_> {
                 widths_first,
             } => {
                 let side = self.scalar_of(side, Ty::Int)?;
-                self.media.newline = Some(newline.clone());
+                self.media.newlines = vec![newline.clone()];
                 TileGrid::Listed {
                     side,
                     key: key.value(),
@@ -96,15 +113,19 @@ impl Checker<'_> {
         })
     }
 
-    /// Returns the tensor after each row of patches. Reports a name that belongs to no tensor of a row's shape.
-    pub(super) fn newline(&mut self) -> Option<String> {
-        let name = self.media.newline.clone()?;
-        let is_row = |tensor: &Tensor| tensor.gguf == name.value() && tensor.dims == [Dim::symbol(N_OUT)];
-        if !self.tensors.iter().any(|t| is_row(&t.tensor)) {
-            let message = format!("expected the name of a tensor of shape [{N_OUT}] in `tensors`");
-            return self.error(&name, message);
+    /// Returns the tensors after lines of rows. Reports names that belong to no tensor of a row's shape.
+    pub(super) fn newlines(&mut self) -> Vec<String> {
+        let mut found = Vec::new();
+        for name in std::mem::take(&mut self.media.newlines) {
+            let is_row = |tensor: &Tensor| tensor.gguf == name.value() && tensor.dims == [Dim::symbol(N_OUT)];
+            if self.tensors.iter().any(|t| is_row(&t.tensor)) {
+                found.push(name.value());
+            } else {
+                let message = format!("expected the name of a tensor of shape [{N_OUT}] in `tensors`");
+                self.error::<()>(&name, message);
+            }
         }
-        Some(name.value())
+        found
     }
 
     /// Reports names in braces other than `names`, and braces that are not closed.

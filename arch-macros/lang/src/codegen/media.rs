@@ -40,6 +40,10 @@ fn size(size: &ImageSize) -> TokenStream {
             let side = emit(side, Scope::Build);
             quote!(#ty::Padded(#side))
         }
+        ImageSize::Contained(side) => {
+            let side = emit(side, Scope::Build);
+            quote!(#ty::Contained(#side))
+        }
         ImageSize::Area { side, unit } => {
             let [side, unit] = [side, unit].map(|scalar| emit(scalar, Scope::Build));
             quote!(#ty::Area { side: #side, unit: #unit, max: usize::MAX })

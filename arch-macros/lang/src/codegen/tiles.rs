@@ -12,16 +12,23 @@ fn around([before, after]: &[String; 2]) -> TokenStream {
     quote!([#before, #after])
 }
 
-/// Generates an `Option` of the rules.
-pub fn rules(tiles: Option<&Tiles>) -> TokenStream {
-    let Some(tiles) = tiles else {
-        return quote!(::core::option::Option::None);
-    };
-    let (ty, grids) = (runtime("TileRules"), runtime("TileGrid"));
-    let grid = match &tiles.grid {
+/// Generates the choice of the grid.
+fn grid(grid: &TileGrid) -> TokenStream {
+    let grids = runtime("TileGrid");
+    match grid {
         TileGrid::Ratio { side, min, max } => {
             let [side, min, max] = [side, min, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#grids::Ratio { side: #side, min: #min, max: #max })
+        }
+        TileGrid::Lines {
+            side,
+            min,
+            max,
+            newline,
+            end,
+        } => {
+            let [side, min, max] = [side, min, max].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#grids::Lines { side: #side, min: #min, max: #max, newline: #newline, end: #end })
         }
         TileGrid::Area { side, unit, max } => {
             let [side, unit, max] = [side, unit, max].map(|scalar| emit(scalar, Scope::Build));
@@ -51,7 +58,16 @@ pub fn rules(tiles: Option<&Tiles>) -> TokenStream {
             let [side, max] = [side, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#grids::Canvas { side: #side, max: #max })
         }
+    }
+}
+
+/// Generates an `Option` of the rules.
+pub fn rules(tiles: Option<&Tiles>) -> TokenStream {
+    let Some(tiles) = tiles else {
+        return quote!(::core::option::Option::None);
     };
+    let ty = runtime("TileRules");
+    let grid = grid(&tiles.grid);
     let above = tiles
         .above
         .as_ref()

@@ -48,6 +48,8 @@ pub enum ImageSize {
     Fixed(Scalar),
     /// Squares of this side in pixels. Borders are added before resizing.
     Padded(Scalar),
+    /// Squares of this side in pixels. Borders are added after resizing.
+    Contained(Scalar),
     /// Multiples of a unit in pixels, with about the area of a square.
     Area { side: Scalar, unit: Scalar },
     /// Multiples of a unit in pixels, with a longest side.

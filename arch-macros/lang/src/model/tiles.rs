@@ -31,6 +31,19 @@ pub enum TileGrid {
         min: Scalar,
         max: Scalar,
     },
+    /// The ratio of the grid's sides is close to that of the image, if a side is larger than a tile. Rows of the file follow
+    /// each line of rows and the last line.
+    Lines {
+        /// Side of a tile in pixels.
+        side: Scalar,
+        /// Limits of the number of tiles.
+        min: Scalar,
+        max: Scalar,
+        /// Tensor with the row after each line.
+        newline: String,
+        /// Tensor with the last row.
+        end: String,
+    },
     /// The number of tiles follows from the area of the image, and the ratio of the grid's sides is close to that of the
     /// image. Tiles have the size of such an image.
     Area {

@@ -11,6 +11,7 @@ const FILTERS: &[(&str, &str)] = &[
     ("bilinear", "Bilinear"),
     ("dino", "Dino"),
     ("smooth", "Smooth"),
+    ("smooth_bicubic", "SmoothBicubic"),
     ("bicubic", "Bicubic"),
     ("nearest", "Nearest"),
 ];
@@ -56,7 +57,7 @@ pub static OPS: &[OpSpec] = &[
         Emit::Method("resized"),
         "rows of a square table [d, n] or [d, side, side] resized to the grid of patches -> [d, T]: by `linear` interpolation with equal \
          corners (the default), by `bilinear` or `bicubic` interpolation, by `dino` (`bilinear` with the scale of a grid with 0.1 patches more), by `smooth` \
-         interpolation over the area of a patch, or with the `nearest` row",
+         or `smooth_bicubic` interpolation over the area of a patch, or with the `nearest` row",
     ),
     OpSpec {
         rotates: true,
@@ -205,6 +206,60 @@ pub static OPS: &[OpSpec] = &[
          [c, T]. Stride 2 skips every other column and line: [c, T / 4], rounded up along both axes",
     ),
     op(
+        "in_windows",
+        &[tensor("x"), positional("n", ParamKind::Int)],
+        in_windows,
+        Emit::Method("in_windows"),
+        "columns of x [d, T] in windows of n * n patches -> [d, windows]. Zeros complete the windows at the right and at the \
+         bottom",
+    ),
+    op(
+        "of_windows",
+        &[tensor("x"), positional("n", ParamKind::Int)],
+        of_windows,
+        Emit::Method("of_windows"),
+        "columns of `in_windows` in reading order -> [d, T]",
+    ),
+    op(
+        "grid_attention",
+        &[
+            tensor("q"),
+            tensor("k"),
+            tensor("v"),
+            positional("lines", ParamKind::Vector),
+            positional("columns", ParamKind::Vector),
+            maybe("side", ParamKind::Int),
+        ],
+        grid_attention,
+        Emit::Method("grid_attention"),
+        "attends to all columns, or to those of a window of `side` * `side` patches: q and k [d, n, T], v [dv, n, T] -> [dv * n, T]. \
+         Products of the query and the rows of `lines` and `columns` [d, L] by distance along both axes are added to the scores",
+    ),
+    op(
+        "conv_grid",
+        &[
+            tensor("x"),
+            positional("w", ParamKind::Linear),
+            positional("stride", ParamKind::Int),
+        ],
+        conv_grid,
+        Emit::Method("conv_grid"),
+        "convolution of 3 x 3 taps over the lines of patches, between zeros: x [c, T] and w [9 * c -> m] -> [m, T]. Stride 2 \
+         skips every other column and line: [m, T / 4], rounded up along both axes",
+    ),
+    op(
+        "resized_to",
+        &[
+            positional("w", ParamKind::Vector),
+            tensor("x"),
+            positional("first", ParamKind::Int),
+            maybe("by", ParamKind::Word("TableFilter", FILTERS)),
+        ],
+        resized_to,
+        Emit::Method("resized_to"),
+        "rows of a square table [d, first + s * s] after the first ones, resized like `resized` to the lines of x [c, n] -> [d, n]",
+    ),
+    op(
         "transposed",
         &[positional("w", ParamKind::Vector)],
         transposed,
@@ -345,6 +400,61 @@ fn depthwise_grid(c: &mut Call<'_>) -> Option<Shape> {
         }
     };
     (!ranks.contains(&false)).then(|| Shape(vec![x.dim(0), columns]))
+}
+
+fn in_windows(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, n) = (c.shape("x")?, c.dim("n")?);
+    let columns = Dim::opaque(&format!("{} in windows of {n}", x.dim(1)));
+    c.rank("x", 2, "[d, T]", "").then(|| Shape(vec![x.dim(0), columns]))
+}
+
+fn of_windows(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    c.rank("x", 2, "[d, windows]", "")
+        .then(|| Shape(vec![x.dim(0), Dim::n_tokens()]))
+}
+
+fn grid_attention(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, v) = (c.shape("q")?, c.shape("v")?);
+    for name in ["lines", "columns"] {
+        c.want(name, 0, &q.dim(0), "dimension 0 of `q`");
+    }
+    let ranks = [
+        c.rank("q", 3, "[d, n, T]", "; see `heads`"),
+        c.rank("k", 3, "[d, n, T]", "; see `heads`"),
+        c.rank("v", 3, "[dv, n, T]", "; see `heads`"),
+        c.rank("lines", 2, "[d, L]", ""),
+        c.rank("columns", 2, "[d, L]", ""),
+    ];
+    if ranks.contains(&false) {
+        return None;
+    }
+    c.want("k", 0, &q.dim(0), "dimension 0 of `q`");
+    for i in [1, 2] {
+        c.want("k", i, &q.dim(i), "the same dimension of `q`");
+        c.want("v", i, &q.dim(i), "the same dimension of `q`");
+    }
+    Some(Shape(vec![v.dim(0).mul(&v.dim(1)), q.dim(2)]))
+}
+
+fn conv_grid(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, w, stride) = (c.shape("x")?, c.shape("w")?, c.dim("stride")?);
+    c.want("w", 0, &x.dim(0).mul(&Dim::constant(9)), "9 taps of dimension 0 of `x`");
+    let columns = match stride.as_constant() {
+        Some(1) => x.dim(1),
+        Some(2) => x.dim(1).div(&Dim::constant(4)),
+        _ => {
+            c.fail("stride", format!("`conv_grid` has stride 1 or 2, found {stride}"));
+            return None;
+        }
+    };
+    c.rank("x", 2, "[c, T]", "").then(|| Shape(vec![w.dim(1), columns]))
+}
+
+fn resized_to(c: &mut Call<'_>) -> Option<Shape> {
+    let (w, x) = (c.shape("w")?, c.shape("x")?);
+    let ranks = [c.rank("w", 2, "[d, n]", ""), c.rank("x", 2, "[c, n]", "")];
+    (!ranks.contains(&false)).then(|| Shape(vec![w.dim(0), x.dim(1)]))
 }
 
 fn transposed(c: &mut Call<'_>) -> Option<Shape> {

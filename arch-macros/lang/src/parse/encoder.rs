@@ -15,12 +15,15 @@
 //!           | "positions" ":" ( "sequence" | "axes" | "xd" ) ";" ;     (* of the rows; default: sequence *)
 //! sizing    = "fixed" "(" EXPR ")"                                     (* squares of this side *)
 //!           | "padded" "(" EXPR ")"                                    (* squares, with borders *)
+//!           | "contained" "(" EXPR ")"                                 (* squares, with borders after resizing *)
 //!           | "area" "(" EXPR "," EXPR ")"                             (* side of a square; divisor of the sides *)
 //!           | "longest" "(" EXPR "," EXPR ")"                          (* longest side; divisor of the sides *)
 //!           | "within" "(" EXPR "," "rows" "=" EXPR ")"                (* divisor of the sides; number of rows *)
 //!           | "bordered" "(" EXPR "," "rows" "=" EXPR ")"              (* divisor of the sides; number of rows *)
 //!           | "multiple" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")" ;   (* divisor of the sides; number of rows *)
 //! split     = "grid" ":" "ratio" "(" EXPR "," "tiles" "=" EXPR ".." EXPR ")" ";"   (* side of a tile; tiles *)
+//!           | "grid" ":" "lines" "(" EXPR "," "tiles" "=" EXPR ".." EXPR "," "newline" "=" STRING "," "end" "=" STRING ")" ";"
+//!                               (* side of a tile; tiles; tensors after each line of rows and after the last one *)
 //!           | "grid" ":" "area" "(" EXPR "," EXPR "," "tiles" "=" EXPR ")" ";"
 //!                                                       (* side of a square; divisor of the sides; number of tiles *)
 //!           | "grid" ":" "longest" "(" EXPR "," EXPR ")" ";"           (* side of a tile; longest side *)
@@ -152,11 +155,12 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     match word.to_string().as_str() {
         "fixed" => return argument_of(input, "fixed").map(SizeSyntax::Fixed),
         "padded" => return argument_of(input, "padded").map(SizeSyntax::Padded),
+        "contained" => return argument_of(input, "contained").map(SizeSyntax::Contained),
         "area" | "longest" | "within" | "bordered" | "multiple" => {}
         _ => {
             let message = format!(
-                "expected `fixed(…)`, `padded(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, `bordered(…, rows = …)`, \
-                 or `multiple(…, rows = …)`, found `{word}`"
+                "expected `fixed(…)`, `padded(…)`, `contained(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, \
+                 `bordered(…, rows = …)`, or `multiple(…, rows = …)`, found `{word}`"
             );
             return Err(syn::Error::new(word.span(), message));
         }

@@ -80,11 +80,11 @@ fn widths_first(input: ParseStream<'_>) -> syn::Result<bool> {
 
 fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
     let word: Ident = input.parse()?;
-    if !["ratio", "area", "longest", "canvas", "listed"]
+    if !["ratio", "lines", "area", "longest", "canvas", "listed"]
         .iter()
         .any(|form| word == form)
     {
-        let forms = "`ratio(…, tiles = …)`, `area(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`";
+        let forms = "`ratio(…, tiles = …)`, `lines(…, tiles = …, newline = …, end = …)`, `area(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`";
         let message = format!("expected {forms}, found `{word}`");
         return Err(syn::Error::new(word.span(), message));
     }
@@ -118,6 +118,21 @@ fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
         return Ok(GridSyntax::Area { side, unit, max });
     }
     let tiles = named(&content, "tiles")?;
+    if word == "lines" {
+        let (min, max) = limits(tiles)?;
+        content.parse::<Token![,]>()?;
+        let newline = named(&content, "newline")?;
+        content.parse::<Token![,]>()?;
+        let end = named(&content, "end")?;
+        end_of(&content, ")")?;
+        return Ok(GridSyntax::Lines {
+            side,
+            min,
+            max,
+            newline,
+            end,
+        });
+    }
     end_of(&content, ")")?;
     if word == "canvas" {
         return Ok(GridSyntax::Canvas { side, max: tiles });

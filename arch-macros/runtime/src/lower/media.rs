@@ -80,6 +80,7 @@ impl Lowering<'_, '_> {
         let (numbers, form): (Vec<&Scalar>, Form<ImageSize>) = match size {
             LangImageSize::Fixed(side) => (vec![side], |n| ImageSize::Fixed(n[0])),
             LangImageSize::Padded(side) => (vec![side], |n| ImageSize::Padded(n[0])),
+            LangImageSize::Contained(side) => (vec![side], |n| ImageSize::Contained(n[0])),
             LangImageSize::Area { side, unit } => (vec![side, unit], |n| ImageSize::Area {
                 side: n[0],
                 unit: n[1],
@@ -108,51 +109,7 @@ impl Lowering<'_, '_> {
 
     /// Converts the rules of images that are split into tiles.
     fn tiles(&mut self, tiles: &Tiles) -> Option<impl Fn(&dyn Numbers) -> TileRules + Send + Sync + use<>> {
-        let (numbers, form): (Vec<&Scalar>, Box<GridForm>) = match &tiles.grid {
-            LangTileGrid::Ratio { side, min, max } => {
-                let form = |n: &[usize]| TileGrid::Ratio {
-                    side: n[0],
-                    min: n[1],
-                    max: n[2],
-                };
-                (vec![side, min, max], Box::new(form))
-            }
-            LangTileGrid::Area { side, unit, max } => {
-                let form = |n: &[usize]| TileGrid::Area {
-                    side: n[0],
-                    unit: n[1],
-                    max: n[2],
-                };
-                (vec![side, unit, max], Box::new(form))
-            }
-            LangTileGrid::Longest { side, longest } => {
-                let form = |n: &[usize]| TileGrid::Longest {
-                    side: n[0],
-                    longest: n[1],
-                };
-                (vec![side, longest], Box::new(form))
-            }
-            LangTileGrid::Listed {
-                side,
-                key,
-                newline,
-                widths_first,
-            } => {
-                let (key, newline, widths_first) = (text(key), text(newline), *widths_first);
-                let form = move |n: &[usize]| TileGrid::Listed {
-                    side: n[0],
-                    key,
-                    newline,
-                    widths_first,
-                    grids: GridList::EMPTY,
-                };
-                (vec![side], Box::new(form))
-            }
-            LangTileGrid::Canvas { side, max } => {
-                let form = |n: &[usize]| TileGrid::Canvas { side: n[0], max: n[1] };
-                (vec![side, max], Box::new(form))
-            }
-        };
+        let (numbers, form) = grid_form(&tiles.grid);
         let numbers: Vec<Expr> = numbers.iter().map(|s| self.expr(s)).collect::<Option<_>>()?;
         let above = self.optional(tiles.above.as_ref())?;
         let around = |texts: &[String; 2]| texts.each_ref().map(|part| text(part));
@@ -200,6 +157,72 @@ impl Lowering<'_, '_> {
     fn not_at_run_time<T>(&mut self, variant: &str) -> Option<T> {
         let at = self.arch.name_span;
         self.fail(at, format!("`{}` is not available at run time", variant.to_lowercase()))
+    }
+}
+
+/// Returns the expressions of the choice of a grid, and the function from their values to the choice.
+fn grid_form(grid: &LangTileGrid) -> (Vec<&Scalar>, Box<GridForm>) {
+    match grid {
+        LangTileGrid::Ratio { side, min, max } => {
+            let form = |n: &[usize]| TileGrid::Ratio {
+                side: n[0],
+                min: n[1],
+                max: n[2],
+            };
+            (vec![side, min, max], Box::new(form))
+        }
+        LangTileGrid::Lines {
+            side,
+            min,
+            max,
+            newline,
+            end,
+        } => {
+            let (newline, end) = (text(newline), text(end));
+            let form = move |n: &[usize]| TileGrid::Lines {
+                side: n[0],
+                min: n[1],
+                max: n[2],
+                newline,
+                end,
+            };
+            (vec![side, min, max], Box::new(form))
+        }
+        LangTileGrid::Area { side, unit, max } => {
+            let form = |n: &[usize]| TileGrid::Area {
+                side: n[0],
+                unit: n[1],
+                max: n[2],
+            };
+            (vec![side, unit, max], Box::new(form))
+        }
+        LangTileGrid::Longest { side, longest } => {
+            let form = |n: &[usize]| TileGrid::Longest {
+                side: n[0],
+                longest: n[1],
+            };
+            (vec![side, longest], Box::new(form))
+        }
+        LangTileGrid::Listed {
+            side,
+            key,
+            newline,
+            widths_first,
+        } => {
+            let (key, newline, widths_first) = (text(key), text(newline), *widths_first);
+            let form = move |n: &[usize]| TileGrid::Listed {
+                side: n[0],
+                key,
+                newline,
+                widths_first,
+                grids: GridList::EMPTY,
+            };
+            (vec![side], Box::new(form))
+        }
+        LangTileGrid::Canvas { side, max } => {
+            let form = |n: &[usize]| TileGrid::Canvas { side: n[0], max: n[1] };
+            (vec![side, max], Box::new(form))
+        }
     }
 }
 

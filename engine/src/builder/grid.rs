@@ -1,0 +1,163 @@
+//! Operations over the lines of patches: windows, attention with relative positions along both axes, convolutions, and
+//! tables that are resized to a part of the lines. They are composed of views, copies, and matmuls.
+
+use crate::graph::TensorId;
+
+use super::convolve::F32;
+use super::handles::{Linear, Vector};
+use super::inputs::TableFilter;
+use super::{AttentionArgs, Builder, PatchGrid};
+
+/// Largest side of a window in patches. No memory suffices for the scores of larger windows.
+const MAX_SIDE: usize = 1 << 10;
+
+impl Builder<'_> {
+    /// Returns the number of columns and lines of `n` rows: those of the patches, or of every second, fourth, … patch along
+    /// both axes.
+    fn sides_of(&self, n: usize) -> [usize; 2] {
+        let PatchGrid { columns, rows } = self.params.grid;
+        let mut sides = [columns, rows];
+        while sides[0] * sides[1] > n && sides != [1; 2] {
+            sides = sides.map(|n| n.div_ceil(2));
+        }
+        if sides[0] * sides[1] == n { sides } else { [n, 1] }
+    }
+
+    /// Returns the columns of `x [d, T]` in windows of `n * n` patches, in reading order: `[d, n * n * windows]`. Zeros
+    /// complete the windows at the right and at the bottom.
+    pub fn in_windows(&mut self, x: TensorId, n: usize) -> TensorId {
+        let [d, t, ..] = self.g.tensor(x).ne;
+        let n = n.clamp(1, MAX_SIDE);
+        let [columns, lines] = self.sides_of(t);
+        let [across, down] = [columns, lines].map(|side| side.div_ceil(n));
+        let x = self.dense(x);
+        let x = self.reshaped(x, [d, columns, lines, 1]);
+        let x = self.padded(x, 1, [0, across * n - columns]);
+        let x = self.padded(x, 2, [0, down * n - lines]);
+        // [column, window column, line, window line] -> [column, line, window column, window line]
+        let all = [d, n * n * across * down, 1, 1];
+        self.reordered(x, [d * n, across, n, down], [0, 2, 1, 3], all)
+    }
+
+    /// Returns the columns of `x`, the result of [`in_windows`](Self::in_windows), in reading order: `[d, T]`.
+    pub fn of_windows(&mut self, x: TensorId, n: usize) -> TensorId {
+        let d = self.g.tensor(x).ne[0];
+        let n = n.clamp(1, MAX_SIDE);
+        let PatchGrid { columns, rows } = self.params.grid;
+        let [across, down] = [columns, rows].map(|side| side.div_ceil(n));
+        let all = [d, across * n, down * n, 1];
+        let x = self.reordered(x, [d * n, n, across, down], [0, 2, 1, 3], all);
+        let nb = self.g.tensor(x).nb;
+        let kept = self.unfolded(x, [d, columns, rows, 1], nb, 0);
+        self.reshaped(kept, [d, columns * rows, 1, 1])
+    }
+
+    /// Attends from each column to all columns of its window, `side * side` columns, or to all patches without `side`: q and
+    /// k `[d, n, T]`, v `[dv, n, T]` -> `[dv * n, T]`. The products of the query and the columns of the tables `lines` and
+    /// `columns`, `[d, L]`, by the distances along both axes are added to the scores. The tables begin with the
+    /// distance of the query before the key, and are resized to the distances in a window.
+    ///
+    /// The products are further values of a query (Li et al., arXiv 2112.01526). A key has 1 at its line and at its column.
+    pub fn grid_attention(
+        &mut self,
+        q: TensorId,
+        k: TensorId,
+        v: TensorId,
+        lines: Vector,
+        columns: Vector,
+        side: Option<usize>,
+    ) -> TensorId {
+        let [d, n, t, _] = self.g.tensor(q).ne;
+        let [across, down] = match side {
+            Some(side) => [side.clamp(1, MAX_SIDE); 2],
+            None => self.sides_of(t),
+        };
+        let n_windows = t.checked_div(across * down).unwrap_or(0).max(1);
+        let by_line = [across, down, n_windows];
+        let by_column = [1, across, down * n_windows];
+        let of_lines = self.by_distance(q, lines, by_line);
+        let of_columns = self.by_distance(q, columns, by_column);
+        let q = self.scale(q, 1.0 / (d as f32).sqrt());
+        let q = self.concat(q, of_lines, 0);
+        let q = self.concat(q, of_columns, 0);
+        let at_line = self.places_of([n, t], by_line);
+        let at_column = self.places_of([n, t], by_column);
+        let k = self.concat(k, at_line, 0);
+        let k = self.concat(k, at_column, 0);
+        if side.is_some() {
+            let area = across * down;
+            return self.scaled_block_attention(q, k, v, [area, area], None, 1.0);
+        }
+        let args = AttentionArgs {
+            scale: Some(1.0),
+            causal: false,
+            ..AttentionArgs::default()
+        };
+        self.attention(q, k, Some(v), args)
+    }
+
+    /// Returns the product of each query of `q [d, n, T]` and the column of a table for its distance to each key along an
+    /// axis: `[side, n, T]`. T consists of `inner` columns at each of `side` places, `outer` times.
+    fn by_distance(&mut self, q: TensorId, table: Vector, [inner, side, outer]: [usize; 3]) -> TensorId {
+        let [d, n, t, _] = self.g.tensor(q).ne;
+        let table = self.leaf(table.0);
+        let (n_rows, n_distances) = (self.g.tensor(table).ne[1], 2 * side - 1);
+        // The distances fall: those of a query grow with the key. Row 0 is that of the smallest distance.
+        let weights = self.table_weights(n_rows, n_distances, TableFilter::Bilinear, true);
+        let by_value = self.g.permute(table, [1, 0, 2, 3]);
+        let by_value = self.ok(by_value, table);
+        let by_value = self.dense(by_value);
+        let distances = self.matmul(by_value, weights);
+        let queries = self.dense(q);
+        let queries = self.reshaped(queries, [d, n * t, 1, 1]);
+        let all = self.matmul(distances, queries);
+        // The column of a query and a key grows with the key, and falls with the query.
+        let (row, inner) = (n_distances * F32, n * inner);
+        let near = self.unfolded(
+            all,
+            [side, inner, side, outer],
+            [F32, row, inner * row - F32, inner * side * row],
+            (side - 1) * F32,
+        );
+        self.reshaped(near, [side, n, t, 1])
+    }
+
+    /// Returns 1 at the place of each column along an axis, and 0 elsewhere: `[side, n, T]`.
+    fn places_of(&mut self, [n, t]: [usize; 2], [inner, side, outer]: [usize; 3]) -> TensorId {
+        let unit = self.table_weights(side, side, TableFilter::Bilinear, false);
+        let unit = self.reshaped(unit, [side, 1, side, 1]);
+        let all = self.g.repeat(unit, [side, n * inner, side, outer]);
+        let all = self.ok(all, unit);
+        self.reshaped(all, [side, n, t, 1])
+    }
+
+    /// Applies a convolution of 3 x 3 taps over the lines of `x [c, n]`, between zeros: `[m, n]`, or `[m, n / 4]` with stride 2,
+    /// rounded up along both axes. The weights are `w [9 * c -> m]`, the taps of a line first.
+    pub fn conv_grid(&mut self, x: TensorId, w: Linear, stride: usize) -> TensorId {
+        let [c, n, ..] = self.g.tensor(x).ne;
+        let [columns, lines] = self.sides_of(n);
+        let x = self.dense(x);
+        let x = self.reshaped(x, [c, columns, lines, 1]);
+        let y = self.conv_by(x, w, stride.max(1), false);
+        self.merge_lines(y)
+    }
+
+    /// Resizes the rows of the square `table [d, first + side * side]` after the first ones to the lines of `x [c, n]`: `[d, n]`.
+    pub fn resized_to(&mut self, table: Vector, x: TensorId, first: usize, filter: Option<TableFilter>) -> TensorId {
+        let table = self.leaf(table.0);
+        let ([d, n_rows, ..], nb) = (self.g.tensor(table).ne, self.g.tensor(table).nb);
+        let first = first.min(n_rows);
+        let side = (n_rows - first).isqrt();
+        let sides = self.sides_of(self.g.tensor(x).ne[1]);
+        let rows = self.g.view(table, [d, side * side, 1, 1], nb, first * nb[1]);
+        let rows = self.ok(rows, table);
+        let rows = self.dense(rows);
+        self.resized_grid(rows, side, sides, filter.unwrap_or_default())
+    }
+
+    /// Joins the lines of `x [c, columns, lines]`: `[c, columns * lines]`.
+    fn merge_lines(&mut self, x: TensorId) -> TensorId {
+        let [c, columns, lines, _] = self.g.tensor(x).ne;
+        self.reshaped(x, [c, columns * lines, 1, 1])
+    }
+}

@@ -1,0 +1,151 @@
+"""Published implementation of DeepSeek-OCR for `record_media.py`."""
+
+import numpy as np
+import torch
+import transformers
+
+from record_media import PLACEHOLDER, TEXT, VISION, text_config, within
+from record_media_families import ROPE
+from record_media_newer import Paired
+
+
+class Clip(torch.nn.Module):
+    """The published encoder `VitModel` of DeepSeek-OCR: CLIP over features, with a table of positions resized to them."""
+
+    def __init__(self, vision):
+        super().__init__()
+        width, n_pos = vision.key("embedding_length"), vision.tensors["v.position_embd.weight"].shape[0]
+        config = transformers.CLIPVisionConfig(
+            hidden_size=width,
+            intermediate_size=vision.tensors["v.blk.0.ffn_up.weight"].shape[0],
+            num_hidden_layers=vision.key("block_count"),
+            num_attention_heads=vision.key("attention.head_count"),
+            hidden_act="quick_gelu",
+            layer_norm_eps=1e-5,
+        )
+        tower = transformers.CLIPVisionModel._from_config(config, attn_implementation="sdpa")
+        self.encoder, self.pre_layrnorm = tower.encoder, tower.pre_layrnorm
+        self.class_embedding = torch.nn.Parameter(torch.zeros(width))
+        self.position_embedding = torch.nn.Embedding(n_pos, width)
+
+    def forward(self, features):
+        table = self.position_embedding.weight
+        side, n = features.shape[-1], round((len(table) - 1) ** 0.5)
+        square = table[1:].reshape(1, n, n, -1).permute(0, 3, 1, 2)
+        if side != n:
+            square = torch.nn.functional.interpolate(square, size=(side, side), mode="bicubic", antialias=True, align_corners=False)
+        x = (features + square).flatten(2).permute(0, 2, 1)
+        first = (self.class_embedding + table[0]).expand(len(x), 1, -1)
+        x = self.pre_layrnorm(torch.cat([first, x], dim=1))
+        return self.encoder(inputs_embeds=x).last_hidden_state[:, 1:]
+
+
+class DeepseekEyes(torch.nn.Module):
+    """The published encoder of DeepSeek-OCR: SAM is that of DeepSeek-OCR 2."""
+
+    def __init__(self, vision):
+        super().__init__()
+        shape = lambda name: vision.tensors[f"v.sam.{name}.weight"].shape
+        side, patch = shape("pos_embd")[0], round((shape("patch_embd")[-1] / 3) ** 0.5)
+        n_layer = vision.key("sam.block_count")
+        config = transformers.models.deepseek_ocr2.configuration_deepseek_ocr2.DeepseekOcr2SamVisionConfig(
+            hidden_size=vision.key("sam.embedding_length"),
+            output_channels=shape("neck.0")[0],
+            num_hidden_layers=n_layer,
+            num_attention_heads=vision.key("sam.head_count"),
+            image_size=side * patch,
+            patch_size=patch,
+            window_size=vision.key("window_size"),
+            global_attn_indexes=list(range(2, n_layer, 3)),
+            mlp_dim=shape("blk.0.mlp.lin1")[0],
+            downsample_channels=[shape("net_2")[0], shape("net_3")[0]],
+        )
+        kind = transformers.models.deepseek_ocr2.modeling_deepseek_ocr2.DeepseekOcr2SamVisionEncoder
+        self.sam = kind._from_config(config, attn_implementation="sdpa")
+        self.clip = Clip(vision)
+        width, n_out = vision.key("embedding_length"), vision.key("projection_dim")
+        self.fc = torch.nn.Linear(2 * width, n_out)
+        self.image_newline, self.view_separator = (torch.nn.Parameter(torch.zeros(n_out)) for _ in range(2))
+
+    def projected(self, images):
+        features = self.sam(images).last_hidden_state
+        rows = self.fc(torch.cat([self.clip(features), features.flatten(2).permute(0, 2, 1)], dim=2))
+        return rows.reshape(len(rows), features.shape[-1], -1, rows.shape[-1])
+
+    def in_lines(self, grid):
+        return torch.cat([grid, self.image_newline.expand(len(grid), 1, -1)], dim=1).flatten(0, 1)
+
+    def forward(self, pixel_values, tiles=None, columns=0):
+        parts = []
+        if tiles is not None:
+            lines = self.projected(tiles)
+            _, side, _, width = lines.shape
+            lines = lines.reshape(-1, columns, side, side, width).permute(0, 2, 1, 3, 4)
+            parts.append(self.in_lines(lines.reshape(-1, columns * side, width)))
+        parts += [self.in_lines(self.projected(pixel_values)[0]), self.view_separator[None]]
+        return torch.cat(parts)
+
+
+SAM_VISION = {
+    "pos_embed": "v.sam.pos_embd.weight",
+    "patch_embed.projection": "v.sam.patch_embd",
+    "layers.{}.layer_norm1": "v.sam.blk.{}.pre_ln",
+    "layers.{}.layer_norm2": "v.sam.blk.{}.post_ln",
+    "layers.{}.attn.qkv": "v.sam.blk.{}.attn.qkv",
+    "layers.{}.attn.proj": "v.sam.blk.{}.attn.out",
+    "layers.{}.attn.rel_pos_h": "v.sam.blk.{}.attn.pos_h.weight",
+    "layers.{}.attn.rel_pos_w": "v.sam.blk.{}.attn.pos_w.weight",
+    "layers.{}.mlp.lin1": "v.sam.blk.{}.mlp.lin1",
+    "layers.{}.mlp.lin2": "v.sam.blk.{}.mlp.lin2",
+    "neck.conv1": "v.sam.neck.0",
+    "neck.layer_norm1": "v.sam.neck.1",
+    "neck.conv2": "v.sam.neck.2",
+    "neck.layer_norm2": "v.sam.neck.3",
+    "proj.conv1": "v.sam.net_2",
+    "proj.conv2": "v.sam.net_3",
+}
+
+
+def deepseekocr(vision, text):
+    """The language model has the graph of Llama without experts."""
+    settings = text_config(text) | {"rope_parameters": ROPE}
+    language = transformers.LlamaForCausalLM._from_config(transformers.LlamaConfig(**settings), attn_implementation="eager")
+    model = Paired(DeepseekEyes(vision), language)
+    clip = {name: tensor for name, tensor in VISION.items() if name.startswith("encoder.")} | {
+        "class_embedding": "v.class_embd",
+        "position_embedding": "v.position_embd",
+        "pre_layrnorm": "v.pre_ln",
+    }
+    rows = {"fc": "mm.model.fc", "image_newline": "v.image_newline", "view_separator": "v.view_seperator"}
+    names = within("visual.sam", SAM_VISION) | within("visual.clip", clip) | within("visual", rows)
+    # Pairs of rotary positions are those of NeoX in the file.
+    names |= within("language_model.model", TEXT | {"layers.{}.post_attention_layernorm": "blk.{}.ffn_norm"})
+    return model, names, lambda image, ids: {"pixel_values": image}
+
+
+FAMILIES = {"deepseekocr": deepseekocr}
+
+
+def record_deepseek_tiles(directory):
+    """Writes `deepseek-tiles.rows` and `deepseek-tiles.logits`: a row of three tiles before the whole image, which borders extend."""
+    import record_media
+    from record_media import AFTER, BEFORE
+
+    vision, text = (record_media.Seeded(directory / f"deepseekocr{kind}.header.gguf") for kind in ("", "-text"))
+    model, names, _ = deepseekocr(vision, text)
+    model = model.double().eval()
+    record_media.load(model, names, vision.tensors | text.tensors, text_config(text)["head_dim"])
+    side, tile, height = 64, vision.key("preproc_tile_size"), 23
+    whole = np.zeros((side, side, 3), dtype=np.uint8)
+    top = round((side - height) / 2)
+    whole[top : top + height] = record_media.pixels(side, height)
+    split = record_media.pixels(3 * tile, tile)
+    tiles = torch.cat([record_media.normalized(vision, split[:, x : x + tile]) for x in range(0, 3 * tile, tile)])
+    given = {"pixel_values": record_media.normalized(vision, whole), "tiles": tiles, "columns": 3}
+    text_ids = [(i * 37 + 11) % PLACEHOLDER for i in range(BEFORE + AFTER)]
+    with torch.no_grad():
+        rows = model.get_image_features(**given).pooler_output.numpy()
+        tokens = text_ids[:BEFORE] + [PLACEHOLDER] * len(rows) + text_ids[BEFORE:]
+        logits = model(input_ids=torch.tensor([tokens]), **given).logits[0].numpy()
+    record_media.write(directory / "deepseek-tiles.rows", list(range(len(rows))), rows)
+    record_media.write(directory / "deepseek-tiles.logits", tokens, logits)
