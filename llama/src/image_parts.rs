@@ -44,7 +44,7 @@ pub fn image_parts(sizes: &ImageSizes, border: [u8; 3], image: &RgbImage) -> Res
         }
         let ([left, top], [width, height]) = (part.at.map(|at| at as i64), part.size.map(|side| side as u32));
         let around = match rules.size {
-            ImageSize::Contained(_) => border,
+            ImageSize::Contained { .. } => border,
             _ => [0; 3],
         };
         parts.push(crop(&whole, left, top, width, height, around));

@@ -26,7 +26,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 29] = [
+pub(crate) const FAMILIES: [Family; 30] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -497,6 +497,13 @@ pub(crate) const FAMILIES: [Family; 29] = [
             ("n_shared", 1.0),
         ],
         without_bias: &["v.sam.neck.0", "v.sam.neck.2", "v.sam.net_2", "v.sam.net_3"],
+        ..PLAIN
+    },
+    Family {
+        name: "janus_pro",
+        encoder: "janus_pro",
+        text: "llama",
+        image: [48, 48],
         ..PLAIN
     },
 ];

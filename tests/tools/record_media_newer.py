@@ -676,6 +676,31 @@ def ldpv2(vision, text):
     return mobile(vision, text, LdpV2(vision.key("embedding_length"), vision.key("projection_dim")))
 
 
+JANUS_VISION = {name.replace("out_proj", "projection_layer"): tensor for name, tensor in VISION.items()}
+
+
+def janus_pro(vision, text):
+    width = vision.key("embedding_length")
+    eyes = vision_config(vision) | {
+        "mlp_ratio": vision.key("feed_forward_length") / width,
+        "projection_dim": vision.key("projection_dim"),
+        "num_image_tokens": (vision.key("image_size") // vision.key("patch_size")) ** 2,
+    }
+    eyes.pop("intermediate_size")
+    # The parts that generate images are not used.
+    drawing = {"base_channels": 32, "latent_channels": 32, "num_embeddings": 8, "channel_multiplier": [1], "num_res_blocks": 1}
+    config = transformers.JanusConfig(
+        text_config=text_config(text) | {"model_type": "llama", "rope_parameters": ROPE},
+        vision_config=eyes,
+        vq_config=drawing,
+        image_token_id=PLACEHOLDER,
+        tie_word_embeddings=True,
+    )
+    names = within("model.vision_model", JANUS_VISION) | within("model.language_model", TEXT | LLAMA)
+    names |= {"model.aligner.fc1": "mm.0", "model.aligner.hidden_layers.0": "mm.1", "lm_head": "token_embd"}
+    return model_of(config), names, lambda image, ids: {"pixel_values": image}
+
+
 FAMILIES = {
     "granite4_vision": granite4_vision,
     "ldp": ldp,
@@ -688,6 +713,7 @@ FAMILIES = {
     "exaone4_5": exaone4_5,
     "minicpmv4_6": minicpmv4_6,
     "resampler": resampler,
+    "janus_pro": janus_pro,
 }
 
 

@@ -230,6 +230,7 @@ def parts():
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+    from transformers.models.janus.image_processing_pil_janus import JanusImageProcessorPil
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
     from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
     from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
@@ -244,6 +245,7 @@ def parts():
         gemma3=Gemma3ImageProcessorPil(size=square(112), **raw),
         idefics3=Idefics3ImageProcessorPil(size=dict(longest_edge=224), max_image_size=dict(longest_edge=112), do_pad=False, **raw),
         internvl=GotOcr2ImageProcessorPil(crop_to_patches=True, min_patches=1, max_patches=12, size=square(48), **raw),
+        janus_pro=JanusImageProcessorPil(size=square(48), image_mean=[0.5, 0.45, 0.4], **raw),
         mlp=LlavaImageProcessorPil(do_pad=True, size=dict(shortest_edge=48), crop_size=square(48), image_mean=[0.5, 0.45, 0.4], **raw),
         minicpmv4_6=MiniCPMV4_6ImageProcessorPil(scale_resolution=96, patch_size=4, **raw),
         pixtral=PixtralImageProcessorPil(size=dict(longest_edge=144), patch_size=square(16), **raw),

@@ -398,7 +398,18 @@ fn declaration_describes_each_size() {
         arch.media.unwrap().image.unwrap().size
     };
     assert!(matches!(size("padded(image_size)"), ImageSize::Padded(side) if side.text == "image_size"));
-    assert!(matches!(size("contained(image_size)"), ImageSize::Contained(side) if side.text == "image_size"));
+    for (least, text) in [
+        (None, "contained(image_size)"),
+        (Some("14"), "contained(image_size, min = 14)"),
+    ] {
+        let ImageSize::Contained { side, least: found } = size(text) else {
+            panic!("expected `Contained`");
+        };
+        assert_eq!(
+            (&side.text[..], found.map(|n| n.text)),
+            ("image_size", least.map(str::to_owned))
+        );
+    }
     let ImageSize::Area { side, unit } = size("area(image_size, 14 * merge)") else {
         panic!("expected `Area`");
     };

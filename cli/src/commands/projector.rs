@@ -142,7 +142,7 @@ pub fn image_sizes(plan: &LoadPlan) -> Option<String> {
         ImageSize::Area { unit, .. } if plan.row_count.is_fixed() => {
             format!("multiples of {unit} pixels, {}", format::plural(n_rows, "row"))
         }
-        ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained(side) => format!(
+        ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained { side, .. } => format!(
             "{side} x {side} pixels, {largest} patches, {}",
             format::plural(n_rows, "row")
         ),

@@ -2,7 +2,7 @@
 
 use super::grid_list::GridList;
 use super::image_target::{
-    area, bordered, contained, is_too_narrow, longest, max_area, max_bordered, multiple, within,
+    area, bordered, contained, contained_from, is_too_narrow, longest, max_area, max_bordered, multiple, within,
 };
 use super::tiles::TileRules;
 
@@ -44,8 +44,14 @@ pub enum ImageSize {
     Fixed(usize),
     /// Squares of this side in pixels. The image is extended to a square before resizing.
     Padded(usize),
-    /// Squares of this side in pixels. The image is resized to fit, and borders on both sides extend it.
-    Contained(usize),
+    /// Squares. The image is resized to fit, and borders on both sides extend it.
+    Contained {
+        /// Side of the square in pixels.
+        side: usize,
+        /// Minimum of both sides before borders are added, as in the preprocessing of Janus. Without a minimum, sides and
+        /// borders are rounded as in Pillow.
+        least: Option<usize>,
+    },
     /// Multiples of `unit` pixels, with about the area of a square of `side` pixels.
     Area {
         /// Side of the square in pixels.
@@ -198,7 +204,7 @@ impl ImageRules {
     pub fn target(&self, width: usize, height: usize) -> Option<[usize; 2]> {
         let sides = [width, height];
         match self.size {
-            ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained(side) => Some([side; 2]),
+            ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained { side, .. } => Some([side; 2]),
             _ if is_too_narrow(sides) => None,
             ImageSize::Area { side, unit, max } => Some(area(sides, side, unit, max)),
             ImageSize::Longest { side, unit, max } => Some(longest(sides, side, unit, max)),
@@ -209,10 +215,11 @@ impl ImageRules {
     }
 
     /// Returns the width of the border at the left, and the height of the border at the top, of an image that is scaled to
-    /// these sides. The image is centered as in Pillow.
+    /// these sides. The image is centered.
     pub fn border(&self, scaled: [usize; 2]) -> [usize; 2] {
         match self.size {
-            ImageSize::Contained(side) => {
+            ImageSize::Contained { side, least: Some(_) } => scaled.map(|n| side.saturating_sub(n) / 2),
+            ImageSize::Contained { side, least: None } => {
                 scaled.map(|n| (side.saturating_sub(n) as f64 / 2.0).round_ties_even() as usize)
             }
             _ => [0; 2],
@@ -225,7 +232,10 @@ impl ImageRules {
             ImageSize::Bordered { unit, area, max } if !is_too_narrow([width, height]) => {
                 Some(bordered([width, height], self.patch, unit, [area, max])[0])
             }
-            ImageSize::Contained(side) => Some(contained([width, height], side)),
+            ImageSize::Contained { side, least } => Some(match least {
+                Some(least) => contained_from([width, height], side, least),
+                None => contained([width, height], side),
+            }),
             _ => self.target(width, height),
         }
     }
@@ -237,7 +247,7 @@ impl ImageRules {
     /// The reason, if all images have one size.
     pub fn with_limits(self, min: Option<usize>, max: Option<usize>) -> Result<ImageRules, String> {
         let size = match self.size {
-            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained(_) => {
+            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained { .. } => {
                 return Err("the encoder takes images of one size".to_owned());
             }
             ImageSize::Area { .. }
@@ -286,7 +296,7 @@ impl ImageRules {
     pub fn grid_of(&self, width: usize, height: usize) -> Option<PatchGrid> {
         let is_tile = self.tile_side() == Some(width) && width == height;
         let fits = match (self.size, self.unit()) {
-            (ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained(side), _) => {
+            (ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained { side, .. }, _) => {
                 [width, height] == [side; 2] || (is_tile && self.has_lines() && width.is_multiple_of(self.patch.max(1)))
             }
             (_, Some(unit)) => {
@@ -306,7 +316,7 @@ impl ImageRules {
     /// Returns the patches of the largest square image.
     pub fn largest(&self) -> PatchGrid {
         let side = match (self.size, self.unit()) {
-            (ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained(side), _) => side,
+            (ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained { side, .. }, _) => side,
             (ImageSize::Area { side, unit, max }, _) => area([1, 1], side, unit.max(1), max.max(1))[0],
             (_, unit) => unit.unwrap_or(0).saturating_mul(self.max_blocks().isqrt()),
         };
@@ -327,7 +337,7 @@ impl ImageRules {
             .and_then(|side| side.checked_div(self.patch))
             .unwrap_or(0);
         let of_image = match self.size {
-            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained(_) => self.largest().n_patches(),
+            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained { .. } => self.largest().n_patches(),
             _ => {
                 let side = self.unit().unwrap_or(0).checked_div(self.patch).unwrap_or(0);
                 self.max_blocks().saturating_mul(side).saturating_mul(side)
@@ -345,14 +355,14 @@ impl ImageRules {
     pub fn is_fixed(&self) -> bool {
         matches!(
             self.size,
-            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained(_)
+            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained { .. }
         )
     }
 
     /// Returns the divisor of both sides; `None` for images of one size.
     fn unit(&self) -> Option<usize> {
         match self.size {
-            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained(_) => None,
+            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained { .. } => None,
             ImageSize::Area { unit, .. }
             | ImageSize::Longest { unit, .. }
             | ImageSize::Within { unit, .. }
@@ -364,7 +374,7 @@ impl ImageRules {
     /// Returns the maximum area of an image in squares of a unit; 1 for images of one size.
     fn max_blocks(&self) -> usize {
         match self.size {
-            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained(_) => 1,
+            ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained { .. } => 1,
             ImageSize::Area { side, unit, max } => max_area(side, unit).min(max),
             ImageSize::Longest { side, unit, max } => {
                 let n = side.div_ceil(unit.max(1));
@@ -417,7 +427,7 @@ impl ImageRules {
         let blocks = format!("patches of {patch} pixels in blocks of {block}");
         let pixels = patch.saturating_mul(block);
         match (self.size, self.unit()) {
-            (ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained(side), _) => {
+            (ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained { side, .. }, _) => {
                 if side == 0 || side > MAX_SIDE {
                     return Err(format!("images have sides of {side} pixels; expected 1 to {MAX_SIDE}"));
                 }
@@ -603,6 +613,26 @@ mod tests {
         assert_eq!(limits(Some(5), Some(9)), of(5, 9));
         assert!(RULES.with_limits(None, Some(2)).is_err());
         assert_eq!((rules.grid_of(28, 30), rules.grid_of(28 * 36, 28 * 36)), (None, None));
+    }
+
+    /// The expected sizes are those of `JanusImageProcessorPil` in transformers, where the minimum is less than the side.
+    #[test]
+    fn contained_images_have_minimal_sides() {
+        for (side, [width, height], scaled, border) in [
+            (48, [333, 500], [32, 48], [8, 0]),
+            (48, [1, 8192], [14, 48], [17, 0]),
+            (48, [47, 49], [46, 48], [1, 0]),
+            (49, [100, 75], [49, 37], [0, 6]),
+            (8, [100, 3], [8, 8], [0, 0]),
+        ] {
+            let size = ImageSize::Contained { side, least: Some(14) };
+            let rules = ImageRules { size, ..RULES };
+            assert_eq!(rules.scaled(width, height), Some(scaled), "{width} x {height}");
+            assert_eq!(
+                (rules.border(scaled), rules.target(width, height)),
+                (border, Some([side; 2]))
+            );
+        }
     }
 
     #[test]

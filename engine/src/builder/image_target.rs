@@ -72,6 +72,13 @@ pub(super) fn contained([width, height]: [usize; 2], side: usize) -> [usize; 2] 
     }
 }
 
+/// Scales sides to at most `side` and at least `least` pixels, as the published preprocessing of Janus does.
+pub(super) fn contained_from(sides: [usize; 2], side: usize, least: usize) -> [usize; 2] {
+    let factor = side as f64 / sides[0].max(sides[1]).max(1) as f64;
+    let least = least.clamp(1, side.max(1));
+    sides.map(|n| ((n as f64 * factor).round_ties_even() as usize).clamp(least, side.max(1)))
+}
+
 /// Returns the maximum area of an image with about the area of a square of `side` pixels, in squares of a unit.
 pub(super) fn max_area(side: usize, unit: usize) -> usize {
     let (n, longest) = (side.div_ceil(unit.max(1)), MAX_RATIO.isqrt() + 1);

@@ -181,7 +181,7 @@ fn tile(split: Split, via: Option<[usize; 2]>, [column, row]: [usize; 2], text: 
 /// Returns true if the area of an image, rounded to whole blocks, is above a multiple of the largest image.
 fn is_above(rules: &ImageRules, sides: [usize; 2], above: f32) -> bool {
     let (unit, max) = match rules.size {
-        ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained(side) => (side, 1),
+        ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained { side, .. } => (side, 1),
         ImageSize::Area { side, .. } => (side, 1),
         ImageSize::Longest { unit, max, .. }
         | ImageSize::Within { unit, max }

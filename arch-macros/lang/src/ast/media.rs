@@ -37,14 +37,18 @@ pub struct ImageSyntax {
 }
 
 /// Size that images are resized to.
-#[expect(clippy::large_enum_variant, reason = "a declaration has one size")]
 pub enum SizeSyntax {
     /// `fixed(side)`: squares.
     Fixed(Expr),
     /// `padded(side)`: squares of this side. Borders are added before resizing.
     Padded(Expr),
-    /// `contained(side)`: squares of this side. Borders are added after resizing.
-    Contained(Expr),
+    /// `contained(side)` or `contained(side, min = least)`: squares of this side. Borders are added after resizing.
+    Contained {
+        /// Side of the square in pixels.
+        side: Expr,
+        /// Minimum of both sides before borders are added.
+        least: Option<Expr>,
+    },
     /// `area(side, unit)`
     Area {
         /// Side of a square with the area of images in pixels.

@@ -216,7 +216,16 @@ impl Checker<'_> {
         Some(match size {
             SizeSyntax::Fixed(side) => ImageSize::Fixed(self.scalar_of(side, Ty::Int)?),
             SizeSyntax::Padded(side) => ImageSize::Padded(self.scalar_of(side, Ty::Int)?),
-            SizeSyntax::Contained(side) => ImageSize::Contained(self.scalar_of(side, Ty::Int)?),
+            SizeSyntax::Contained { side, least } => {
+                let least = least.as_ref().map(|least| self.scalar_of(least, Ty::Int));
+                ImageSize::Contained {
+                    side: self.scalar_of(side, Ty::Int)?,
+                    least: match least {
+                        Some(least) => Some(least?),
+                        None => None,
+                    },
+                }
+            }
             SizeSyntax::Area { side, unit } => {
                 let [side, unit] = [side, unit].map(|number| self.scalar_of(number, Ty::Int));
                 ImageSize::Area {

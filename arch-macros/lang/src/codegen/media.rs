@@ -40,9 +40,16 @@ fn size(size: &ImageSize) -> TokenStream {
             let side = emit(side, Scope::Build);
             quote!(#ty::Padded(#side))
         }
-        ImageSize::Contained(side) => {
+        ImageSize::Contained { side, least } => {
             let side = emit(side, Scope::Build);
-            quote!(#ty::Contained(#side))
+            let least = match least {
+                Some(least) => {
+                    let least = emit(least, Scope::Build);
+                    quote!(::core::option::Option::Some(#least))
+                }
+                None => quote!(::core::option::Option::None),
+            };
+            quote!(#ty::Contained { side: #side, least: #least })
         }
         ImageSize::Area { side, unit } => {
             let [side, unit] = [side, unit].map(|scalar| emit(scalar, Scope::Build));

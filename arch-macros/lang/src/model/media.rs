@@ -48,8 +48,8 @@ pub enum ImageSize {
     Fixed(Scalar),
     /// Squares of this side in pixels. Borders are added before resizing.
     Padded(Scalar),
-    /// Squares of this side in pixels. Borders are added after resizing.
-    Contained(Scalar),
+    /// Squares of this side in pixels. Borders are added after resizing, and `least` is the minimum of both sides before.
+    Contained { side: Scalar, least: Option<Scalar> },
     /// Multiples of a unit in pixels, with about the area of a square.
     Area { side: Scalar, unit: Scalar },
     /// Multiples of a unit in pixels, with a longest side.

@@ -15,7 +15,8 @@
 //!           | "positions" ":" ( "sequence" | "axes" | "xd" ) ";" ;     (* of the rows; default: sequence *)
 //! sizing    = "fixed" "(" EXPR ")"                                     (* squares of this side *)
 //!           | "padded" "(" EXPR ")"                                    (* squares, with borders *)
-//!           | "contained" "(" EXPR ")"                                 (* squares, with borders after resizing *)
+//!           | "contained" "(" EXPR [ "," "min" "=" EXPR ] ")"
+//!                               (* squares, with borders after resizing; minimum of both sides before *)
 //!           | "area" "(" EXPR "," EXPR ")"                             (* side of a square; divisor of the sides *)
 //!           | "longest" "(" EXPR "," EXPR ")"                          (* longest side; divisor of the sides *)
 //!           | "within" "(" EXPR "," "rows" "=" EXPR ")"                (* divisor of the sides; number of rows *)
@@ -155,8 +156,7 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     match word.to_string().as_str() {
         "fixed" => return argument_of(input, "fixed").map(SizeSyntax::Fixed),
         "padded" => return argument_of(input, "padded").map(SizeSyntax::Padded),
-        "contained" => return argument_of(input, "contained").map(SizeSyntax::Contained),
-        "area" | "longest" | "within" | "bordered" | "multiple" => {}
+        "contained" | "area" | "longest" | "within" | "bordered" | "multiple" => {}
         _ => {
             let message = format!(
                 "expected `fixed(…)`, `padded(…)`, `contained(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, \
@@ -169,7 +169,18 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     let content;
     parenthesized!(content in input);
     let first = content.parse()?;
+    if word == "contained" && content.is_empty() {
+        return Ok(SizeSyntax::Contained {
+            side: first,
+            least: None,
+        });
+    }
     content.parse::<Token![,]>()?;
+    if word == "contained" {
+        let least = Some(named(&content, "min")?);
+        end_of(&content, ")")?;
+        return Ok(SizeSyntax::Contained { side: first, least });
+    }
     if word == "longest" || word == "area" {
         let unit = content.parse()?;
         end_of(&content, ")")?;

@@ -80,7 +80,12 @@ impl Lowering<'_, '_> {
         let (numbers, form): (Vec<&Scalar>, Form<ImageSize>) = match size {
             LangImageSize::Fixed(side) => (vec![side], |n| ImageSize::Fixed(n[0])),
             LangImageSize::Padded(side) => (vec![side], |n| ImageSize::Padded(n[0])),
-            LangImageSize::Contained(side) => (vec![side], |n| ImageSize::Contained(n[0])),
+            LangImageSize::Contained { side, least } => {
+                ([side].into_iter().chain(least).collect(), |n| ImageSize::Contained {
+                    side: n[0],
+                    least: n.get(1).copied(),
+                })
+            }
             LangImageSize::Area { side, unit } => (vec![side, unit], |n| ImageSize::Area {
                 side: n[0],
                 unit: n[1],
