@@ -26,7 +26,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 30] = [
+pub(crate) const FAMILIES: [Family; 31] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -483,19 +483,7 @@ pub(crate) const FAMILIES: [Family; 30] = [
         encoder: "deepseekocr",
         text: "deepseek2-ocr",
         image: [64, 64],
-        sizes: &[
-            ("n_embd", 64.0),
-            ("n_head", 4.0),
-            ("n_head_kv", 4.0),
-            ("n_layer", 2.0),
-            ("n_ff", 96.0),
-            ("n_vocab", 128.0),
-            ("n_dense", 2.0),
-            ("n_expert", 2.0),
-            ("n_expert_used", 2.0),
-            ("n_ff_exp", 96.0),
-            ("n_shared", 1.0),
-        ],
+        sizes: WITHOUT_EXPERTS,
         without_bias: &["v.sam.neck.0", "v.sam.neck.2", "v.sam.net_2", "v.sam.net_3"],
         ..PLAIN
     },
@@ -504,6 +492,25 @@ pub(crate) const FAMILIES: [Family; 30] = [
         encoder: "janus_pro",
         text: "llama",
         image: [48, 48],
+        ..PLAIN
+    },
+    // Two heads of queries share keys and values.
+    Family {
+        name: "deepseekocr2",
+        encoder: "deepseekocr2",
+        text: "deepseek2-ocr",
+        image: [64, 64],
+        sizes: WITHOUT_EXPERTS,
+        without_bias: &[
+            "v.sam.neck.0",
+            "v.sam.neck.2",
+            "v.sam.net_2",
+            "v.sam.net_3",
+            "attn_out",
+            "ffn_gate",
+            "ffn_up",
+            "ffn_down",
+        ],
         ..PLAIN
     },
 ];
@@ -601,6 +608,21 @@ const QWEN35: Sizes = &[
     ("d_state", 32.0),
     ("n_value", 2.0),
     ("n_key", 2.0),
+];
+
+/// Sizes of a language model of DeepSeek whose layers have no experts.
+const WITHOUT_EXPERTS: Sizes = &[
+    ("n_embd", 64.0),
+    ("n_head", 4.0),
+    ("n_head_kv", 4.0),
+    ("n_layer", 2.0),
+    ("n_ff", 96.0),
+    ("n_vocab", 128.0),
+    ("n_dense", 2.0),
+    ("n_expert", 2.0),
+    ("n_expert_used", 2.0),
+    ("n_ff_exp", 96.0),
+    ("n_shared", 1.0),
 ];
 
 /// Sizes of a language model with latent attention and without experts. The published class has this epsilon in its code.

@@ -138,7 +138,19 @@ fn errors_of_llava(params: &CheckParams) -> [f64; 2] {
 /// reading order, before those of the whole image.
 #[test]
 fn tiles_of_deepseek_match_published_form() {
-    let (family, params) = (Family::named("deepseekocr"), exact());
+    check_deepseek("deepseekocr", "deepseek-tiles", [51, 21]);
+}
+
+/// The rows of each tile of DeepSeek-OCR 2 follow each other. A tile has fewer queries than the whole image.
+#[test]
+fn tiles_with_queries_match_published_form() {
+    check_deepseek("deepseekocr2", "deepseek2-tiles", [44, 17]);
+}
+
+/// Compares the rows of a row of three tiles and of the whole image, and their number. `of_whole` is the number of rows of an image
+/// without tiles.
+fn check_deepseek(name: &str, recording: &str, [n_rows, of_whole]: [usize; 2]) {
+    let (family, params) = (Family::named(name), exact());
     let header = Gguf::open_header(family.path(".header.gguf")).unwrap();
     let model = load(&seeded::seeded_model(&header, 1).unwrap(), archs::ENCODERS, &params).unwrap();
     let mut encoder = MediaEncoder::new(model, &params.context).unwrap();
@@ -148,14 +160,14 @@ fn tiles_of_deepseek_match_published_form() {
         .collect();
     assert_eq!(sizes, [[48, 48], [48, 48], [48, 48], [64, 64]]);
     let rows = encoded(&mut encoder, image);
-    assert_eq!((rows.len(), encoder.sizes().n_rows(100, 36).unwrap()), (51, 51));
+    assert_eq!((rows.len(), encoder.sizes().n_rows(100, 36).unwrap()), (n_rows, n_rows));
     let random = (0..60).map(|i| [0, 1].map(|j| 1 + splitmix64(2 * i + j) as usize % 300));
     for [width, height] in [[1, 1], [48, 48], [49, 5], [5, 49], [64, 64]].into_iter().chain(random) {
         let n = encoder.sizes().n_rows(width, height).unwrap();
         assert_eq!(encoded(&mut encoder, [width, height]).len(), n, "{width} x {height}");
-        assert!(n <= encoder.sizes().max_rows() && (n == 21) == (width.max(height) <= 48));
+        assert!(n <= encoder.sizes().max_rows() && (n == of_whole) == (width.max(height) <= 48));
     }
-    let of = |suffix: &str| Logits::read(data_dir().join(format!("encoders/deepseek-tiles{suffix}"))).unwrap();
+    let of = |suffix: &str| Logits::read(data_dir().join(format!("encoders/{recording}{suffix}"))).unwrap();
     let error = of(".rows").nmse(rows.rows());
     assert!(error <= 1e-10, "{error:.1e}");
     let recorded = of(".logits");

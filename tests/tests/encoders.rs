@@ -286,7 +286,7 @@ fn rows_do_not_change_text_of_other_sequences() {
 fn encoder_describes_image_before_it_is_computed() {
     const N_ROWS: [usize; FAMILIES.len()] = [
         16, 16, 35, 35, 35, 35, 35, 9, 70, 36, 15, 35, 35, 35, 35, 35, 15, 35, 9, 35, 35, 8, 36, 16, 9, 42, 9, 35, 21,
-        36,
+        36, 17,
     ];
     for (family, expected) in FAMILIES.iter().zip(N_ROWS) {
         let width = match family.name {
@@ -389,7 +389,7 @@ fn projectors_are_told_from_models() {
     let unknown = error(&draft.seeded(1).unwrap(), archs::ENCODERS);
     assert!(
         unknown.contains(
-            "unsupported projector type `none-such`; supported: deepseekocr, dots3note_a, dots3note_v, dots_ocr, exaone4_5"
+            "unsupported projector type `none-such`; supported: deepseekocr, deepseekocr2, dots3note_a, dots3note_v, dots_ocr"
         ),
         "{unknown}"
     );
@@ -530,8 +530,8 @@ fn sequence_positions_of_rows_do_not_match() {
 /// For each size, the number of rows from the header is the number of computed rows.
 #[test]
 fn row_counts_of_random_sizes_match() {
-    // The rows of `deepseekocr` are not in proportion to the patches; see `encoder_tiles`.
-    for family in FAMILIES.iter().filter(|family| family.name != "deepseekocr") {
+    // Rows of the file are among those of `deepseekocr` and `deepseekocr2`; see `encoder_tiles`.
+    for family in FAMILIES.iter().filter(|family| !family.name.starts_with("deepseekocr")) {
         let mut encoder = family.encoder(&exact());
         if matches!(family.name, "lfm2" | "gemma4v" | "gemma4uv") {
             encoder.limit_rows(None, Some(12)).unwrap();

@@ -92,7 +92,7 @@ def pixels(width, height):
 
 # Width and height of images for encoders that take images of any size.
 SIZE = (112, 80)
-SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72), "resampler": (72, 56), "deepseekocr": (64, 64)}
+SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72), "resampler": (72, 56), "deepseekocr": (64, 64), "deepseekocr2": (64, 64)}
 FIXED = ("gemma3", "idefics3", "internvl", "mlp", "llama4", "granite4_vision", "ldp", "ldpv2", "nemotron_v2_vl", "janus_pro")
 
 

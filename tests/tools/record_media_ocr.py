@@ -1,4 +1,4 @@
-"""Published implementation of DeepSeek-OCR for `record_media.py`."""
+"""Published implementations of DeepSeek-OCR and DeepSeek-OCR 2 for `record_media.py`."""
 
 import numpy as np
 import torch
@@ -40,28 +40,33 @@ class Clip(torch.nn.Module):
         return self.encoder(inputs_embeds=x).last_hidden_state[:, 1:]
 
 
+def sam_of(vision):
+    """The published SAM of DeepSeek-OCR 2, which is that of DeepSeek-OCR."""
+    shape = lambda name: vision.tensors[f"v.sam.{name}.weight"].shape
+    side, patch = shape("pos_embd")[0], round((shape("patch_embd")[-1] / 3) ** 0.5)
+    n_layer = vision.key("sam.block_count")
+    config = transformers.models.deepseek_ocr2.configuration_deepseek_ocr2.DeepseekOcr2SamVisionConfig(
+        hidden_size=vision.key("sam.embedding_length"),
+        output_channels=shape("neck.0")[0],
+        num_hidden_layers=n_layer,
+        num_attention_heads=vision.key("sam.head_count"),
+        image_size=side * patch,
+        patch_size=patch,
+        window_size=vision.key("window_size"),
+        global_attn_indexes=list(range(2, n_layer, 3)),
+        mlp_dim=shape("blk.0.mlp.lin1")[0],
+        downsample_channels=[shape("net_2")[0], shape("net_3")[0]],
+    )
+    kind = transformers.models.deepseek_ocr2.modeling_deepseek_ocr2.DeepseekOcr2SamVisionEncoder
+    return kind._from_config(config, attn_implementation="sdpa")
+
+
 class DeepseekEyes(torch.nn.Module):
-    """The published encoder of DeepSeek-OCR: SAM is that of DeepSeek-OCR 2."""
+    """The published encoder of DeepSeek-OCR."""
 
     def __init__(self, vision):
         super().__init__()
-        shape = lambda name: vision.tensors[f"v.sam.{name}.weight"].shape
-        side, patch = shape("pos_embd")[0], round((shape("patch_embd")[-1] / 3) ** 0.5)
-        n_layer = vision.key("sam.block_count")
-        config = transformers.models.deepseek_ocr2.configuration_deepseek_ocr2.DeepseekOcr2SamVisionConfig(
-            hidden_size=vision.key("sam.embedding_length"),
-            output_channels=shape("neck.0")[0],
-            num_hidden_layers=n_layer,
-            num_attention_heads=vision.key("sam.head_count"),
-            image_size=side * patch,
-            patch_size=patch,
-            window_size=vision.key("window_size"),
-            global_attn_indexes=list(range(2, n_layer, 3)),
-            mlp_dim=shape("blk.0.mlp.lin1")[0],
-            downsample_channels=[shape("net_2")[0], shape("net_3")[0]],
-        )
-        kind = transformers.models.deepseek_ocr2.modeling_deepseek_ocr2.DeepseekOcr2SamVisionEncoder
-        self.sam = kind._from_config(config, attn_implementation="sdpa")
+        self.sam = sam_of(vision)
         self.clip = Clip(vision)
         width, n_out = vision.key("embedding_length"), vision.key("projection_dim")
         self.fc = torch.nn.Linear(2 * width, n_out)
@@ -86,6 +91,42 @@ class DeepseekEyes(torch.nn.Module):
         return torch.cat(parts)
 
 
+class QueryEyes(torch.nn.Module):
+    """The published encoder of DeepSeek-OCR 2. The published class has the sizes of the tables in its code."""
+
+    def __init__(self, vision):
+        super().__init__()
+        self.sam = sam_of(vision)
+        width, n_out = vision.key("embedding_length"), vision.key("projection_dim")
+        config = transformers.models.deepseek_ocr2.configuration_deepseek_ocr2.DeepseekOcr2VisionEncoderConfig(
+            hidden_size=width,
+            intermediate_size=vision.key("feed_forward_length"),
+            num_hidden_layers=vision.key("block_count"),
+            num_attention_heads=vision.key("attention.head_count"),
+            num_key_value_heads=vision.key("attention.head_count_kv"),
+            rms_norm_eps=vision.key("attention.layer_norm_epsilon"),
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+        )
+        kind = transformers.models.deepseek_ocr2.modeling_deepseek_ocr2.DeepseekOcr2VisionEncoder
+        self.encoder = kind._from_config(config, attn_implementation="eager")
+        n_queries = [len(vision.tensors[f"v.resample_query_{side}.weight"]) for side in (1024, 768)]
+        self.queries, self.tile_queries = (torch.nn.Embedding(n, width) for n in n_queries)
+        self.fc = torch.nn.Linear(width, n_out)
+        self.view_separator = torch.nn.Parameter(torch.zeros(n_out))
+
+    def projected(self, images):
+        features = self.sam(images).last_hidden_state.flatten(2).permute(0, 2, 1)
+        n = features.shape[1]
+        (queries,) = (table.weight for table in (self.queries, self.tile_queries) if len(table.weight) == n)
+        both = torch.cat([features, queries.expand(len(images), -1, -1)], dim=1)
+        rows = self.encoder(inputs_embeds=both, num_patches=n).last_hidden_state[:, n:]
+        return self.fc(rows).flatten(0, 1)
+
+    def forward(self, pixel_values, tiles=None, columns=0):
+        parts = [] if tiles is None else [self.projected(tiles)]
+        return torch.cat([*parts, self.projected(pixel_values), self.view_separator[None]])
+
+
 SAM_VISION = {
     "pos_embed": "v.sam.pos_embd.weight",
     "patch_embed.projection": "v.sam.patch_embd",
@@ -106,33 +147,64 @@ SAM_VISION = {
 }
 
 
-def deepseekocr(vision, text):
-    """The language model has the graph of Llama without experts."""
+def with_language(eyes, names, text):
+    """Pairs an encoder with a language model, which has the graph of Llama without experts."""
     settings = text_config(text) | {"rope_parameters": ROPE}
     language = transformers.LlamaForCausalLM._from_config(transformers.LlamaConfig(**settings), attn_implementation="eager")
-    model = Paired(DeepseekEyes(vision), language)
+    names |= within("visual.sam", SAM_VISION)
+    # Pairs of rotary positions are those of NeoX in the file.
+    names |= within("language_model.model", TEXT | {"layers.{}.post_attention_layernorm": "blk.{}.ffn_norm"})
+    return Paired(eyes, language), names, lambda image, ids: {"pixel_values": image}
+
+
+def deepseekocr(vision, text):
     clip = {name: tensor for name, tensor in VISION.items() if name.startswith("encoder.")} | {
         "class_embedding": "v.class_embd",
         "position_embedding": "v.position_embd",
         "pre_layrnorm": "v.pre_ln",
     }
     rows = {"fc": "mm.model.fc", "image_newline": "v.image_newline", "view_separator": "v.view_seperator"}
-    names = within("visual.sam", SAM_VISION) | within("visual.clip", clip) | within("visual", rows)
-    # Pairs of rotary positions are those of NeoX in the file.
-    names |= within("language_model.model", TEXT | {"layers.{}.post_attention_layernorm": "blk.{}.ffn_norm"})
-    return model, names, lambda image, ids: {"pixel_values": image}
+    return with_language(DeepseekEyes(vision), within("visual.clip", clip) | within("visual", rows), text)
 
 
-FAMILIES = {"deepseekocr": deepseekocr}
+QUERY_VISION = {
+    "encoder.layers.{}.input_layernorm": "v.blk.{}.ln1",
+    "encoder.layers.{}.post_attention_layernorm": "v.blk.{}.ln2",
+    "encoder.layers.{}.self_attn.q_proj": "v.blk.{}.attn_q",
+    "encoder.layers.{}.self_attn.k_proj": "v.blk.{}.attn_k",
+    "encoder.layers.{}.self_attn.v_proj": "v.blk.{}.attn_v",
+    "encoder.layers.{}.self_attn.o_proj": "v.blk.{}.attn_out",
+    "encoder.layers.{}.mlp.gate_proj": "v.blk.{}.ffn_gate",
+    "encoder.layers.{}.mlp.up_proj": "v.blk.{}.ffn_up",
+    "encoder.layers.{}.mlp.down_proj": "v.blk.{}.ffn_down",
+    "encoder.norm": "v.post_ln",
+    "queries": "v.resample_query_1024",
+    "tile_queries": "v.resample_query_768",
+    "fc": "mm.model.fc",
+    "view_separator": "v.view_seperator",
+}
+
+
+def deepseekocr2(vision, text):
+    return with_language(QueryEyes(vision), within("visual", QUERY_VISION), text)
+
+
+FAMILIES = {"deepseekocr": deepseekocr, "deepseekocr2": deepseekocr2}
 
 
 def record_deepseek_tiles(directory):
-    """Writes `deepseek-tiles.rows` and `deepseek-tiles.logits`: a row of three tiles before the whole image, which borders extend."""
+    """Writes `deepseek-tiles.rows` and `deepseek-tiles.logits`, and `deepseek2-tiles` with the same suffixes: a row of three tiles before the
+    whole image, which borders extend."""
+    for family, name in (("deepseekocr", "deepseek-tiles"), ("deepseekocr2", "deepseek2-tiles")):
+        record_tiles_of(directory, family, name)
+
+
+def record_tiles_of(directory, family, name):
     import record_media
     from record_media import AFTER, BEFORE
 
-    vision, text = (record_media.Seeded(directory / f"deepseekocr{kind}.header.gguf") for kind in ("", "-text"))
-    model, names, _ = deepseekocr(vision, text)
+    vision, text = (record_media.Seeded(directory / f"{family}{kind}.header.gguf") for kind in ("", "-text"))
+    model, names, _ = FAMILIES[family](vision, text)
     model = model.double().eval()
     record_media.load(model, names, vision.tensors | text.tensors, text_config(text)["head_dim"])
     side, tile, height = 64, vision.key("preproc_tile_size"), 23
@@ -147,5 +219,5 @@ def record_deepseek_tiles(directory):
         rows = model.get_image_features(**given).pooler_output.numpy()
         tokens = text_ids[:BEFORE] + [PLACEHOLDER] * len(rows) + text_ids[BEFORE:]
         logits = model(input_ids=torch.tensor([tokens]), **given).logits[0].numpy()
-    record_media.write(directory / "deepseek-tiles.rows", list(range(len(rows))), rows)
-    record_media.write(directory / "deepseek-tiles.logits", tokens, logits)
+    record_media.write(directory / f"{name}.rows", list(range(len(rows))), rows)
+    record_media.write(directory / f"{name}.logits", tokens, logits)

@@ -8,7 +8,8 @@ some sizes by columns first, which rounds differently; versions before do this o
 `images.bin`: encoded images of all color types, and their pixels after `exif_transpose` and `convert("RGB")`.
 `samplings.bin`: JPEG images of all common samplings in small and odd sizes, and the CRC-32 of their pixels.
 `parts.txt`: for the encoders of `tests/data/encoders` and images of noise, the number of parts and the CRC-32 of their pixels, as
-the image processors of transformers that use Pillow compute them. Images with sides above 200 to 1 are recorded for encoders of squares.
+the image processors of transformers that use Pillow compute them, or the published code of DeepSeek-OCR 2. Images with sides above
+200 to 1 are recorded for encoders of squares.
 `audio.bin`: encoded audio and the average of its channels, as 16-bit integers.
 `mels.bin`: log-mel spectrograms of a computed signal. The extractors run in float64.
 """
@@ -226,6 +227,18 @@ def strip_parts(strip, sizes):
     return bytes(out)
 
 
+def deepseek_parts(image, side, tile, tiles, color):
+    """Returns the tiles and the whole image as `format_messages` and `dynamic_preprocess` in the published code of DeepSeek-OCR 2 cut them."""
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+    found = []
+    if max(image.size) > tile:
+        columns, rows = get_optimal_tiled_canvas(image.size[::-1], (tile, tile), *tiles)
+        whole = image.resize((columns * tile, rows * tile))
+        corners = [(column * tile, row * tile) for row in range(rows) for column in range(columns)]
+        found = [whole.crop((x, y, x + tile, y + tile)) for x, y in corners]
+    return [*found, ImageOps.pad(image, (side, side), color=color)]
+
+
 def parts():
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
@@ -273,6 +286,12 @@ def parts():
                 pixels = pixels.transpose(4, 0, 2, 5, 1, 3, 6).reshape(1, 3, rows * 8, columns * 8)
             parts = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)).round().astype(np.uint8)
             lines.append(f'{name} {case} {w} {h} {len(parts)} {zlib.crc32(parts.tobytes())}\n')
+    for case, (w, h) in enumerate(PART_SIZES):
+        if round(64 * min(w, h) / max(w, h)) == 0:
+            continue  # The published code fails for a side of 0.
+        image = Image.fromarray(noise(case, w * h * 3).reshape(h, w, 3))
+        found = deepseek_parts(image, 64, 48, (2, 4), (127, 114, 102))
+        lines.append(f'deepseekocr2 {case} {w} {h} {len(found)} {zlib.crc32(b"".join(part.tobytes() for part in found))}\n')
     return ''.join(lines).encode()
 
 

@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 
 use arch_lang::model::{ImageSize, MediaUse, Medium, TextPart, TileGrid};
-use arch_lang::{EncoderDirectory, compile_file};
+use arch_lang::{Diagnostic, EncoderDirectory, compile_file};
 
 fn library() -> EncoderDirectory {
     EncoderDirectory(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archs"))
@@ -239,7 +239,7 @@ fn mistakes_in_tiles_have_messages() {
         ("above: 2;", "tiles: `tiles` needs `grid: ratio(side, tiles = 1..12);`"),
         (
             "grid: square(448);",
-            "square: expected `ratio(…, tiles = …)`, `lines(…, tiles = …, newline = …, end = …)`, `area(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`, found \
+            "square: expected `ratio(…, tiles = …)`, `lines(…, tiles = …, end = …)`, `area(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`, found \
              `square`",
         ),
         (
@@ -358,35 +358,31 @@ fn declaration_describes_tiles() {
 #[test]
 fn declaration_describes_tiles_in_lines() {
     let grid = "grid: lines(448, tiles = 2..9, newline = \"mm.newline\", end = \"mm.end\");";
-    let rows = "tensors { newline: raw \"mm.newline\" [n_out]; end: raw \"mm.end\" [n_out];";
+    let (newline, end) = ("newline: raw \"mm.newline\" [n_out];", "end: raw \"mm.end\" [n_out];");
     let compiled = |grid: &str| {
+        let newline = if grid.contains("newline") { newline } else { "" };
+        let rows = format!("tensors {{ {newline} {end}");
         let tiles = format!("tiles {{ {grid} overview: last \"\"; }}\n    text {{ \"<start>\"");
         let text = BASE
             .replacen("text { \"<start>\"", &tiles, 1)
-            .replacen("tensors {", rows, 1);
-        compile_file("my.rs", &text, &library())
+            .replacen("tensors {", &rows, 1);
+        let arch = compile_file("my.rs", &text, &library())?.unwrap();
+        Ok::<_, Vec<Diagnostic>>(arch.media.unwrap().image.unwrap().tiles.unwrap().grid)
     };
-    let tiles = compiled(grid)
-        .unwrap()
-        .unwrap()
-        .media
-        .unwrap()
-        .image
-        .unwrap()
-        .tiles
-        .unwrap();
     let TileGrid::Lines {
         side,
         min,
         max,
         newline,
         end,
-    } = tiles.grid
+    } = compiled(grid).unwrap()
     else {
-        panic!("{:?}", tiles.grid);
+        panic!("expected `Lines`");
     };
     assert_eq!([side, min, max].map(|s| s.text), ["448", "2", "9"]);
-    assert_eq!([newline, end], ["mm.newline", "mm.end"]);
+    assert_eq!((newline.as_deref(), end.as_str()), (Some("mm.newline"), "mm.end"));
+    let in_turn = compiled(&grid.replace("newline = \"mm.newline\", ", "")).unwrap();
+    assert!(matches!(in_turn, TileGrid::Lines { newline: None, .. }));
     assert!(compiled(&grid.replace("mm.end", "mm.none")).is_err());
 }
 

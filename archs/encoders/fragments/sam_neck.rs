@@ -2,6 +2,8 @@
 //! convolutions after the blocks. The last two leave every fourth patch along both axes.
 
 fragment! {
+    options(tile = 640, most = 9);
+
     hparams {
         n_out: usize = "projection_dim";
         n_sam: usize = "sam.embedding_length";
@@ -14,9 +16,9 @@ fragment! {
         window: usize = "window_size";
         // Files have the sizes of CLIP as image_size and patch_size.
         patch: usize = "sam.patch_size" or 16;
-        tile_size: usize = "preproc_tile_size" or 640;
+        tile_size: usize = "preproc_tile_size" or tile;
         min_tiles: usize = "preproc_min_tiles" or 2;
-        max_tiles: usize = "preproc_max_tiles" or 9;
+        max_tiles: usize = "preproc_max_tiles" or most;
         check n_head_sam > 0 && n_sam % n_head_sam == 0, "sam.embedding_length must be a multiple of sam.head_count";
         check side > 0 && side % 4 == 0, "the side of v.sam.pos_embd must be a multiple of 4";
         check tile_size % (4 * patch) == 0, "the side of tiles must be a multiple of 4 patches";

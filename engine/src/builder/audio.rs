@@ -1,5 +1,7 @@
 //! Rows of audio: order of the operands of convolutions, pooling, stacking, rotation along time, and rows around them.
 
+use kernels::GgmlType;
+
 use crate::graph::{Rope, RopeKind, TensorId};
 
 use super::Builder;
@@ -54,12 +56,28 @@ impl Builder<'_> {
     }
 
     /// Rotates the pairs (2 i, 2 i + 1) of the first `dims` values of `x [d, n, T]` by the position of the column. With
-    /// `halves`, the pairs are (i, i + dims / 2).
+    /// `halves`, the pairs are (i, i + dims / 2). Columns whose number is not that of the input have their numbers as positions.
     pub fn rope_time(&mut self, x: TensorId, base: f32, dims: usize, args: RopeTimeArgs) -> TensorId {
-        let positions = self.positions();
+        let n = self.g.tensor(x).ne[2];
+        let positions = if n == self.params.n_tokens {
+            self.positions()
+        } else {
+            self.column_numbers(n)
+        };
         let kind = if args.halves { RopeKind::Neox } else { RopeKind::Norm };
         let y = self.g.rope(x, positions, None, Rope::unscaled(kind, dims, base));
         self.ok(y, x)
+    }
+
+    /// Returns the input of the numbers of `n` columns, from 0 on: i32 `[n]`.
+    fn column_numbers(&mut self, n: usize) -> TensorId {
+        let known = self.inputs.columns.iter().find(|&&id| self.g.tensor(id).ne[0] == n);
+        if let Some(&known) = known {
+            return known;
+        }
+        let columns = self.g.input(GgmlType::I32, [n, 1, 1, 1], "columns");
+        self.inputs.columns.push(columns);
+        columns
     }
 
     /// Returns the leading columns of `x [d, T / n]` whose `n` positions have sound, between two weights `[d]`. The encoder

@@ -6,6 +6,7 @@ use crate::graph::TensorId;
 use super::convolve::F32;
 use super::handles::{Linear, Vector};
 use super::inputs::TableFilter;
+use super::local_attention::BlockScores;
 use super::{AttentionArgs, Builder, PatchGrid};
 
 /// Largest side of a window in patches. No memory suffices for the scores of larger windows.
@@ -86,7 +87,7 @@ impl Builder<'_> {
         let k = self.concat(k, at_column, 0);
         if side.is_some() {
             let area = across * down;
-            return self.scaled_block_attention(q, k, v, [area, area], None, 1.0);
+            return self.attention_of_blocks(q, k, v, [area, area], BlockScores::scaled(1.0));
         }
         let args = AttentionArgs {
             scale: Some(1.0),

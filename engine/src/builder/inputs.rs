@@ -46,6 +46,8 @@ pub struct Inputs {
     pub grid_sinusoids: Vec<TensorId>,
     /// Rows of relative position tables.
     pub distances: Vec<Distances>,
+    /// Numbers of columns from 0 on, i32 `[n]`.
+    pub columns: Vec<TensorId>,
     /// Features that media rows have for the layers of a language model, f32 `[n_embd, T]` each, and zero for tokens.
     pub features: Vec<TensorId>,
     /// Media rows, f32 `[n_embd, T]` and zero for tokens, and factors of the embeddings, f32 `[1, T]`: 1 for tokens
@@ -212,6 +214,7 @@ impl Inputs {
         self.sinusoids.clear();
         self.grid_sinusoids.clear();
         self.distances.clear();
+        self.columns.clear();
         self.features.clear();
         self.media = None;
         self.frames = None;

@@ -18,6 +18,28 @@ pub struct LocalAttentionArgs {
     pub softcap: Option<f32>,
 }
 
+/// Scores of attention between blocks of columns.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct BlockScores {
+    /// Columns that are added to the keys by their distance, from the largest one down: `[d, size + keys - 1]`.
+    pub relative: Option<TensorId>,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// The last columns of a block of keys are those of the queries, which do not attend to later ones.
+    pub causal: bool,
+}
+
+impl BlockScores {
+    /// Scores with the factor `scale`.
+    pub(super) fn scaled(scale: f32) -> BlockScores {
+        BlockScores {
+            relative: None,
+            scale,
+            causal: false,
+        }
+    }
+}
+
 /// Addend of the scores of columns outside of the input.
 const MASKED: f32 = -1e9;
 
@@ -100,18 +122,22 @@ impl Builder<'_> {
         relative: Option<TensorId>,
     ) -> TensorId {
         let scale = 1.0 / (self.g.tensor(q).ne[0] as f32).sqrt();
-        self.scaled_block_attention(q, k, v, [size, keys], relative, scale)
+        let scores = BlockScores {
+            relative,
+            ..BlockScores::scaled(scale)
+        };
+        self.attention_of_blocks(q, k, v, [size, keys], scores)
     }
 
-    /// Attends like [`block_attention`](Self::block_attention), with another factor of the scores.
-    pub(super) fn scaled_block_attention(
+    /// Attends like [`block_attention`](Self::block_attention), with other scores. The number of heads of q is a multiple of
+    /// that of k and v.
+    pub(super) fn attention_of_blocks(
         &mut self,
         q: TensorId,
         k: TensorId,
         v: TensorId,
         [size, keys]: [usize; 2],
-        relative: Option<TensorId>,
-        scale: f32,
+        args: BlockScores,
     ) -> TensorId {
         let ([d, n, t, _], [dv, _, u, _]) = (self.g.tensor(q).ne, self.g.tensor(v).ne);
         let [size, keys] = [size, keys].map(|n| n.clamp(1, MAX_BLOCK));
@@ -121,7 +147,7 @@ impl Builder<'_> {
         let k = self.in_blocks(k, [keys, n_blocks], [0, 2, 1, 3]);
         let v = self.in_blocks(v, [keys, n_blocks], [1, 2, 0, 3]);
         let mut scores = self.matmul(k, q);
-        if let Some(relative) = relative {
+        if let Some(relative) = args.relative {
             // The column of a query and a key is their distance below the largest one. It grows with the key, and falls
             // with the query.
             let w = size + keys - 1;
@@ -134,11 +160,15 @@ impl Builder<'_> {
             let of_keys = self.unfolded(all, ne, [F32, row, head, head * n], first);
             scores = self.add(scores, of_keys);
         }
-        let mut scores = self.scale(scores, scale);
+        let mut scores = self.scale(scores, args.scale);
         if u < keys * n_blocks {
             let outside = self.columns_outside(mask, [0, keys * n_blocks - u]);
             let outside = self.reshaped(outside, [keys, 1, 1, n_blocks]);
             scores = self.add(scores, outside);
+        }
+        if args.causal {
+            let later = self.later_columns(mask, [size, keys]);
+            scores = self.add(scores, later);
         }
         let weights = self.softmax(scores);
         let y = self.matmul(v, weights);
@@ -159,6 +189,57 @@ impl Builder<'_> {
     pub fn full_attention(&mut self, q: TensorId, k: TensorId, v: TensorId) -> TensorId {
         let [n_queries, n_keys] = [q, k].map(|x| self.g.tensor(x).ne[2]);
         self.block_attention(q, k, v, n_queries, n_keys, None)
+    }
+
+    /// Returns 0 for each of `keys` columns up to a query, and [`MASKED`] for later ones: `[keys, size]`. The last columns are
+    /// those of the `size` queries.
+    fn later_columns(&mut self, x: TensorId, [size, keys]: [usize; 2]) -> TensorId {
+        let nb = self.g.tensor(x).nb;
+        let one = self.g.view(x, [1; 4], nb, 0);
+        let one = self.ok(one, x);
+        let one = self.g.scale(one, 0.0, 1.0);
+        let one = self.ok(one, x);
+        let inside = self.g.repeat(one, [1, keys, 1, 1]);
+        let inside = self.ok(inside, one);
+        let w = keys + size - 1;
+        let line = self.columns_outside(inside, [0, size - 1]);
+        let line = self.reshaped(line, [w, 1, 1, 1]);
+        let all = self.g.repeat(line, [w, size, 1, 1]);
+        let all = self.ok(all, line);
+        // The column of a query and a key grows with the key, and falls with the query.
+        let row = (w - 1) * F32;
+        self.unfolded(
+            all,
+            [keys, size, 1, 1],
+            [F32, row, row * size, row * size],
+            (size - 1) * F32,
+        )
+    }
+
+    /// Attends between the first columns, and from each later column to all up to itself: q `[d, h, T]`, k `[d, g, T]`, v
+    /// `[dv, g, T]` -> `[dv * h, T]`. The number of the first columns is that of the columns of `x [c, n]`, and h is a multiple
+    /// of g.
+    pub fn prefix_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, x: TensorId) -> TensorId {
+        let [d, _, t, _] = self.g.tensor(q).ne;
+        let n = self.g.tensor(x).ne[1].min(t);
+        let scores = BlockScores::scaled(1.0 / (d as f32).sqrt());
+        let [q, k, v] = [q, k, v].map(|x| self.dense(x));
+        let [first_q, first_k, first_v] = [q, k, v].map(|x| self.columns_of_heads(x, 0, n));
+        let y = self.attention_of_blocks(first_q, first_k, first_v, [n; 2], scores);
+        if n == t {
+            return y;
+        }
+        let last_q = self.columns_of_heads(q, n, t);
+        let scores = BlockScores { causal: true, ..scores };
+        let last = self.attention_of_blocks(last_q, k, v, [t - n, t], scores);
+        self.concat(y, last, 1)
+    }
+
+    /// Returns the columns from `first` up to `end` of a contiguous `x [d, n, T]`.
+    fn columns_of_heads(&mut self, x: TensorId, first: usize, end: usize) -> TensorId {
+        let ([d, n, ..], nb) = (self.g.tensor(x).ne, self.g.tensor(x).nb);
+        let y = self.g.view(x, [d, n, end - first, 1], nb, first * nb[2]);
+        self.ok(y, x)
     }
 
     /// Returns `x [d, n, T]` in blocks of columns, completed with zeros, and its dimensions `[d, n, size, n_blocks]` in

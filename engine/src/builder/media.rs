@@ -351,6 +351,23 @@ impl Builder<'_> {
         self.ok(y, x)
     }
 
+    /// Returns `y [d, T]` without its first columns, whose number is that of the columns of `x [c, n]`: `[d, T - n]`.
+    pub fn after_prefix(&mut self, y: TensorId, x: TensorId) -> TensorId {
+        let n = self.g.tensor(x).ne[1];
+        self.drop_rows(y, n)
+    }
+
+    /// Returns the table `a` or `b` whose number of columns is that of `x [c, n]`: `[d, n]`. The build fails if neither has
+    /// this number.
+    pub fn matching_rows(&mut self, x: TensorId, a: Vector, b: Vector) -> TensorId {
+        let n = self.g.tensor(x).ne[1];
+        let [a, b] = [a, b].map(|table| self.leaf(table.0));
+        match [a, b].into_iter().find(|&table| self.g.tensor(table).ne[1] == n) {
+            Some(table) => table,
+            None => self.beyond(x),
+        }
+    }
+
     /// Appends the recorded features to the rows of the result.
     pub(super) fn with_features(&mut self, result: TensorId) -> TensorId {
         let features = std::mem::take(&mut self.encoded.features);

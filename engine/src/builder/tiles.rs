@@ -49,7 +49,8 @@ pub enum TileGrid {
         max: usize,
     },
     /// The grid of [`Ratio`](Self::Ratio) for images with a side of more than a tile. The lines of the rows of all tiles come
-    /// first, then those of the whole image. Each line has a row of the file after it, and another row is the last one.
+    /// first, then those of the whole image. Each line has a row of the file after it, and another row is the last one. Without
+    /// a row after lines, the rows of each tile follow each other.
     Lines {
         /// Side of a tile in pixels.
         side: usize,
@@ -58,7 +59,7 @@ pub enum TileGrid {
         /// Maximum number of tiles.
         max: usize,
         /// Tensor with the row after each line.
-        newline: &'static str,
+        newline: Option<&'static str>,
         /// Tensor with the last row.
         end: &'static str,
     },
@@ -212,10 +213,10 @@ impl TileRules {
         }
     }
 
-    /// Returns the tensors with the row after each line and the last row, if the rows of an image are in lines.
-    pub fn line_rows(&self) -> Option<[&'static str; 2]> {
+    /// Returns the tensors with the row after each line, if there is one, and with the last row, if images have one.
+    pub fn line_rows(&self) -> Option<(Option<&'static str>, &'static str)> {
         match self.grid {
-            TileGrid::Lines { newline, end, .. } => Some([newline, end]),
+            TileGrid::Lines { newline, end, .. } => Some((newline, end)),
             _ => None,
         }
     }

@@ -56,8 +56,8 @@ impl MediaEncoder {
         let of_lines = tiles.and_then(TileRules::line_rows);
         let of_list = tiles.and_then(TileRules::list).map(|(_, newline, _)| newline);
         Ok(MediaEncoder {
-            newline: file_row(&graph.model, of_lines.map(|rows| rows[0]).or(of_list), width)?,
-            end: file_row(&graph.model, of_lines.map(|rows| rows[1]), width)?,
+            newline: file_row(&graph.model, of_lines.and_then(|rows| rows.0).or(of_list), width)?,
+            end: file_row(&graph.model, of_lines.map(|rows| rows.1), width)?,
             width,
             sizes: ImageSizes::new(&graph.model, rules),
             graph,

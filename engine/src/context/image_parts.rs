@@ -105,13 +105,13 @@ impl ImageSizes {
     pub(super) fn whole_lines(&self) -> Option<Lines> {
         let rules = self.rules();
         let tiles = rules.tiles?;
-        tiles.line_rows()?;
+        let (newline, _) = tiles.line_rows()?;
         let of_tile = rules.grid_of(tiles.side(), tiles.side())?;
-        let side = |grid| self.rows_of(grid).isqrt();
         Some(Lines {
             tiles: [0; 2],
-            side: side(of_tile),
-            whole: side(rules.largest()),
+            of_tile: self.rows_of(of_tile),
+            of_whole: self.rows_of(rules.largest()),
+            has_newlines: newline.is_some(),
         })
     }
 

@@ -171,6 +171,10 @@ impl InputWriter<'_> {
             let places = tokens.iter().map(|token| [token.axes.at[1], token.axes.at[0]]);
             self.set(Some(id), &grid_sinusoids(d, places))?;
         }
+        for &id in &inputs.columns {
+            let n = self.graph.tensor(id).ne[0];
+            self.set_i32s(Some(id), (0..n).map(|i| i as i32))?;
+        }
         for d in &inputs.distances {
             let first = d.middle + d.before;
             self.set_i32s(Some(d.rows), (0..=d.before + d.after).map(|i| (first - i) as i32))?;

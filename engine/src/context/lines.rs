@@ -1,22 +1,33 @@
-//! [`Lines`]: the rows of an image in lines, each with a row of the file after it.
+//! [`Lines`]: the rows of an image in lines or in turn, and rows of the file among them.
 
-/// Rows of an image in lines: those of the tiles in reading order, then those of the whole image. A row of the file
-/// follows each line, and another row is the last one.
+/// Rows of an image: those of the tiles, then those of the whole image, and a row of the file. With newlines, rows are in
+/// reading order, and a row of the file follows each line. Without newlines, the rows of each tile follow each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Lines {
     /// Columns and rows of tiles; 0 without tiles.
     pub tiles: [usize; 2],
-    /// Side of a tile in rows.
-    pub side: usize,
-    /// Side of the whole image in rows.
-    pub whole: usize,
+    /// Number of rows of a tile.
+    pub of_tile: usize,
+    /// Number of rows of the whole image.
+    pub of_whole: usize,
+    /// A row of the file follows each line. The rows of a tile and of the whole image are those of squares.
+    pub has_newlines: bool,
 }
 
 impl Lines {
     /// Returns the number of rows.
     pub fn n_rows(&self) -> usize {
         let [columns, rows] = self.tiles;
-        rows * self.side * (columns * self.side + 1) + self.whole * (self.whole + 1) + 1
+        if !self.has_newlines {
+            return columns * rows * self.of_tile + self.of_whole + 1;
+        }
+        let [side, whole] = self.sides();
+        rows * side * (columns * side + 1) + whole * (whole + 1) + 1
+    }
+
+    /// Returns the sides of a tile and of the whole image in rows.
+    fn sides(&self) -> [usize; 2] {
+        [self.of_tile, self.of_whole].map(usize::isqrt)
     }
 
     /// Returns the maximum number of rows of an image with up to `n` tiles.
@@ -28,18 +39,23 @@ impl Lines {
     /// Returns the rows of an image. `rows` are those of each tile and of the whole image.
     pub fn arrange(&self, rows: &[f32], width: usize, newline: &[f32], end: &[f32]) -> Vec<f32> {
         let mut all = Vec::with_capacity(self.n_rows() * width);
+        if !self.has_newlines {
+            all.extend(rows);
+            all.extend(end);
+            return all;
+        }
         let [columns, tile_rows] = self.tiles;
         let line_of = |from: usize, n: usize| rows.get(from * width..(from + n) * width).unwrap_or_default();
-        let of_tile = self.side * self.side;
-        for line in 0..tile_rows * self.side {
-            let first = line / self.side * columns;
+        let ([side, whole], of_tile) = (self.sides(), self.of_tile);
+        for line in 0..tile_rows * side {
+            let first = line / side * columns;
             for tile in first..first + columns {
-                all.extend(line_of(tile * of_tile + line % self.side * self.side, self.side));
+                all.extend(line_of(tile * of_tile + line % side * side, side));
             }
             all.extend(newline);
         }
-        for line in 0..self.whole {
-            all.extend(line_of(columns * tile_rows * of_tile + line * self.whole, self.whole));
+        for line in 0..whole {
+            all.extend(line_of(columns * tile_rows * of_tile + line * whole, whole));
             all.extend(newline);
         }
         all.extend(end);
@@ -55,8 +71,9 @@ mod tests {
     fn lines_cross_tiles_and_end_with_rows_of_file() {
         let lines = Lines {
             tiles: [2, 1],
-            side: 2,
-            whole: 3,
+            of_tile: 4,
+            of_whole: 9,
+            has_newlines: true,
         };
         let rows: Vec<f32> = (0..17).map(|i| i as f32).collect();
         let expected = [
@@ -69,5 +86,19 @@ mod tests {
         assert_eq!(whole.n_rows(), 13);
         // A column of tiles has more lines than a row of tiles.
         assert_eq!((lines.max_rows(2), lines.max_rows(3)), (25, 31));
+    }
+
+    #[test]
+    fn rows_without_newlines_keep_their_order() {
+        let lines = Lines {
+            tiles: [2, 1],
+            of_tile: 2,
+            of_whole: 3,
+            has_newlines: false,
+        };
+        let rows: Vec<f32> = (0..7).map(|i| i as f32).collect();
+        let expected = [&rows[..], &[-2.0]].concat();
+        assert_eq!(lines.arrange(&rows, 1, &[], &[-2.0]), expected);
+        assert_eq!((lines.n_rows(), lines.max_rows(3)), (8, 10));
     }
 }

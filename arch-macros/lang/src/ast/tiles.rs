@@ -37,15 +37,15 @@ pub enum GridSyntax {
         min: Expr,
         max: Expr,
     },
-    /// `lines(side, tiles = min..max, newline = "tensor", end = "tensor")`
+    /// `lines(side, tiles = min..max, newline = "tensor", end = "tensor")`, or without `newline`
     Lines {
         /// Side of a tile in pixels.
         side: Expr,
         /// Limits of the number of tiles.
         min: Expr,
         max: Expr,
-        /// Tensor with the row after each line.
-        newline: LitStr,
+        /// Tensor with the row after each line; without it, the rows of each tile follow each other.
+        newline: Option<LitStr>,
         /// Tensor with the last row.
         end: LitStr,
     },

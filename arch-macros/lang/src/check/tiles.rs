@@ -66,12 +66,12 @@ impl Checker<'_> {
                 end,
             } => {
                 let [side, min, max] = [side, min, max].map(|number| self.scalar_of(number, Ty::Int));
-                self.media.newlines = vec![newline.clone(), end.clone()];
+                self.media.newlines = newline.iter().chain([end]).cloned().collect();
                 TileGrid::Lines {
                     side: side?,
                     min: min?,
                     max: max?,
-                    newline: newline.value(),
+                    newline: newline.as_ref().map(LitStr::value),
                     end: end.value(),
                 }
             }

@@ -28,6 +28,10 @@ fn grid(grid: &TileGrid) -> TokenStream {
             end,
         } => {
             let [side, min, max] = [side, min, max].map(|scalar| emit(scalar, Scope::Build));
+            let newline = match newline {
+                Some(newline) => quote!(::core::option::Option::Some(#newline)),
+                None => quote!(::core::option::Option::None),
+            };
             quote!(#grids::Lines { side: #side, min: #min, max: #max, newline: #newline, end: #end })
         }
         TileGrid::Area { side, unit, max } => {

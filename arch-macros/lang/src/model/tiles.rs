@@ -39,8 +39,8 @@ pub enum TileGrid {
         /// Limits of the number of tiles.
         min: Scalar,
         max: Scalar,
-        /// Tensor with the row after each line.
-        newline: String,
+        /// Tensor with the row after each line; without it, the rows of each tile follow each other.
+        newline: Option<String>,
         /// Tensor with the last row.
         end: String,
     },

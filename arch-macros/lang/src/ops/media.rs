@@ -193,6 +193,32 @@ pub static OPS: &[OpSpec] = &[
         "x without its first n columns: [d, T] -> [d, T - n]",
     ),
     op(
+        "after_prefix",
+        &[tensor("y"), tensor("x")],
+        after_prefix,
+        Emit::Method("after_prefix"),
+        "y [d, T] without its first columns, whose number is that of the columns of x [c, n] -> [d, T - n]",
+    ),
+    op(
+        "matching_rows",
+        &[
+            tensor("x"),
+            positional("a", ParamKind::Vector),
+            positional("b", ParamKind::Vector),
+        ],
+        matching_rows,
+        Emit::Method("matching_rows"),
+        "the table a or b whose number of columns is that of x [c, n] -> [d, n]",
+    ),
+    op(
+        "prefix_attention",
+        &[tensor("q"), tensor("k"), tensor("v"), tensor("x")],
+        prefix_attention,
+        Emit::Method("prefix_attention"),
+        "attends between the first columns, and from each later column to all up to itself: q [d, h, T], k [d, g, T], and \
+         v [dv, g, T] -> [dv * h, T], where h is a multiple of g. The number of the first columns is that of x [c, n]",
+    ),
+    op(
         "depthwise_grid",
         &[
             tensor("x"),
@@ -382,6 +408,41 @@ fn drop_rows(c: &mut Call<'_>) -> Option<Shape> {
     let (x, n) = (c.shape("x")?, c.dim("n")?);
     c.rank("x", 2, "[d, T]", "")
         .then(|| Shape(vec![x.dim(0), x.dim(1).sub(&n)]))
+}
+
+fn after_prefix(c: &mut Call<'_>) -> Option<Shape> {
+    let (y, x) = (c.shape("y")?, c.shape("x")?);
+    let ranks = [c.rank("y", 2, "[d, T]", ""), c.rank("x", 2, "[c, n]", "")];
+    (!ranks.contains(&false)).then(|| Shape(vec![y.dim(0), y.dim(1).sub(&x.dim(1))]))
+}
+
+fn matching_rows(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, a) = (c.shape("x")?, c.shape("a")?);
+    c.want("b", 0, &a.dim(0), "dimension 0 of `a`");
+    let ranks = [
+        c.rank("x", 2, "[c, n]", ""),
+        c.rank("a", 2, "[d, n]", ""),
+        c.rank("b", 2, "[d, n]", ""),
+    ];
+    (!ranks.contains(&false)).then(|| Shape(vec![a.dim(0), x.dim(1)]))
+}
+
+fn prefix_attention(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, k, v) = (c.shape("q")?, c.shape("k")?, c.shape("v")?);
+    let ranks = [
+        c.rank("q", 3, "[d, h, T]", "; see `heads`"),
+        c.rank("k", 3, "[d, g, T]", "; see `heads`"),
+        c.rank("v", 3, "[dv, g, T]", "; see `heads`"),
+        c.rank("x", 2, "[c, n]", ""),
+    ];
+    if ranks.contains(&false) {
+        return None;
+    }
+    c.want("k", 0, &q.dim(0), "dimension 0 of `q`");
+    c.want("k", 2, &q.dim(2), "the columns of `q`");
+    c.want("v", 1, &k.dim(1), "the heads of `k`");
+    c.want("v", 2, &q.dim(2), "the columns of `q`");
+    Some(Shape(vec![v.dim(0).mul(&q.dim(1)), q.dim(2)]))
 }
 
 fn depthwise_grid(c: &mut Call<'_>) -> Option<Shape> {

@@ -23,7 +23,7 @@
 //!           | "bordered" "(" EXPR "," "rows" "=" EXPR ")"              (* divisor of the sides; number of rows *)
 //!           | "multiple" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")" ;   (* divisor of the sides; number of rows *)
 //! split     = "grid" ":" "ratio" "(" EXPR "," "tiles" "=" EXPR ".." EXPR ")" ";"   (* side of a tile; tiles *)
-//!           | "grid" ":" "lines" "(" EXPR "," "tiles" "=" EXPR ".." EXPR "," "newline" "=" STRING "," "end" "=" STRING ")" ";"
+//!           | "grid" ":" "lines" "(" EXPR "," "tiles" "=" EXPR ".." EXPR [ "," "newline" "=" STRING ] "," "end" "=" STRING ")" ";"
 //!                               (* side of a tile; tiles; tensors after each line of rows and after the last one *)
 //!           | "grid" ":" "area" "(" EXPR "," EXPR "," "tiles" "=" EXPR ")" ";"
 //!                                                       (* side of a square; divisor of the sides; number of tiles *)

@@ -84,7 +84,7 @@ fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
         .iter()
         .any(|form| word == form)
     {
-        let forms = "`ratio(…, tiles = …)`, `lines(…, tiles = …, newline = …, end = …)`, `area(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`";
+        let forms = "`ratio(…, tiles = …)`, `lines(…, tiles = …, end = …)`, `area(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`";
         let message = format!("expected {forms}, found `{word}`");
         return Err(syn::Error::new(word.span(), message));
     }
@@ -121,8 +121,14 @@ fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
     if word == "lines" {
         let (min, max) = limits(tiles)?;
         content.parse::<Token![,]>()?;
-        let newline = named(&content, "newline")?;
-        content.parse::<Token![,]>()?;
+        let newline = match content.fork().parse::<Ident>()? == "newline" {
+            true => {
+                let newline = named(&content, "newline")?;
+                content.parse::<Token![,]>()?;
+                Some(newline)
+            }
+            false => None,
+        };
         let end = named(&content, "end")?;
         end_of(&content, ")")?;
         return Ok(GridSyntax::Lines {

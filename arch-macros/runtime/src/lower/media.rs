@@ -183,7 +183,7 @@ fn grid_form(grid: &LangTileGrid) -> (Vec<&Scalar>, Box<GridForm>) {
             newline,
             end,
         } => {
-            let (newline, end) = (text(newline), text(end));
+            let (newline, end) = (newline.as_deref().map(text), text(end));
             let form = move |n: &[usize]| TileGrid::Lines {
                 side: n[0],
                 min: n[1],
