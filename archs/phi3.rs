@@ -16,7 +16,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens];
+        let x = with_media(token_embd[tokens]);
         for layer {
             x += attend(rms_norm(x, attn_norm), short = rope_short, long = rope_long);
             x += ffn(rms_norm(x, ffn_norm));

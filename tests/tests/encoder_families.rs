@@ -26,7 +26,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 31] = [
+pub(crate) const FAMILIES: [Family; 32] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -511,6 +511,13 @@ pub(crate) const FAMILIES: [Family; 31] = [
             "ffn_up",
             "ffn_down",
         ],
+        ..PLAIN
+    },
+    Family {
+        name: "phi4",
+        encoder: "phi4",
+        text: "phi3",
+        image: [56, 40],
         ..PLAIN
     },
 ];

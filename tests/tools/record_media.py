@@ -13,7 +13,7 @@ Writes `sizes.txt`: sizes of images and the sizes that Qwen's preprocessing resi
 
     record_media.py DIRECTORY targets
 
-Writes `targets.txt`: the same for Gemma 4, Kimi, MiniCPM-V, and Pixtral, and the grids of tiles of Idefics 3, InternVL, LFM2-VL, Llama 4, and
+Writes `targets.txt`: the same for Gemma 4, Kimi, MiniCPM-V, Phi-4, and Pixtral, and the grids of tiles of Idefics 3, InternVL, LFM2-VL, Llama 4, and
 MiniCPM-V.
 
     record_media.py DIRECTORY tiles
@@ -92,7 +92,7 @@ def pixels(width, height):
 
 # Width and height of images for encoders that take images of any size.
 SIZE = (112, 80)
-SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72), "resampler": (72, 56), "deepseekocr": (64, 64), "deepseekocr2": (64, 64)}
+SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72), "resampler": (72, 56), "deepseekocr": (64, 64), "deepseekocr2": (64, 64), "phi4": (56, 40)}
 FIXED = ("gemma3", "idefics3", "internvl", "mlp", "llama4", "granite4_vision", "ldp", "ldpv2", "nemotron_v2_vl", "janus_pro")
 
 

@@ -613,6 +613,7 @@ def record_targets(path, random):
     tiles = tiles_of_idefics3()
     (bordered,) = functions_of("kimi_k25/image_processing_kimi_k25", "navit_resize")
     canvas, slices = canvas_of_llama4(), slices_of_minicpm()
+    (fitting,) = functions_of("siglip2/image_processing_pil_siglip2", "get_image_size_for_max_num_patches")
     lines = []
     for i in range(200):
         most = 16384 if i % 2 else 900
@@ -636,6 +637,10 @@ def record_targets(path, random):
         whole, tiles_of_image = slices(width, height, 448, 14, mode, most)
         lines.append(["area", 448, unit, width, height, *whole])
         lines.append(["slices", 448, unit, most, width, height, *tiles_of_image])
+        least, limit = ((256, 3600), (32, 320))[i % 2]
+        # The number of patches is that of `Siglip2ImageProcessorNoUpscale` in the published code of Phi-4.
+        n_patches = min(max((width // 16) * (height // 16), 1, least), limit)
+        lines.append(["fitting", 16, least, limit, width, height, *fitting(height, width, 16, n_patches)[::-1]])
         least, limit, side = ((1, 12, 448), (2, 10, 512))[i % 2]
         grids = {(w, h) for w in range(1, limit + 1) for h in range(1, limit + 1) if least <= w * h <= limit}
         grids = sorted(sorted(grids), key=lambda grid: grid[0] * grid[1])

@@ -6,7 +6,7 @@ import transformers
 
 from record_media import LLAMA, PLACEHOLDER, QWEN, QWEN25_VISION, QWEN35, TEXT, VISION
 from record_media import qwen35_text, qwen_inputs, qwen_vision, text_config, vision_config, within
-from record_media_families import CLIP_VISION, ROPE, model_of, planes_of_patches, set_epsilon
+from record_media_families import CLIP_VISION, ROPE, model_of, planes_of_patches, rows_of_patches, set_epsilon
 
 
 KIMI_VISION = {
@@ -701,6 +701,49 @@ def janus_pro(vision, text):
     return model_of(config), names, lambda image, ids: {"pixel_values": image}
 
 
+PHI3 = {
+    "layers.{}.self_attn.qkv_proj": "blk.{}.attn_q|qkv",
+    "layers.{}.mlp.gate_up_proj": "blk.{}.ffn_up",
+    "layers.{}.post_attention_layernorm": "blk.{}.ffn_norm",
+}
+
+
+class SiglipEyes(torch.nn.Module):
+    """The published encoder and projector of Phi-4 reasoning vision: SigLIP 2 without its last layer, whose states are not read."""
+
+    def __init__(self, vision):
+        super().__init__()
+        settings = vision_config(vision) | {"num_patches": vision.tensors["v.position_embd.weight"].shape[0], "vision_use_head": False}
+        settings["num_hidden_layers"] += 1
+        self.tower = transformers.Siglip2VisionModel._from_config(transformers.Siglip2VisionConfig(**settings), attn_implementation="eager")
+        width, n_out = vision.key("embedding_length"), vision.key("projection_dim")
+        self.projector = torch.nn.Sequential(torch.nn.Linear(width, n_out), torch.nn.GELU(), torch.nn.Linear(n_out, n_out))
+
+    def forward(self, **given):
+        return self.projector(self.tower(**given, output_hidden_states=True).hidden_states[-2])[0]
+
+
+def phi4(vision, text):
+    settings = text_config(text) | {"rope_parameters": ROPE, "sliding_window": None}
+    language = transformers.Phi3ForCausalLM._from_config(transformers.Phi3Config(**settings), attn_implementation="eager")
+    last = vision.key("block_count")
+    names = VISION | {"post_layernorm": "", "embeddings.patch_embedding": "v.patch_embd|pixels"}
+    names |= {name.replace("{}", str(last)): "" for name in VISION if "{}" in name}
+    names = within("visual.tower", names) | {"visual.projector.0": "mm.0", "visual.projector.2": "mm.2"}
+    names |= within("language_model.model", TEXT | PHI3)
+    patch = vision.key("patch_size")
+
+    def inputs(image, ids):
+        patches = rows_of_patches(image, patch)
+        return {
+            "pixel_values": patches,
+            "spatial_shapes": torch.tensor([[image.shape[2] // patch, image.shape[3] // patch]]),
+            "pixel_attention_mask": torch.ones(patches.shape[:2], dtype=torch.long),
+        }
+
+    return Paired(SiglipEyes(vision), language), names, inputs
+
+
 FAMILIES = {
     "granite4_vision": granite4_vision,
     "ldp": ldp,
@@ -714,6 +757,7 @@ FAMILIES = {
     "minicpmv4_6": minicpmv4_6,
     "resampler": resampler,
     "janus_pro": janus_pro,
+    "phi4": phi4,
 }
 
 

@@ -8,7 +8,7 @@ some sizes by columns first, which rounds differently; versions before do this o
 `images.bin`: encoded images of all color types, and their pixels after `exif_transpose` and `convert("RGB")`.
 `samplings.bin`: JPEG images of all common samplings in small and odd sizes, and the CRC-32 of their pixels.
 `parts.txt`: for the encoders of `tests/data/encoders` and images of noise, the number of parts and the CRC-32 of their pixels, as
-the image processors of transformers that use Pillow compute them, or the published code of DeepSeek-OCR 2. Images with sides above
+the image processors of transformers that use Pillow compute them, or the published code of DeepSeek-OCR 2 and Phi-4. Images with sides above
 200 to 1 are recorded for encoders of squares.
 `audio.bin`: encoded audio and the average of its channels, as 16-bit integers.
 `mels.bin`: log-mel spectrograms of a computed signal. The extractors run in float64.
@@ -286,6 +286,14 @@ def parts():
                 pixels = pixels.transpose(4, 0, 2, 5, 1, 3, 6).reshape(1, 3, rows * 8, columns * 8)
             parts = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)).round().astype(np.uint8)
             lines.append(f'{name} {case} {w} {h} {len(parts)} {zlib.crc32(parts.tobytes())}\n')
+    from transformers.models.siglip2.image_processing_pil_siglip2 import get_image_size_for_max_num_patches
+    for case, (w, h) in enumerate(PART_SIZES):
+        if max(w, h) > 200 * min(w, h):
+            continue
+        n_patches = min(max(w // 8 * (h // 8), 1, 32), 320)
+        height, width = get_image_size_for_max_num_patches(h, w, 8, n_patches)
+        image = Image.fromarray(noise(case, w * h * 3).reshape(h, w, 3)).resize((width, height), Image.Resampling.BILINEAR)
+        lines.append(f'phi4 {case} {w} {h} 1 {zlib.crc32(image.tobytes())}\n')
     for case, (w, h) in enumerate(PART_SIZES):
         if round(64 * min(w, h) / max(w, h)) == 0:
             continue  # The published code fails for a side of 0.

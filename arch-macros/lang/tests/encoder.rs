@@ -134,7 +134,7 @@ fn mistakes_have_one_message_at_their_tokens() {
         (
             "fixed(image_size)",
             "square(image_size)",
-            "square: expected `fixed(…)`, `padded(…)`, `contained(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, `bordered(…, rows = …)`, or `multiple(…, rows = …)`, found `square`",
+            "square: expected `fixed(…)`, `padded(…)`, `contained(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, `fitting(…, rows = …)`, `bordered(…, rows = …)`, or `multiple(…, rows = …)`, found `square`",
         ),
         (
             "\"<start>\", image",
@@ -414,6 +414,10 @@ fn declaration_describes_each_size() {
         panic!("expected `Longest`");
     };
     assert_eq!([side, unit].map(|s| s.text), ["image_size", "14 * merge"]);
+    let ImageSize::Fitting { unit, min, max } = size("fitting(14, rows = merge..image_size)") else {
+        panic!("expected `Fitting`");
+    };
+    assert_eq!([unit, min, max].map(|s| s.text), ["14", "merge", "image_size"]);
     let ImageSize::Within { unit, max } = size("within(14 * merge, rows = image_size)") else {
         panic!("expected `Within`");
     };

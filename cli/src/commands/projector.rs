@@ -153,6 +153,7 @@ pub fn image_sizes(plan: &LoadPlan) -> Option<String> {
         ImageSize::Area { unit, .. }
         | ImageSize::Longest { unit, .. }
         | ImageSize::Within { unit, .. }
+        | ImageSize::Fitting { unit, .. }
         | ImageSize::Bordered { unit, .. } => format!(
             "multiples of {unit} pixels, up to {}",
             format::plural(max_rows(plan), "row")

@@ -2,7 +2,8 @@
 
 use super::grid_list::GridList;
 use super::image_target::{
-    area, bordered, contained, contained_from, is_too_narrow, longest, max_area, max_bordered, multiple, within,
+    area, bordered, contained, contained_from, fitting, is_too_narrow, longest, max_area, max_bordered, multiple,
+    within,
 };
 use super::tiles::TileRules;
 
@@ -74,6 +75,16 @@ pub enum ImageSize {
     Within {
         /// Divisor of both sides in pixels.
         unit: usize,
+        /// Maximum area in squares of a unit.
+        max: usize,
+    },
+    /// Multiples of `unit` pixels. The area is at most the number of whole squares of a unit in the image, limited to `min` to
+    /// `max`.
+    Fitting {
+        /// Divisor of both sides in pixels.
+        unit: usize,
+        /// Limit of the area of small images in squares of a unit.
+        min: usize,
         /// Maximum area in squares of a unit.
         max: usize,
     },
@@ -209,6 +220,7 @@ impl ImageRules {
             ImageSize::Area { side, unit, max } => Some(area(sides, side, unit, max)),
             ImageSize::Longest { side, unit, max } => Some(longest(sides, side, unit, max)),
             ImageSize::Within { unit, max } => Some(within(sides, unit, max)),
+            ImageSize::Fitting { unit, min, max } => Some(fitting(sides, unit, [min, max])),
             ImageSize::Bordered { unit, area, max } => Some(bordered(sides, self.patch, unit, [area, max])[1]),
             ImageSize::Multiple { unit, min, max } => Some(multiple(sides, unit, [min, max])),
         }
@@ -277,15 +289,22 @@ impl ImageRules {
                 area: max.unwrap_or(area),
                 max: max.unwrap_or(most),
             },
+            ImageSize::Fitting {
+                unit,
+                min: least,
+                max: most,
+            } => {
+                let [min, max] = range_of([least, most], [min, max]);
+                ImageSize::Fitting { unit, min, max }
+            }
             ImageSize::Multiple {
                 unit,
                 min: least,
                 max: most,
-            } => ImageSize::Multiple {
-                unit,
-                min: min.unwrap_or_else(|| least.min(max.unwrap_or(least))),
-                max: max.unwrap_or_else(|| most.max(min.unwrap_or(most))),
-            },
+            } => {
+                let [min, max] = range_of([least, most], [min, max]);
+                ImageSize::Multiple { unit, min, max }
+            }
         };
         // A maximum applies to the whole image.
         let tiles = self.tiles.filter(|_| max.is_none());
@@ -366,6 +385,7 @@ impl ImageRules {
             ImageSize::Area { unit, .. }
             | ImageSize::Longest { unit, .. }
             | ImageSize::Within { unit, .. }
+            | ImageSize::Fitting { unit, .. }
             | ImageSize::Bordered { unit, .. }
             | ImageSize::Multiple { unit, .. } => Some(unit),
         }
@@ -381,7 +401,7 @@ impl ImageRules {
                 n.saturating_mul(n).min(max)
             }
             ImageSize::Bordered { area, max, .. } => max_bordered(self.block, area).min(max),
-            ImageSize::Within { max, .. } | ImageSize::Multiple { max, .. } => max,
+            ImageSize::Within { max, .. } | ImageSize::Fitting { max, .. } | ImageSize::Multiple { max, .. } => max,
         }
     }
 
@@ -453,7 +473,7 @@ impl ImageRules {
             ));
         }
         let (min, max) = match self.size {
-            ImageSize::Multiple { min, max, .. } => (min, max),
+            ImageSize::Multiple { min, max, .. } | ImageSize::Fitting { min, max, .. } => (min, max),
             _ => (1, self.max_blocks()),
         };
         if min == 0 || min > max {
@@ -480,6 +500,15 @@ impl ImageRules {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns the limits of the area with the given ones. If only one is given, the other one changes if it contradicts the given
+/// one.
+fn range_of([least, most]: [usize; 2], [min, max]: [Option<usize>; 2]) -> [usize; 2] {
+    [
+        min.unwrap_or_else(|| least.min(max.unwrap_or(least))),
+        max.unwrap_or_else(|| most.max(min.unwrap_or(most))),
+    ]
 }
 
 #[cfg(test)]

@@ -121,6 +121,25 @@ pub(super) fn within(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] {
     cut(blocks, max).map(|n| n * unit)
 }
 
+/// Scales sides to the number of whole squares of a unit in the image, which `min` and `max` limit. Sides are rounded up to
+/// multiples of `unit`. The search for the largest scale matches the published preprocessing of SigLIP 2.
+pub(super) fn fitting(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) -> [usize; 2] {
+    let n_whole = (sides[0] / unit).saturating_mul(sides[1] / unit).max(1);
+    let limit = n_whole.max(min).min(max);
+    let scaled = |scale: f64| sides.map(|side| ((side as f64 * scale / unit as f64).ceil() as usize).max(1));
+    let (mut low, mut high) = (1e-6, 100.0);
+    while high - low >= 1e-5 {
+        let scale = f64::midpoint(low, high);
+        let [columns, rows] = scaled(scale);
+        if columns.saturating_mul(rows) <= limit {
+            low = scale;
+        } else {
+            high = scale;
+        }
+    }
+    cut(scaled(low), max).map(|n| n * unit)
+}
+
 /// Scales sides down to an area of `area` squares of a unit, which counts whole patches, and to a longest side. Returns
 /// the scaled sides, and these sides rounded up to multiples of `unit`, as the published preprocessing of Kimi does. An
 /// area above `max` squares of a unit is scaled down to it.

@@ -185,6 +185,7 @@ fn is_above(rules: &ImageRules, sides: [usize; 2], above: f32) -> bool {
         ImageSize::Area { side, .. } => (side, 1),
         ImageSize::Longest { unit, max, .. }
         | ImageSize::Within { unit, max }
+        | ImageSize::Fitting { unit, max, .. }
         | ImageSize::Bordered { unit, area: max, .. }
         | ImageSize::Multiple { unit, max, .. } => (unit, max),
     };

@@ -70,6 +70,14 @@ pub enum SizeSyntax {
         /// Limit of the area in squares of a unit.
         max: Expr,
     },
+    /// `fitting(unit, rows = min..max)`
+    Fitting {
+        /// Divisor of both sides in pixels.
+        unit: Expr,
+        /// Limits of the area in squares of a unit.
+        min: Expr,
+        max: Expr,
+    },
     /// `bordered(unit, rows = max)`
     Bordered {
         /// Divisor of both sides in pixels.

@@ -248,6 +248,15 @@ impl Checker<'_> {
                 let [unit, max] = [unit, max].map(|number| self.scalar_of(number, Ty::Int));
                 ImageSize::Bordered { unit: unit?, max: max? }
             }
+            SizeSyntax::Fitting { unit, min, max } => {
+                let numbers = [unit, min, max].map(|number| self.scalar_of(number, Ty::Int));
+                let [unit, min, max] = numbers;
+                ImageSize::Fitting {
+                    unit: unit?,
+                    min: min?,
+                    max: max?,
+                }
+            }
             SizeSyntax::Multiple { unit, min, max } => {
                 let numbers = [unit, min, max].map(|number| self.scalar_of(number, Ty::Int));
                 let [unit, min, max] = numbers;

@@ -67,6 +67,10 @@ fn size(size: &ImageSize) -> TokenStream {
             let [unit, max] = [unit, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#ty::Bordered { unit: #unit, area: #max, max: usize::MAX })
         }
+        ImageSize::Fitting { unit, min, max } => {
+            let [unit, min, max] = [unit, min, max].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#ty::Fitting { unit: #unit, min: #min, max: #max })
+        }
         ImageSize::Multiple { unit, min, max } => {
             let [unit, min, max] = [unit, min, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#ty::Multiple { unit: #unit, min: #min, max: #max })

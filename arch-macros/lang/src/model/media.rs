@@ -56,6 +56,13 @@ pub enum ImageSize {
     Longest { side: Scalar, unit: Scalar },
     /// Multiples of a unit in pixels, as large as a maximum area in squares of the unit allows.
     Within { unit: Scalar, max: Scalar },
+    /// Multiples of a unit in pixels, with an area of up to the number of whole squares of the unit in the image.
+    Fitting {
+        unit: Scalar,
+        /// Limits of the area in squares of a unit.
+        min: Scalar,
+        max: Scalar,
+    },
     /// Multiples of a unit in pixels, completed by borders. Images are scaled down to an area in squares of the unit.
     Bordered { unit: Scalar, max: Scalar },
     /// Multiples of a unit in pixels.

@@ -20,6 +20,7 @@
 //!           | "area" "(" EXPR "," EXPR ")"                             (* side of a square; divisor of the sides *)
 //!           | "longest" "(" EXPR "," EXPR ")"                          (* longest side; divisor of the sides *)
 //!           | "within" "(" EXPR "," "rows" "=" EXPR ")"                (* divisor of the sides; number of rows *)
+//!           | "fitting" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")"     (* divisor of the sides; number of rows *)
 //!           | "bordered" "(" EXPR "," "rows" "=" EXPR ")"              (* divisor of the sides; number of rows *)
 //!           | "multiple" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")" ;   (* divisor of the sides; number of rows *)
 //! split     = "grid" ":" "ratio" "(" EXPR "," "tiles" "=" EXPR ".." EXPR ")" ";"   (* side of a tile; tiles *)
@@ -156,11 +157,11 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     match word.to_string().as_str() {
         "fixed" => return argument_of(input, "fixed").map(SizeSyntax::Fixed),
         "padded" => return argument_of(input, "padded").map(SizeSyntax::Padded),
-        "contained" | "area" | "longest" | "within" | "bordered" | "multiple" => {}
+        "contained" | "area" | "longest" | "within" | "fitting" | "bordered" | "multiple" => {}
         _ => {
             let message = format!(
                 "expected `fixed(…)`, `padded(…)`, `contained(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, \
-                 `bordered(…, rows = …)`, or `multiple(…, rows = …)`, found `{word}`"
+                 `fitting(…, rows = …)`, `bordered(…, rows = …)`, or `multiple(…, rows = …)`, found `{word}`"
             );
             return Err(syn::Error::new(word.span(), message));
         }
@@ -200,7 +201,12 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
         return Ok(SizeSyntax::Bordered { unit: first, max: rows });
     }
     let (min, max) = limits(rows)?;
-    Ok(SizeSyntax::Multiple { unit: first, min, max })
+    let unit = first;
+    Ok(if word == "fitting" {
+        SizeSyntax::Fitting { unit, min, max }
+    } else {
+        SizeSyntax::Multiple { unit, min, max }
+    })
 }
 
 fn patches(input: ParseStream<'_>) -> syn::Result<PatchesSyntax> {

@@ -102,6 +102,11 @@ impl Lowering<'_, '_> {
                 area: n[1],
                 max: usize::MAX,
             }),
+            LangImageSize::Fitting { unit, min, max } => (vec![unit, min, max], |n| ImageSize::Fitting {
+                unit: n[0],
+                min: n[1],
+                max: n[2],
+            }),
             LangImageSize::Multiple { unit, min, max } => (vec![unit, min, max], |n| ImageSize::Multiple {
                 unit: n[0],
                 min: n[1],
