@@ -144,6 +144,8 @@ impl<'a> CalibratedRounding<'a> {
         let observer = InputObserver::new(&self.model, &is_observed, shared.clone());
         context.set_observer(Some(Box::new(observer)));
         for step in self.corpus.steps(self.calibration.n_batch, 0, false) {
+            let tokens = step.batch.tokens().iter();
+            shared.with(|moments| moments.start_batch(tokens.map(|token| token.pos == 0)));
             let result = decode_step(&mut context, &step);
             if let Some(failure) = shared.with(Moments::failure) {
                 return Err(failure.into());

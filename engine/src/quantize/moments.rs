@@ -19,6 +19,11 @@ const DAMPING: f64 = 0.01;
 /// weights must stay nearer the original ones.
 const TIED_DAMPING: f64 = 0.3;
 
+/// Weight of the first token of a sequence in the moments of attention inputs. Many heads attend to this token (arXiv
+/// 2309.17453), so that an error of its value is an error of the output of every token. Without the weight, errors of
+/// other inputs are compensated by inputs that only this token uses, because the token is one of hundreds.
+const FIRST_WEIGHT: f32 = 256.0;
+
 /// Rows of a moment that a thread takes at a time.
 const ROWS: usize = 16;
 
@@ -93,6 +98,8 @@ pub(super) struct Moments {
     leaders: BTreeMap<String, String>,
     /// Tensors of the current graph whose inputs were received.
     seen: BTreeSet<String>,
+    /// Whether each token of the current batch is the first of its sequence.
+    is_first: Vec<bool>,
     failure: Option<ImportanceError>,
 }
 
@@ -106,8 +113,15 @@ impl Moments {
             collected: BTreeMap::new(),
             leaders: BTreeMap::new(),
             seen: BTreeSet::new(),
+            is_first: Vec::new(),
             failure: None,
         }
+    }
+
+    /// Prepares for the inputs of a batch, given whether each token is the first of its sequence.
+    pub fn start_batch(&mut self, is_first: impl Iterator<Item = bool>) {
+        self.is_first.clear();
+        self.is_first.extend(is_first);
     }
 
     /// Returns the reason why the collection stopped, if it failed.
@@ -162,6 +176,10 @@ impl Moments {
             let matrix = matrix.min(rows.len() - 1);
             rows[matrix].extend(inputs.x.floats(at));
         });
+        let is_attention = |found: &&Use| is_attention_input(role::role(&found.tensor));
+        if wanted.iter().any(is_attention) {
+            rows.iter_mut().for_each(|x| weight_first(x, n_in, &self.is_first));
+        }
         for (moment, rows) in moments.matrices.iter_mut().zip(&rows) {
             if !moment.add(rows, n_in, moments.width) {
                 return Err(ImportanceError::NotFinite {
@@ -170,6 +188,27 @@ impl Moments {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns true for projections whose outputs attention reads.
+fn is_attention_input(role: Role) -> bool {
+    matches!(
+        role,
+        Role::Query | Role::Key | Role::Value | Role::QueryKeyValue | Role::KeyValue
+    )
+}
+
+/// Scales the inputs of first tokens, so that their products have [`FIRST_WEIGHT`]. Inputs of a part of the tokens are
+/// not changed.
+fn weight_first(x: &mut [f32], n_in: usize, is_first: &[bool]) {
+    if x.len() != n_in * is_first.len() {
+        return;
+    }
+    for (row, is_first) in x.chunks_exact_mut(n_in).zip(is_first) {
+        if *is_first {
+            row.iter_mut().for_each(|x| *x *= FIRST_WEIGHT.sqrt());
+        }
     }
 }
 
@@ -298,6 +337,30 @@ mod tests {
         assert!(wide.bytes <= 1 << 30);
         assert_eq!(Size::of(1000, 8, 1), size(1, 256, 1000 * 4 * 256));
         assert_eq!(Size::of(64, 8, 1), size(1, 64, 64 * 4 * 64));
+    }
+
+    /// Tokens (1, 2) and (0, 1) are first; tokens (3, 1) and (1, 1) are not.
+    #[test]
+    fn first_tokens_have_a_larger_weight_in_attention_inputs() {
+        let tokens = [1f32, 2.0, 3.0, 1.0, 0.0, 1.0, 1.0, 1.0];
+        let moment = |is_first: &[bool]| {
+            let (mut x, mut moment) = (tokens, Moment::default());
+            weight_first(&mut x, 2, is_first);
+            assert!(moment.add(&x, 2, 2));
+            [moment.ranges[0][0], moment.ranges[0][1], moment.ranges[0][3]]
+        };
+        let expected = [256.0 + 10.0, 512.0 + 4.0, 1024.0 + 256.0 + 2.0];
+        assert_eq!(moment(&[true, false, true, false]), expected);
+        // Rows of a part of the tokens cannot be assigned to tokens.
+        assert_eq!(moment(&[true, false, true]), [11.0, 6.0, 7.0]);
+
+        let weighted = ["attn_q", "attn_k", "attn_v", "attn_qkv", "attn_kv_b"];
+        let others = ["attn_output", "ffn_up", "ffn_gate", "ffn_down"];
+        for kind in weighted.iter().chain(&others) {
+            let role = role::role(&format!("blk.3.{kind}.weight"));
+            assert_eq!(is_attention_input(role), weighted.contains(kind), "{kind}");
+        }
+        assert!(!is_attention_input(role::role("token_embd.weight")));
     }
 
     /// Products of columns in different ranges are missing; all others equal those of one range.
