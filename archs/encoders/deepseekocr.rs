@@ -1,5 +1,5 @@
 //! DeepSeek-OCR: SAM over squares, four convolutions, and CLIP over their results. Both results are joined and projected. A large
-//! image is split into smaller tiles, before the whole image. Rows of the file follow each line and the image.
+//! image is split into smaller tiles, before the whole image. Learned rows follow each line and end the image.
 
 arch_macros::encoder! {
     name: "deepseekocr";

@@ -38,6 +38,7 @@ mod documents;
 mod embeddings;
 mod encoder_families;
 mod encoder_images;
+mod encoder_sizes;
 mod encoder_tiles;
 mod encoders;
 mod failed_decode;

@@ -290,8 +290,10 @@ def parts():
     for case, (w, h) in enumerate(PART_SIZES):
         if max(w, h) > 200 * min(w, h):
             continue
-        n_patches = min(max(w // 8 * (h // 8), 1, 32), 320)
-        height, width = get_image_size_for_max_num_patches(h, w, 8, n_patches)
+        # Size of a patch and limits of the number of patches in the test model.
+        patch, least, most = 8, 32, 320
+        n_patches = min(max((w // patch) * (h // patch), 1, least), most)
+        height, width = get_image_size_for_max_num_patches(h, w, patch, n_patches)
         image = Image.fromarray(noise(case, w * h * 3).reshape(h, w, 3)).resize((width, height), Image.Resampling.BILINEAR)
         lines.append(f'phi4 {case} {w} {h} 1 {zlib.crc32(image.tobytes())}\n')
     for case, (w, h) in enumerate(PART_SIZES):

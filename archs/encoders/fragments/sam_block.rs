@@ -24,7 +24,7 @@ fragment! {
     }
 
     fn attend_with_places(x: [n_sam, T]) {
-        if (il + 1) % 3 == 0 { sam_out(to_all(qkv(x))) } else { of_windows(sam_out(to_near(qkv(in_windows(x, window)))), window) }
+        if (il + 1) % 3 == 0 { sam_out(to_all(qkv(x))) } else { from_windows(sam_out(to_near(qkv(in_windows(x, window)))), window) }
     }
 
     fn to_all(x: [3 * n_sam, T]) {

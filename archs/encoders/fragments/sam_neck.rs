@@ -22,7 +22,7 @@ fragment! {
         check n_head_sam > 0 && n_sam % n_head_sam == 0, "sam.embedding_length must be a multiple of sam.head_count";
         check side > 0 && side % 4 == 0, "the side of v.sam.pos_embd must be a multiple of 4";
         check tile_size % (4 * patch) == 0, "the side of tiles must be a multiple of 4 patches";
-        check window > 0, "window_size must be at least 1";
+        check window > 0 && window <= 1024, "window_size must be from 1 to 1024";
     }
 
     tensors {

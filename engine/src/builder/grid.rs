@@ -13,8 +13,8 @@ use super::{AttentionArgs, Builder, PatchGrid};
 const MAX_SIDE: usize = 1 << 10;
 
 impl Builder<'_> {
-    /// Returns the number of columns and lines of `n` rows: those of the patches, or of every second, fourth, … patch along
-    /// both axes.
+    /// Returns the columns and lines of the grid with `n` cells: that of the patches, halved along both axes until its size
+    /// is `n`.
     fn sides_of(&self, n: usize) -> [usize; 2] {
         let PatchGrid { columns, rows } = self.params.grid;
         let mut sides = [columns, rows];
@@ -41,7 +41,7 @@ impl Builder<'_> {
     }
 
     /// Returns the columns of `x`, the result of [`in_windows`](Self::in_windows), in reading order: `[d, T]`.
-    pub fn of_windows(&mut self, x: TensorId, n: usize) -> TensorId {
+    pub fn from_windows(&mut self, x: TensorId, n: usize) -> TensorId {
         let d = self.g.tensor(x).ne[0];
         let n = n.clamp(1, MAX_SIDE);
         let PatchGrid { columns, rows } = self.params.grid;
@@ -53,12 +53,12 @@ impl Builder<'_> {
         self.reshaped(kept, [d, columns * rows, 1, 1])
     }
 
-    /// Attends from each column to all columns of its window, `side * side` columns, or to all patches without `side`: q and
-    /// k `[d, n, T]`, v `[dv, n, T]` -> `[dv * n, T]`. The products of the query and the columns of the tables `lines` and
-    /// `columns`, `[d, L]`, by the distances along both axes are added to the scores. The tables begin with the
-    /// distance of the query before the key, and are resized to the distances in a window.
+    /// Attends within windows of `side * side` patches, or between all patches without `side`: q and k `[d, n, T]`, v
+    /// `[dv, n, T]` -> `[dv * n, T]`. Scores include the products of the query with a row of `lines` and a row of `columns`,
+    /// `[d, L]`, which are learned for each distance along both axes. The tables are resized to the distances in a window.
     ///
-    /// The products are further values of a query (Li et al., arXiv 2112.01526). A key has 1 at its line and at its column.
+    /// The products are appended to the queries, and one-hot vectors of line and column to the keys. So the dot product of
+    /// query and key includes both terms, which are those of Li et al., arXiv 2112.01526.
     pub fn grid_attention(
         &mut self,
         q: TensorId,
@@ -123,7 +123,7 @@ impl Builder<'_> {
         self.reshaped(near, [side, n, t, 1])
     }
 
-    /// Returns 1 at the place of each column along an axis, and 0 elsewhere: `[side, n, T]`.
+    /// Returns one-hot vectors of the place of each column along an axis: `[side, n, T]`.
     fn places_of(&mut self, [n, t]: [usize; 2], [inner, side, outer]: [usize; 3]) -> TensorId {
         let unit = self.table_weights(side, side, TableFilter::Bilinear, false);
         let unit = self.reshaped(unit, [side, 1, side, 1]);

@@ -81,7 +81,7 @@ pub enum TableFilter {
     Bilinear,
     /// Linear interpolation over the area of a patch, without aliases.
     Smooth,
-    /// Cubic interpolation with a = -0.5 over the area of a patch, without aliases.
+    /// Bicubic interpolation with antialiasing, a = -0.5.
     SmoothBicubic,
     /// The row `i * n_rows / n_patches`, rounded down, for patch `i` of an axis.
     Nearest,
@@ -100,7 +100,7 @@ pub struct TableWeights {
     pub to: usize,
     /// Interpolation between the rows of the table.
     pub filter: TableFilter,
-    /// The last row of the result is the first one in the input.
+    /// The rows of the result are in reverse order.
     pub descends: bool,
     /// Weight of each row of the table for each row of the result, f32 `[from, to]`.
     pub weights: TensorId,

@@ -25,7 +25,7 @@ pub struct MediaEncoder {
     graph: EncoderGraph,
     sizes: ImageSizes,
     colors: [ChannelScale; 3],
-    /// Row behind each line of an image.
+    /// Row after each line of an image.
     newline: Vec<f32>,
     /// Last row of an image with lines.
     end: Vec<f32>,

@@ -45,7 +45,7 @@ fn bilinear(weights: &mut [f32], i: usize, n: f64) {
     weights[(low + 1).min(last)] += share;
 }
 
-/// Interpolation over the area of a patch. `curve` is the weight at a distance below `radius`.
+/// Interpolates with antialiasing: the filter widens with the scale. `curve` is its value at a distance below `radius`.
 fn smooth(weights: &mut [f32], i: usize, n: usize, radius: f64, curve: fn(f64) -> f64) {
     let scale = weights.len() as f64 / n as f64;
     let (center, unit) = ((i as f64 + 0.5) * scale - 0.5, scale.max(1.0));
@@ -59,7 +59,7 @@ fn smooth(weights: &mut [f32], i: usize, n: usize, radius: f64, curve: fn(f64) -
     }
 }
 
-/// Cubic curve with a = -0.5.
+/// Cubic filter with a = -0.5 (Keys).
 fn smooth_cubic(x: f64) -> f64 {
     if x < 1.0 {
         (1.5 * x - 2.5) * x * x + 1.0

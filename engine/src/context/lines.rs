@@ -1,4 +1,4 @@
-//! [`Lines`]: the rows of an image in lines or in turn, and rows of the file among them.
+//! [`Lines`]: the order of the rows of tiles and of the whole image, with learned rows after lines and at the end.
 
 /// Rows of an image: those of the tiles, then those of the whole image, and a row of the file. With newlines, rows are in
 /// reading order, and a row of the file follows each line. Without newlines, the rows of each tile follow each other.

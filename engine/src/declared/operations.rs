@@ -202,7 +202,7 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(prefix_attention(q, k, v, x) prefix_attention),
     operation!(depthwise_grid(x, w, side, stride) depthwise_grid),
     operation!(in_windows(x, n) in_windows),
-    operation!(of_windows(x, n) of_windows),
+    operation!(from_windows(x, n) from_windows),
     operation!(
         grid_attention(q, k, v, lines, columns, side) = |builder, args| {
             let (q, k, v) = (args.next(), args.next(), args.next());

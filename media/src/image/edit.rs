@@ -1,6 +1,6 @@
 use super::RgbImage;
 
-/// Cuts out a rectangle. Parts of it that are outside the image have one color.
+/// Cuts out a rectangle. Pixels outside the image have the color `outside`.
 pub fn crop(image: &RgbImage, left: i64, top: i64, width: u32, height: u32, outside: [u8; 3]) -> RgbImage {
     paste(image, -left, -top, RgbImage::filled(width, height, outside))
 }

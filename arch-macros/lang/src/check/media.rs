@@ -61,7 +61,7 @@ const OF_ENCODERS: [&str; 39] = [
     "join_rows",
     "drop_rows",
     "in_windows",
-    "of_windows",
+    "from_windows",
     "grid_attention",
     "conv_grid",
     "resized_to",
@@ -87,7 +87,7 @@ pub(super) struct MediaScope {
     patch: Option<Expr>,
     /// A learned column precedes the patches.
     has_class: bool,
-    /// Tensors with rows after lines of rows.
+    /// Names of the tensors with the row after each line and with the last row of an image.
     pub(super) newlines: Vec<LitStr>,
     /// Treatment of media rows by the graph.
     pub used: MediaUse,

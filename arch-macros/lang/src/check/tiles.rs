@@ -113,7 +113,8 @@ impl Checker<'_> {
         })
     }
 
-    /// Returns the tensors after lines of rows. Reports names that belong to no tensor of a row's shape.
+    /// Returns the names of the tensors with the row after each line and with the last row. Reports names of tensors that are
+    /// missing or have another shape.
     pub(super) fn newlines(&mut self) -> Vec<String> {
         let mut found = Vec::new();
         for name in std::mem::take(&mut self.media.newlines) {

@@ -48,7 +48,7 @@ pub enum ImageSize {
     Fixed(Scalar),
     /// Squares of this side in pixels. Borders are added before resizing.
     Padded(Scalar),
-    /// Squares of this side in pixels. Borders are added after resizing, and `least` is the minimum of both sides before.
+    /// Squares of this side in pixels. The image is resized to sides of at least `least`, and borders extend it.
     Contained { side: Scalar, least: Option<Scalar> },
     /// Multiples of a unit in pixels, with about the area of a square.
     Area { side: Scalar, unit: Scalar },

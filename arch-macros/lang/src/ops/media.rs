@@ -240,10 +240,10 @@ pub static OPS: &[OpSpec] = &[
          bottom",
     ),
     op(
-        "of_windows",
+        "from_windows",
         &[tensor("x"), positional("n", ParamKind::Int)],
-        of_windows,
-        Emit::Method("of_windows"),
+        from_windows,
+        Emit::Method("from_windows"),
         "columns of `in_windows` in reading order -> [d, T]",
     ),
     op(
@@ -259,7 +259,7 @@ pub static OPS: &[OpSpec] = &[
         grid_attention,
         Emit::Method("grid_attention"),
         "attends to all columns, or to those of a window of `side` * `side` patches: q and k [d, n, T], v [dv, n, T] -> [dv * n, T]. \
-         Products of the query and the rows of `lines` and `columns` [d, L] by distance along both axes are added to the scores",
+         Scores include the products of the query with a row of `lines` and a row of `columns` [d, L], learned for each distance along both axes",
     ),
     op(
         "conv_grid",
@@ -469,7 +469,7 @@ fn in_windows(c: &mut Call<'_>) -> Option<Shape> {
     c.rank("x", 2, "[d, T]", "").then(|| Shape(vec![x.dim(0), columns]))
 }
 
-fn of_windows(c: &mut Call<'_>) -> Option<Shape> {
+fn from_windows(c: &mut Call<'_>) -> Option<Shape> {
     let x = c.shape("x")?;
     c.rank("x", 2, "[d, windows]", "")
         .then(|| Shape(vec![x.dim(0), Dim::n_tokens()]))

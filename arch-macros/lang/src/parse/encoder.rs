@@ -16,7 +16,7 @@
 //! sizing    = "fixed" "(" EXPR ")"                                     (* squares of this side *)
 //!           | "padded" "(" EXPR ")"                                    (* squares, with borders *)
 //!           | "contained" "(" EXPR [ "," "min" "=" EXPR ] ")"
-//!                               (* squares, with borders after resizing; minimum of both sides before *)
+//!                               (* squares, with borders after resizing; minimum of both sides before the borders *)
 //!           | "area" "(" EXPR "," EXPR ")"                             (* side of a square; divisor of the sides *)
 //!           | "longest" "(" EXPR "," EXPR ")"                          (* longest side; divisor of the sides *)
 //!           | "within" "(" EXPR "," "rows" "=" EXPR ")"                (* divisor of the sides; number of rows *)
@@ -25,7 +25,7 @@
 //!           | "multiple" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")" ;   (* divisor of the sides; number of rows *)
 //! split     = "grid" ":" "ratio" "(" EXPR "," "tiles" "=" EXPR ".." EXPR ")" ";"   (* side of a tile; tiles *)
 //!           | "grid" ":" "lines" "(" EXPR "," "tiles" "=" EXPR ".." EXPR [ "," "newline" "=" STRING ] "," "end" "=" STRING ")" ";"
-//!                               (* side of a tile; tiles; tensors after each line of rows and after the last one *)
+//!                               (* side of a tile; number of tiles; tensors with the row after each line and with the last row *)
 //!           | "grid" ":" "area" "(" EXPR "," EXPR "," "tiles" "=" EXPR ")" ";"
 //!                                                       (* side of a square; divisor of the sides; number of tiles *)
 //!           | "grid" ":" "longest" "(" EXPR "," EXPR ")" ";"           (* side of a tile; longest side *)

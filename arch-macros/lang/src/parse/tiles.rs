@@ -121,13 +121,13 @@ fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
     if word == "lines" {
         let (min, max) = limits(tiles)?;
         content.parse::<Token![,]>()?;
-        let newline = match content.fork().parse::<Ident>()? == "newline" {
-            true => {
-                let newline = named(&content, "newline")?;
-                content.parse::<Token![,]>()?;
-                Some(newline)
-            }
-            false => None,
+        let has_newline = content.fork().parse::<Ident>()? == "newline";
+        let newline = if has_newline {
+            let newline = named(&content, "newline")?;
+            content.parse::<Token![,]>()?;
+            Some(newline)
+        } else {
+            None
         };
         let end = named(&content, "end")?;
         end_of(&content, ")")?;
