@@ -3,8 +3,8 @@
 pub use crate::builder::{
     AttentionArgs, AudioRules, BuildGraph, Builder, ClassColumn, Conv2dArgs, Embed, Experts, Filter, Gating, GridList,
     GridPairs, ImageRules, ImageSize, Linear, LinearAttentionArgs, LocalAttentionArgs, Mamba2Args, MoeArgs, NgramArgs,
-    Norm, Overview, PerHead, Pooling, RopeArgs, RopeGridArgs, RopeTimeArgs, RowPositions, Silence, Spectrogram,
-    TableFilter, TileGrid, TileRules, Vector, Visibility, chunked, sliding, symmetric,
+    Norm, Overview, PerHead, Pooling, ResizedArgs, RopeArgs, RopeGridArgs, RopeTimeArgs, RowPositions, Silence,
+    Spectrogram, TableFilter, TileGrid, TileRules, Vector, Visibility, chunked, sliding, symmetric,
 };
 pub use crate::graph::{RopeKind, TensorId, Unary, Window};
 pub use crate::model::{

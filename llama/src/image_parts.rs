@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use engine::builder::{Filter as Resize, ImageSize};
 use engine::context::{ImageSizes, MediaError};
-use media::image::{Filter, RgbImage, crop, resize, resize_square};
+use media::image::{Filter, RgbImage, crop, resize, resize_corner, resize_square};
 
 /// Returns the parts of an image that an encoder reads, resized and cut. `border` is the color of borders around an
 /// image that is extended to a square. Other borders are black.
@@ -39,15 +39,25 @@ pub fn image_parts(sizes: &ImageSizes, border: [u8; 3], image: &RgbImage) -> Res
         if let Some(known) = known {
             whole = Cow::Owned(known);
         }
-        for &size in &steps[done..] {
-            whole = Cow::Owned(resized(&whole, size));
+        for (i, &size) in steps.iter().enumerate().skip(done) {
+            let [width, height] = size.map(|side| side as u32);
+            whole = Cow::Owned(if part.is_squared && i == 0 {
+                resize_corner(&whole, width, height, filter)
+            } else {
+                resized(&whole, size)
+            });
         }
-        let ([left, top], [width, height]) = (part.at.map(|at| at as i64), part.size.map(|side| side as u32));
+        let ([left, top], [width, height]) = (part.at.map(|at| at as i64), part.cut.map(|side| side as u32));
         let around = match rules.size {
             ImageSize::Contained { .. } => border,
             _ => [0; 3],
         };
-        parts.push(crop(&whole, left, top, width, height, around));
+        let cut = crop(&whole, left, top, width, height, around);
+        parts.push(if part.size == part.cut {
+            cut
+        } else {
+            resized(&cut, part.size)
+        });
         last = Some((steps, whole.into_owned()));
     }
     Ok(parts)

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use engine::builder::{AudioRules, Spectrogram};
 use engine::context::{AudioEncoder, AudioError, ContextParams, MediaRows};
 use engine::model::Model;
-use media::audio::{MelKind, decode, duration, mel};
+use media::audio::{MelKind, decode, duration, mel, normalize};
 use media::{Limits, MediaError as DecodeError};
 
 use crate::images::{ImageError, RecentRows, TextsAround};
@@ -160,7 +160,7 @@ fn decoded(encoder: &AudioEncoder, file: &[u8], limits: &Limits) -> Result<(usiz
     let mut samples = decode(file, rate, limits)?.samples;
     let n_samples = samples.len();
     let kind = match rules.mel {
-        Spectrogram::Whisper => MelKind::Whisper,
+        Spectrogram::Whisper | Spectrogram::Normalized => MelKind::Whisper,
         Spectrogram::Gemma4 => MelKind::Gemma4,
         Spectrogram::Granite => MelKind::Granite,
         Spectrogram::Conformer => MelKind::Conformer,
@@ -179,6 +179,9 @@ fn decoded(encoder: &AudioEncoder, file: &[u8], limits: &Limits) -> Result<(usiz
     let mut spectrogram = Vec::new();
     for chunk in samples.chunks(longest) {
         let mut padded = chunk.to_vec();
+        if rules.mel == Spectrogram::Normalized {
+            normalize(&mut padded);
+        }
         padded.resize(rules.padded_samples(chunk.len()), 0.0);
         let mut of_chunk = mel(&padded, kind, rules.n_mel).data;
         of_chunk.truncate(rules.spectrogram_frames(chunk.len()) * rules.n_mel);

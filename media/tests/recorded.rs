@@ -4,7 +4,7 @@ mod common;
 
 use common::{Reader, audio, crc32, images, noise, recorded, signal};
 use media::Limits;
-use media::audio::{MelKind, mel, mel_frames};
+use media::audio::{MelKind, mel, mel_frames, normalize};
 use media::image::{Filter, RgbImage, resize};
 
 const FILTERS: [Filter; 3] = [Filter::Bilinear, Filter::Bicubic, Filter::Lanczos];
@@ -170,4 +170,26 @@ fn mels_equal_those_of_transformers() {
         n += 1;
     }
     assert_eq!(n, 8);
+}
+
+/// The expected values are those of `zero_mean_unit_var_norm` in the feature extractor of Whisper.
+#[test]
+fn normalized_samples_equal_those_of_transformers() {
+    let mut samples = [0.5, -0.25, 0.125, 0.75, 0.0, -0.5];
+    normalize(&mut samples);
+    let expected = [
+        0.934_928_6,
+        -0.836_515_1,
+        0.049_206_77,
+        1.525_409_9,
+        -0.246_033_85,
+        -1.426_996_3,
+    ];
+    for (found, expected) in samples.iter().zip(expected) {
+        assert!((found - expected).abs() < 1e-6, "{samples:?}");
+    }
+    let mut silence = [0.25; 2];
+    normalize(&mut silence);
+    assert_eq!(silence, [0.0; 2]);
+    normalize(&mut []);
 }

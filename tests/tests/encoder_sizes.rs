@@ -39,12 +39,12 @@ fn sizes_match_published_preprocessing() {
     assert_eq!((n, n_beyond), (600, 25));
 }
 
-/// Sizes of Gemma 4, Kimi, MiniCPM-V, Phi-4, and Pixtral, and grids of tiles of Idefics 3, InternVL, LFM2-VL, Llama 4, and
-/// MiniCPM-V.
+/// Sizes of Gemma 4, GLM 5, Kimi, MiniCPM-V, Muse Glimmer, Phi-4, and Pixtral, and grids of tiles of Idefics 3, InternVL,
+/// LFM2-VL, Llama 4, MiniCPM-V, and Step3-VL.
 #[test]
 fn targets_and_tiles_match_published_preprocessing() {
     let text = std::fs::read_to_string(data_dir().join("encoders/targets.txt")).unwrap();
-    let mut counts = [0; 9];
+    let mut counts = [0; 12];
     for line in text.lines() {
         let (rule, numbers) = line.split_once(' ').unwrap();
         let numbers: Vec<usize> = numbers.split(' ').map(|word| word.parse().unwrap()).collect();
@@ -78,7 +78,7 @@ fn targets_and_tiles_match_published_preprocessing() {
             _ => counts[check_newer_target(line, rule, &numbers)] += 1,
         }
     }
-    assert_eq!(counts, [198; 9]);
+    assert_eq!(counts, [198; 12]);
 }
 
 /// Returns the rules of images of a size.
@@ -133,6 +133,34 @@ fn check_newer_target(line: &str, rule: &str, numbers: &[usize]) -> usize {
             assert_eq!(rules.target(width, height).unwrap(), *expected, "{line}");
             assert!(rules.grid_of(expected[0], expected[1]).is_some(), "{line}");
             8
+        }
+        ("closest", &[unit, max, width, height, ref expected @ ..]) => {
+            let rules = plain_rules(ImageSize::Closest { unit, max }, unit, 1);
+            let target = rules.target(width, height).unwrap();
+            // The published sizes of narrow images exceed the maximum.
+            if expected[0] / unit * (expected[1] / unit) <= max {
+                assert_eq!(target, *expected, "{line}");
+            }
+            assert!(rules.grid_of(target[0], target[1]).is_some(), "{line}");
+            9
+        }
+        ("extended", &[unit, min, max, width, height, ref expected @ ..]) => {
+            let rules = plain_rules(ImageSize::Extended { unit, min, max }, unit, 1);
+            let sizes = [rules.scaled(width, height), rules.target(width, height)];
+            assert_eq!(sizes.map(Option::unwrap).concat(), *expected, "{line}");
+            assert!(rules.grid_of(expected[2], expected[3]).is_some(), "{line}");
+            10
+        }
+        ("windows", &[side, whole, longest, width, height, ref expected @ ..]) => {
+            let rules = tile_rules(TileGrid::Windows { side, whole, longest });
+            let split = rules.split([width, height]);
+            let found = split.map(|split| [[split.columns, split.rows], split.scaled, split.cut].concat());
+            assert_eq!(found.unwrap_or_default(), *expected, "{line}");
+            assert!(
+                expected.first().map_or(1, |columns| columns * expected[1]) <= rules.max_tiles(),
+                "{line}"
+            );
+            11
         }
         _ => panic!("{line}"),
     }

@@ -13,12 +13,13 @@ Writes `sizes.txt`: sizes of images and the sizes that Qwen's preprocessing resi
 
     record_media.py DIRECTORY targets
 
-Writes `targets.txt`: the same for Gemma 4, Kimi, MiniCPM-V, Phi-4, and Pixtral, and the grids of tiles of Idefics 3, InternVL, LFM2-VL, Llama 4, and
-MiniCPM-V.
+Writes `targets.txt`: the same for Gemma 4, GLM 5, Kimi, MiniCPM-V, Muse Glimmer, Phi-4, and Pixtral, and the grids of tiles of Idefics 3,
+InternVL, LFM2-VL, Llama 4, MiniCPM-V, and Step3-VL.
 
     record_media.py DIRECTORY tiles
 
-Writes `hunyuanvl-two.logits`, whose prompt has an image twice. Writes `idefics3-tiles.rows`, `idefics3-tiles.logits`, and `llava-tiles` and `granite-tiles` with the same suffixes: an image that is split into tiles. Also writes
+Writes `hunyuanvl-two.logits`, whose prompt has an image twice. Writes `idefics3-tiles.rows`, `idefics3-tiles.logits`, and `llava-tiles`,
+`granite-tiles`, and `step3vl-tiles` with the same suffixes: an image that is split into tiles. Also writes
 `listed.txt`: sizes of images and the numbers of their rows with the tiles of LLaVA 1.6.
 
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
@@ -92,7 +93,7 @@ def pixels(width, height):
 
 # Width and height of images for encoders that take images of any size.
 SIZE = (112, 80)
-SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72), "resampler": (72, 56), "deepseekocr": (64, 64), "deepseekocr2": (64, 64), "phi4": (56, 40)}
+SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72), "resampler": (72, 56), "deepseekocr": (64, 64), "deepseekocr2": (64, 64), "phi4": (56, 40), "step3vl": (64, 64)}
 FIXED = ("gemma3", "idefics3", "internvl", "mlp", "llama4", "granite4_vision", "ldp", "ldpv2", "nemotron_v2_vl", "janus_pro")
 
 
@@ -380,8 +381,10 @@ def families():
     import record_media_learned
     import record_media_newer
     import record_media_ocr
+    import record_media_windows
 
-    return FAMILIES | record_media_families.FAMILIES | record_media_newer.FAMILIES | record_media_learned.FAMILIES | record_media_ocr.FAMILIES
+    newer = record_media_newer.FAMILIES | record_media_learned.FAMILIES | record_media_ocr.FAMILIES | record_media_windows.FAMILIES
+    return FAMILIES | record_media_families.FAMILIES | newer
 
 
 def combined(tensors, name, changes, suffix):
@@ -520,7 +523,9 @@ if __name__ == "__main__":
             import record_media_learned
             import record_media_newer
             import record_media_ocr
+            import record_media_windows
 
+            record_media_windows.record_step3_tiles(Path(sys.argv[1]))
             record_media_newer.record_granite_tiles(Path(sys.argv[1]))
             record_media_learned.record_two_images(Path(sys.argv[1]))
             record_media_ocr.record_deepseek_tiles(Path(sys.argv[1]))

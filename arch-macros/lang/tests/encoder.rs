@@ -134,7 +134,7 @@ fn mistakes_have_one_message_at_their_tokens() {
         (
             "fixed(image_size)",
             "square(image_size)",
-            "square: expected `fixed(…)`, `padded(…)`, `contained(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, `fitting(…, rows = …)`, `bordered(…, rows = …)`, or `multiple(…, rows = …)`, found `square`",
+            "square: expected `fixed(…)`, `padded(…)`, `contained(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, `fitting(…, rows = …)`, `closest(…, rows = …)`, `bordered(…, rows = …)`, `extended(…, rows = …)`, or `multiple(…, rows = …)`, found `square`",
         ),
         (
             "\"<start>\", image",
@@ -239,7 +239,7 @@ fn mistakes_in_tiles_have_messages() {
         ("above: 2;", "tiles: `tiles` needs `grid: ratio(side, tiles = 1..12);`"),
         (
             "grid: square(448);",
-            "square: expected `ratio(…, tiles = …)`, `lines(…, tiles = …, end = …)`, `area(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`, found \
+            "square: expected `ratio(…, tiles = …)`, `lines(…, tiles = …, end = …)`, `area(…, tiles = …)`, `longest(…)`, `windows(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`, found \
              `square`",
         ),
         (
@@ -332,6 +332,14 @@ fn declaration_describes_tiles() {
         panic!("{:?}", area.grid);
     };
     assert_eq!([side, unit, max].map(|s| s.text), ["image_size", "14 * merge", "9"]);
+    let windows = tiles("windows(14 * merge, image_size, 3024)");
+    let TileGrid::Windows { side, whole, longest } = windows.grid else {
+        panic!("{:?}", windows.grid);
+    };
+    assert_eq!(
+        [side, whole, longest].map(|s| s.text),
+        ["14 * merge", "image_size", "3024"]
+    );
     let canvas = tiles("canvas(image_size, tiles = merge * 8)");
     let TileGrid::Canvas { side, max } = canvas.grid else {
         panic!("{:?}", canvas.grid);
@@ -416,6 +424,14 @@ fn declaration_describes_each_size() {
     assert_eq!([side, unit].map(|s| s.text), ["image_size", "14 * merge"]);
     let ImageSize::Fitting { unit, min, max } = size("fitting(14, rows = merge..image_size)") else {
         panic!("expected `Fitting`");
+    };
+    assert_eq!([unit, min, max].map(|s| s.text), ["14", "merge", "image_size"]);
+    let ImageSize::Closest { unit, max } = size("closest(14 * merge, rows = image_size)") else {
+        panic!("expected `Closest`");
+    };
+    assert_eq!([unit, max].map(|s| s.text), ["14 * merge", "image_size"]);
+    let ImageSize::Extended { unit, min, max } = size("extended(14, rows = merge..image_size)") else {
+        panic!("expected `Extended`");
     };
     assert_eq!([unit, min, max].map(|s| s.text), ["14", "merge", "image_size"]);
     let ImageSize::Within { unit, max } = size("within(14 * merge, rows = image_size)") else {
@@ -580,7 +596,7 @@ fn mistakes_in_audio_have_one_message_at_their_tokens() {
         (
             "whisper(n_mel)",
             "mfcc(n_mel)",
-            "mfcc: expected `whisper`, `gemma4`, `granite`, `conformer` or `samples`, found `mfcc`",
+            "mfcc: expected `whisper`, `normalized`, `gemma4`, `granite`, `conformer` or `samples`, found `mfcc`",
         ),
         (
             "= \"projector.stack_factor\";",

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use engine::builder::ImageSize;
+use engine::context::ImageSizes;
 use engine::gguf::Gguf;
 use engine::model::{self, LoadParams, LoadPlan, MediaUse, ModelError, encoder_media};
 use serde::Serialize;
@@ -130,34 +131,40 @@ pub fn encoder_plans(header: &Gguf, path: &Path, params: &LoadParams) -> Result<
 fn max_rows(plan: &LoadPlan) -> usize {
     let n_rows = plan.result_shape[1];
     plan.image
-        .map_or(n_rows, |rules| plan.row_count.max(rules.max_patches()))
+        .map_or(n_rows, |rules| ImageSizes::described(rules, plan.row_count).max_rows())
 }
 
-/// Describes the sizes of images and the numbers of their rows.
+/// Describes the sizes of images and the numbers of their rows. The maximum includes the tiles of large images.
 pub fn image_sizes(plan: &LoadPlan) -> Option<String> {
     let (rules, n_rows) = (plan.image?, plan.result_shape[1]);
+    let most = max_rows(plan);
+    let rows = if most > n_rows {
+        format!("up to {}", format::plural(most, "row"))
+    } else {
+        format::plural(n_rows, "row")
+    };
     // The largest square image has `n_rows` rows.
     let largest = rules.largest().n_patches().max(1);
     Some(match rules.size {
         ImageSize::Area { unit, .. } if plan.row_count.is_fixed() => {
-            format!("multiples of {unit} pixels, {}", format::plural(n_rows, "row"))
+            format!("multiples of {unit} pixels, {rows}")
         }
-        ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained { side, .. } => format!(
-            "{side} x {side} pixels, {largest} patches, {}",
-            format::plural(n_rows, "row")
-        ),
+        ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained { side, .. } => {
+            format!("{side} x {side} pixels, {largest} patches, {rows}")
+        }
         ImageSize::Multiple { unit, min, .. } => {
             let min = plan.row_count.min(min * (unit / rules.patch.max(1)).pow(2));
-            format!("multiples of {unit} pixels, {min} to {} rows", max_rows(plan))
+            format!("multiples of {unit} pixels, {min} to {most} rows")
         }
         ImageSize::Area { unit, .. }
         | ImageSize::Longest { unit, .. }
         | ImageSize::Within { unit, .. }
         | ImageSize::Fitting { unit, .. }
-        | ImageSize::Bordered { unit, .. } => format!(
-            "multiples of {unit} pixels, up to {}",
-            format::plural(max_rows(plan), "row")
-        ),
+        | ImageSize::Closest { unit, .. }
+        | ImageSize::Extended { unit, .. }
+        | ImageSize::Bordered { unit, .. } => {
+            format!("multiples of {unit} pixels, up to {}", format::plural(most, "row"))
+        }
     })
 }
 

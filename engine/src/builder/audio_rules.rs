@@ -38,6 +38,8 @@ pub struct AudioRules {
 pub enum Spectrogram {
     /// Log-mel spectrogram of Whisper: a frame for 10 ms.
     Whisper,
+    /// Log-mel spectrogram of Whisper for each chunk, whose samples are scaled to mean 0 and variance 1.
+    Normalized,
     /// Log-mel spectrogram of Gemma 4: a frame for 10 ms, with all of its 320 samples in the signal or before it.
     Gemma4,
     /// Log-mel spectrogram of Granite Speech: a frame every 10 ms, the first centered on the first sample. Frames have
@@ -105,13 +107,17 @@ impl AudioRules {
 
     /// Returns true if each chunk has a spectrogram of its own, as in the published processors.
     pub fn has_own_spectrograms(&self) -> bool {
-        matches!(self.silence, Silence::Trimmed | Silence::Whole)
+        self.mel == Spectrogram::Normalized || matches!(self.silence, Silence::Trimmed | Silence::Whole)
     }
 
     /// Returns the number of samples that a spectrogram needs in addition to a hop for each frame.
     fn extra(&self) -> usize {
         match self.mel {
-            Spectrogram::Whisper | Spectrogram::Granite | Spectrogram::Conformer | Spectrogram::Samples => 0,
+            Spectrogram::Whisper
+            | Spectrogram::Normalized
+            | Spectrogram::Granite
+            | Spectrogram::Conformer
+            | Spectrogram::Samples => 0,
             // A frame reads one sample beyond the next hop.
             Spectrogram::Gemma4 => 1,
         }
@@ -135,7 +141,12 @@ impl AudioRules {
             }
             Silence::Ended => n_samples.max(1).saturating_add(2 * HOP).next_multiple_of(HOP),
             Silence::Cut => n_samples.max(2 * HOP),
-            Silence::Bare if !matches!(self.mel, Spectrogram::Whisper | Spectrogram::Samples) => {
+            Silence::Bare
+                if !matches!(
+                    self.mel,
+                    Spectrogram::Whisper | Spectrogram::Normalized | Spectrogram::Samples
+                ) =>
+            {
                 n_samples.max(HOP + self.extra())
             }
             Silence::Bare => n_samples.max(2 * HOP).next_multiple_of(HOP),

@@ -2,8 +2,8 @@
 
 use super::grid_list::GridList;
 use super::image_target::{
-    area, bordered, contained, contained_from, fitting, is_too_narrow, longest, max_area, max_bordered, multiple,
-    within,
+    area, bordered, closest, contained, contained_from, extended, fitting, is_too_narrow, longest, max_area,
+    max_bordered, multiple, within,
 };
 use super::tiles::TileRules;
 
@@ -96,6 +96,23 @@ pub enum ImageSize {
         /// Area that images are scaled down to, in squares of a unit.
         area: usize,
         /// Maximum area with borders in squares of a unit.
+        max: usize,
+    },
+    /// Multiples of `unit` pixels with about the ratio of the original sides. The image is scaled down to the area.
+    Closest {
+        /// Divisor of both sides in pixels.
+        unit: usize,
+        /// Maximum area in squares of a unit.
+        max: usize,
+    },
+    /// Multiples of `unit` pixels. The image is scaled only if its area is beyond the limits, and black borders at the right
+    /// and at the bottom complete the multiples.
+    Extended {
+        /// Divisor of both sides in pixels.
+        unit: usize,
+        /// Minimum area in squares of a unit.
+        min: usize,
+        /// Maximum area in squares of a unit.
         max: usize,
     },
     /// Multiples of `unit` pixels close to the original sides. The area is `min` to `max` squares of a unit.
@@ -215,6 +232,7 @@ impl ImageRules {
     pub fn target(&self, width: usize, height: usize) -> Option<[usize; 2]> {
         let sides = [width, height];
         match self.size {
+            _ if self.tiles.is_some_and(|tiles| tiles.is_too_narrow(sides)) => None,
             ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained { side, .. } => Some([side; 2]),
             _ if is_too_narrow(sides) => None,
             ImageSize::Area { side, unit, max } => Some(area(sides, side, unit, max)),
@@ -222,6 +240,8 @@ impl ImageRules {
             ImageSize::Within { unit, max } => Some(within(sides, unit, max)),
             ImageSize::Fitting { unit, min, max } => Some(fitting(sides, unit, [min, max])),
             ImageSize::Bordered { unit, area, max } => Some(bordered(sides, self.patch, unit, [area, max])[1]),
+            ImageSize::Closest { unit, max } => Some(closest(sides, unit, max)),
+            ImageSize::Extended { unit, min, max } => Some(extended(sides, unit, [min, max])[1]),
             ImageSize::Multiple { unit, min, max } => Some(multiple(sides, unit, [min, max])),
         }
     }
@@ -244,6 +264,9 @@ impl ImageRules {
             ImageSize::Bordered { unit, area, max } if !is_too_narrow([width, height]) => {
                 Some(bordered([width, height], self.patch, unit, [area, max])[0])
             }
+            ImageSize::Extended { unit, min, max } if !is_too_narrow([width, height]) => {
+                Some(extended([width, height], unit, [min, max])[0])
+            }
             ImageSize::Contained { side, least } => Some(match least {
                 Some(least) => contained_from([width, height], side, least),
                 None => contained([width, height], side),
@@ -265,6 +288,7 @@ impl ImageRules {
             ImageSize::Area { .. }
             | ImageSize::Longest { .. }
             | ImageSize::Within { .. }
+            | ImageSize::Closest { .. }
             | ImageSize::Bordered { .. }
                 if min.is_some() =>
             {
@@ -284,6 +308,18 @@ impl ImageRules {
                 unit,
                 max: max.unwrap_or(most),
             },
+            ImageSize::Closest { unit, max: most } => ImageSize::Closest {
+                unit,
+                max: max.unwrap_or(most),
+            },
+            ImageSize::Extended {
+                unit,
+                min: least,
+                max: most,
+            } => {
+                let [min, max] = range_of([least, most], [min, max]);
+                ImageSize::Extended { unit, min, max }
+            }
             ImageSize::Bordered { unit, area, max: most } => ImageSize::Bordered {
                 unit,
                 area: max.unwrap_or(area),
@@ -316,7 +352,8 @@ impl ImageRules {
         let is_tile = self.tile_side() == Some(width) && width == height;
         let fits = match (self.size, self.unit()) {
             (ImageSize::Fixed(side) | ImageSize::Padded(side) | ImageSize::Contained { side, .. }, _) => {
-                [width, height] == [side; 2] || (is_tile && self.has_lines() && width.is_multiple_of(self.patch.max(1)))
+                [width, height] == [side; 2]
+                    || (is_tile && self.has_own_tiles() && width.is_multiple_of(self.patch.max(1)))
             }
             (_, Some(unit)) => {
                 let is_multiple = |side: usize| side > 0 && side <= 2 * MAX_SIDE && side.is_multiple_of(unit);
@@ -365,6 +402,15 @@ impl ImageRules {
         of_image.max(of_tile.saturating_mul(of_tile))
     }
 
+    /// Returns the maximum number of patches of a tile. Tiles of images that have one size may have another one.
+    pub(crate) fn max_tile_patches(&self) -> usize {
+        let side = self.tile_side().filter(|_| self.has_other_tiles());
+        match side.and_then(|side| self.grid_of(side, side)) {
+            Some(grid) => grid.n_patches(),
+            None => self.max_patches(),
+        }
+    }
+
     /// Returns the number of columns of the encoder's input for a number of patches.
     pub fn n_columns(&self, n_patches: usize) -> usize {
         n_patches + usize::from(self.class != ClassColumn::None)
@@ -386,6 +432,8 @@ impl ImageRules {
             | ImageSize::Longest { unit, .. }
             | ImageSize::Within { unit, .. }
             | ImageSize::Fitting { unit, .. }
+            | ImageSize::Closest { unit, .. }
+            | ImageSize::Extended { unit, .. }
             | ImageSize::Bordered { unit, .. }
             | ImageSize::Multiple { unit, .. } => Some(unit),
         }
@@ -401,13 +449,17 @@ impl ImageRules {
                 n.saturating_mul(n).min(max)
             }
             ImageSize::Bordered { area, max, .. } => max_bordered(self.block, area).min(max),
-            ImageSize::Within { max, .. } | ImageSize::Fitting { max, .. } | ImageSize::Multiple { max, .. } => max,
+            ImageSize::Within { max, .. }
+            | ImageSize::Closest { max, .. }
+            | ImageSize::Fitting { max, .. }
+            | ImageSize::Extended { max, .. }
+            | ImageSize::Multiple { max, .. } => max,
         }
     }
 
-    /// Returns true if a row of the file follows each line of rows.
-    fn has_lines(&self) -> bool {
-        self.tiles.is_some_and(|tiles| tiles.line_rows().is_some())
+    /// Returns true if tiles may have another size than images of one size.
+    fn has_own_tiles(&self) -> bool {
+        self.tiles.is_some_and(|tiles| tiles.has_own_size())
     }
 
     /// Returns true if all images have one size, and tiles have another one.
@@ -473,7 +525,9 @@ impl ImageRules {
             ));
         }
         let (min, max) = match self.size {
-            ImageSize::Multiple { min, max, .. } | ImageSize::Fitting { min, max, .. } => (min, max),
+            ImageSize::Multiple { min, max, .. }
+            | ImageSize::Fitting { min, max, .. }
+            | ImageSize::Extended { min, max, .. } => (min, max),
             _ => (1, self.max_blocks()),
         };
         if min == 0 || min > max {

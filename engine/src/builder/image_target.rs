@@ -1,7 +1,7 @@
 //! Sizes that images are resized to.
 
 /// Maximum ratio of the sides of an image that is resized to multiples of a unit.
-const MAX_RATIO: usize = 200;
+pub(super) const MAX_RATIO: usize = 200;
 /// Maximum side of an image with borders in patches.
 const MAX_BORDERED: usize = 512;
 
@@ -138,6 +138,70 @@ pub(super) fn fitting(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) ->
         }
     }
     cut(scaled(low), max).map(|n| n * unit)
+}
+
+/// Returns the multiples of `unit` whose ratio is the closest to that of the sides. The numbers of units are those of the sides,
+/// scaled down to an area of `max` and rounded either way, as in the published preprocessing of Muse Glimmer.
+pub(super) fn closest(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] {
+    let [mut across, mut down] = sides.map(|side| side as f64 / unit as f64);
+    let ratio = across / down;
+    if across * down > max as f64 {
+        down = (max as f64 / ratio).sqrt();
+        across = down * ratio;
+    }
+    let around = |n: f64| [n.floor() as usize, n.ceil() as usize];
+    let of_sides = sides[1] as f64 / sides[0] as f64;
+    let mut best: Option<([usize; 2], f64)> = None;
+    for rows in around(down) {
+        for columns in around(across) {
+            let difference = (rows as f64 / columns as f64 - of_sides).abs();
+            let fits = rows > 0 && columns > 0 && rows.saturating_mul(columns) <= max;
+            // Of equal ratios, the larger one is taken.
+            if fits && best.is_none_or(|(_, least)| difference <= least) {
+                best = Some(([columns, rows], difference));
+            }
+        }
+    }
+    let rounded = || cut([across, down].map(|n| (n.round_ties_even() as usize).max(1)), max);
+    best.map_or_else(rounded, |(blocks, _)| blocks).map(|n| n * unit)
+}
+
+/// Returns the sides that an image is scaled to, and these sides with borders that complete multiples of `unit`, as in the
+/// published preprocessing of GLM 5. An area beyond the limits, in squares of a unit, is scaled to the nearest limit.
+pub(super) fn extended(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) -> [[usize; 2]; 2] {
+    let area = sides[0] as f64 * sides[1] as f64;
+    let least = min as f64 * (unit as f64).powi(2);
+    let mut blocks = sides.map(|side| side.div_ceil(unit));
+    if blocks[0].saturating_mul(blocks[1]) < min {
+        let grow = (least / area).sqrt();
+        blocks = sides.map(|side| ((side as f64 * grow).ceil() as usize).div_ceil(unit).max(1));
+    }
+    if blocks[0].saturating_mul(blocks[1]) > max {
+        blocks = largest_within(sides, unit, max);
+    }
+    let whole = cut(blocks, max).map(|n| n * unit);
+    let scale = (whole[1] as f64 / sides[1] as f64).min(whole[0] as f64 / sides[0] as f64);
+    let scale = if area >= least { scale.min(1.0) } else { scale };
+    let scaled = [0, 1].map(|i| ((sides[i] as f64 * scale).floor() as usize).clamp(1, whole[i]));
+    [scaled, whole]
+}
+
+/// Returns the numbers of units, rounded up, in the largest image of the same ratio and an area of up to `max`. The published
+/// search halves an interval of heights.
+fn largest_within([width, height]: [usize; 2], unit: usize, max: usize) -> [usize; 2] {
+    let (mut low, mut high, mut best) = (1, height, [1; 2]);
+    while low <= high {
+        let middle = usize::midpoint(low, high);
+        let across = (width.saturating_mul(middle) / height).max(1);
+        let blocks = [across, middle].map(|side| side.div_ceil(unit));
+        if blocks[0].saturating_mul(blocks[1]) <= max {
+            best = blocks;
+            low = middle + 1;
+        } else {
+            high = middle - 1;
+        }
+    }
+    best
 }
 
 /// Scales sides down to an area of `area` squares of a unit, which counts whole patches, and to a longest side. Returns

@@ -85,6 +85,8 @@ pub enum TableFilter {
     SmoothBicubic,
     /// The row `i * n_rows / n_patches`, rounded down, for patch `i` of an axis.
     Nearest,
+    /// Linear interpolation between the two nearest rows, with rows of zeros around the table.
+    Zeros,
     /// Bilinear interpolation whose scale is that of a grid with 0.1 patches more on each side, as in DINO. An axis of equal size is not resized.
     Dino,
     /// Cubic interpolation with a = -0.75. Rows beyond the borders repeat those at the borders.

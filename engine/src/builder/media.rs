@@ -33,6 +33,13 @@ pub struct RopeGridArgs {
     pub spread: bool,
 }
 
+/// Arguments of [`Builder::resized`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ResizedArgs {
+    /// The table is resized to the transposed grid of patches. Its rows keep their order.
+    pub transposed: bool,
+}
+
 /// Element of a list for -1, which stands for no number.
 pub const NONE: usize = usize::MAX;
 
@@ -131,11 +138,16 @@ impl Builder<'_> {
 
     /// Resizes the square `table [d, side * side]` to the patches of the image: `[d, T]` in the order of patches. The
     /// default is linear interpolation.
-    pub fn resized(&mut self, table: Vector, filter: Option<TableFilter>) -> TensorId {
+    pub fn resized(&mut self, table: Vector, filter: Option<TableFilter>, args: ResizedArgs) -> TensorId {
         let table = self.leaf(table.0);
         let [_, n, n_rows, _] = self.g.tensor(table).ne;
         let (side, grid) = ((n * n_rows).isqrt(), self.params.grid);
-        let rows = self.resized_grid(table, side, [grid.columns, grid.rows], filter.unwrap_or_default());
+        let sides = if args.transposed {
+            [grid.rows, grid.columns]
+        } else {
+            [grid.columns, grid.rows]
+        };
+        let rows = self.resized_grid(table, side, sides, filter.unwrap_or_default());
         let places = self.places();
         let y = self.g.get_rows(rows, places);
         self.ok(y, rows)

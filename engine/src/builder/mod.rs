@@ -40,6 +40,7 @@ mod row_count;
 mod select;
 mod streams;
 mod tiles;
+mod windows;
 
 pub use adaptation::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{AttentionArgs, RopeArgs, chunked, sliding, symmetric};
@@ -59,7 +60,7 @@ pub use inputs::{
 };
 pub use linear_attention::LinearAttentionArgs;
 pub use local_attention::LocalAttentionArgs;
-pub use media::{GridPairs, NONE, RopeGridArgs};
+pub use media::{GridPairs, NONE, ResizedArgs, RopeGridArgs};
 pub use memory_size::{CELL_STEP, MemoryParams};
 pub use moe::{Gating, MoeArgs};
 pub use ngram::NgramArgs;

@@ -1,7 +1,8 @@
 //! Images that are split into tiles: the grid of an image, and the texts between its pieces.
 
 use super::grid_list::{GridList, scaled_to_fit};
-use super::image_target::area;
+use super::image_target::{MAX_RATIO, area, is_too_narrow};
+use super::windows::{Windows, squared};
 
 /// Maximum number of tiles of an image.
 const MAX_TILES: usize = 256;
@@ -94,6 +95,15 @@ pub enum TileGrid {
         /// Grids of the file.
         grids: GridList,
     },
+    /// Squares that are resized to tiles. Their side follows from the sides of the image.
+    Windows {
+        /// Side of a tile in pixels.
+        side: usize,
+        /// Side of the whole image in pixels.
+        whole: usize,
+        /// Longest side of the resized image in pixels.
+        longest: usize,
+    },
     /// The grid of up to `max` tiles that the image fits into with the least change of its size. Black borders at the
     /// right and at the bottom complete the tiles.
     Canvas {
@@ -109,6 +119,8 @@ pub enum TileGrid {
 pub struct Split {
     /// Width and height of a tile in pixels.
     pub tile: [usize; 2],
+    /// Width and height of a tile before it is resized.
+    pub cut: [usize; 2],
     /// Number of columns of tiles.
     pub columns: usize,
     /// Number of rows of tiles.
@@ -124,6 +136,18 @@ impl TileRules {
     pub fn split(&self, sides: [usize; 2]) -> Option<Split> {
         let side = self.side();
         let [columns, rows] = match self.grid {
+            TileGrid::Windows { whole, longest, .. } => {
+                let windows = Windows::of(sides, [side, whole, longest])?;
+                let [columns, rows] = windows.grid();
+                return (columns * rows > 1).then_some(Split {
+                    tile: [side; 2],
+                    cut: [windows.side; 2],
+                    columns,
+                    rows,
+                    scaled: windows.resized,
+                    border: [0; 2],
+                });
+            }
             TileGrid::Lines { .. } if sides.iter().all(|&n| n <= side) => return None,
             TileGrid::Ratio { min, max, .. } | TileGrid::Lines { min, max, .. } => closest(sides, side, min, max),
             TileGrid::Area { side, max, .. } => by_area(sides, side, max),
@@ -147,6 +171,7 @@ impl TileRules {
         };
         (columns * rows > 1 || has_borders).then_some(Split {
             tile,
+            cut: tile,
             columns,
             rows,
             scaled,
@@ -158,6 +183,10 @@ impl TileRules {
     pub fn first_size(&self, sides: [usize; 2]) -> Option<[usize; 2]> {
         match self.grid {
             TileGrid::Longest { longest, .. } => Some(longest_side(sides, longest)),
+            TileGrid::Windows { longest, .. } => {
+                let sides = squared(sides);
+                (sides.iter().any(|&side| side > longest)).then(|| Windows::scaled(sides, longest))
+            }
             TileGrid::Ratio { .. }
             | TileGrid::Lines { .. }
             | TileGrid::Area { .. }
@@ -166,12 +195,33 @@ impl TileRules {
         }
     }
 
+    /// Returns true if the overview is made of the image in the size of its tiles.
+    pub fn has_overview_of_tiles(&self) -> bool {
+        matches!(self.grid, TileGrid::Longest { .. })
+    }
+
+    /// Returns true if black borders at the right and at the bottom extend an image to a square first.
+    pub fn is_squared(&self, sides: [usize; 2]) -> bool {
+        matches!(self.grid, TileGrid::Windows { .. }) && squared(sides) != sides
+    }
+
+    /// Returns true if the sides of an image differ too much for its tiles.
+    pub fn is_too_narrow(&self, sides: [usize; 2]) -> bool {
+        matches!(self.grid, TileGrid::Windows { .. }) && is_too_narrow(squared(sides))
+    }
+
+    /// Returns true if tiles may have another size than images of one size.
+    pub fn has_own_size(&self) -> bool {
+        matches!(self.grid, TileGrid::Windows { .. } | TileGrid::Lines { .. })
+    }
+
     /// Returns the side of a square tile in pixels.
     pub fn side(&self) -> usize {
         match self.grid {
             TileGrid::Ratio { side, .. }
             | TileGrid::Lines { side, .. }
             | TileGrid::Longest { side, .. }
+            | TileGrid::Windows { side, .. }
             | TileGrid::Canvas { side, .. }
             | TileGrid::Listed { side, .. } => side,
             TileGrid::Area { side, unit, .. } => area([1, 1], side, unit.max(1), usize::MAX)[0],
@@ -187,6 +237,12 @@ impl TileRules {
             | TileGrid::Canvas { max, .. } => max,
             TileGrid::Listed { .. } => self.grids().map(|[columns, rows]| columns * rows).max().unwrap_or(1),
             TileGrid::Longest { side, longest } => longest.div_ceil(side.max(1)).saturating_pow(2),
+            TileGrid::Windows { side, longest, .. } => {
+                // The shorter side of a narrow image is that of its tiles, and is rounded down.
+                let narrow = longest / (longest / MAX_RATIO).max(1);
+                let of_square = longest.div_ceil(side.max(1)).saturating_pow(2);
+                of_square.max(narrow.max(MAX_RATIO) + 1)
+            }
         }
     }
 

@@ -18,6 +18,7 @@ pub(super) fn table_weights(resize: &TableWeights) -> Vec<f32> {
             TableFilter::SmoothBicubic => smooth(weights, i, to, 2.0, smooth_cubic),
             TableFilter::Bicubic => bicubic(weights, i, to),
             TableFilter::Nearest => weights[i * from / to] = 1.0,
+            TableFilter::Zeros => between_zeros(weights, i, to as f64),
         }
     }
     weights
@@ -43,6 +44,20 @@ fn bilinear(weights: &mut [f32], i: usize, n: f64) {
     let (low, share) = (place as usize, place.fract() as f32);
     weights[low] += 1.0 - share;
     weights[(low + 1).min(last)] += share;
+}
+
+/// Linear interpolation between the two rows that are nearest to the center of a patch. Rows beyond the table are zeros.
+fn between_zeros(weights: &mut [f32], i: usize, n: f64) {
+    let place = (i as f64 + 0.5) * weights.len() as f64 / n - 0.5;
+    let share = (place - place.floor()) as f32;
+    // The first row beyond the table is at -1.
+    let high = (place + 1.0) as usize;
+    if let Some(low) = high.checked_sub(1) {
+        weights[low] += 1.0 - share;
+    }
+    if let Some(weight) = weights.get_mut(high) {
+        *weight += share;
+    }
 }
 
 /// Interpolates with antialiasing: the filter widens with the scale. `curve` is its value at a distance below `radius`.
@@ -200,6 +215,34 @@ mod tests {
         for (found, expected) in smooth.iter().zip(half.iter().chain(half.iter().rev())) {
             assert!((found - expected).abs() < 1e-6, "{smooth:?}");
         }
+    }
+
+    /// The expected weights are those of `torch.nn.functional.grid_sample` for unit vectors, with zeros around them.
+    #[test]
+    fn weights_next_to_zeros_match_published_ones() {
+        let zeros = |side, n| weights(TableFilter::Zeros, side, n);
+        assert_eq!(
+            zeros(3, 4),
+            [0.875, 0.0, 0.0, 0.375, 0.625, 0.0, 0.0, 0.625, 0.375, 0.0, 0.0, 0.875]
+        );
+        let expected = [
+            0.833_333_3,
+            0.166_666_67,
+            0.0,
+            0.0,
+            0.0,
+            0.5,
+            0.5,
+            0.0,
+            0.0,
+            0.0,
+            0.166_666_67,
+            0.833_333_3,
+        ];
+        for (found, expected) in zeros(4, 3).iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+        }
+        assert_eq!(zeros(2, 2), [1.0, 0.0, 0.0, 1.0]);
     }
 
     #[test]

@@ -16,8 +16,12 @@ pub struct ImagePart {
     pub resized: [usize; 2],
     /// Left and top edge of the part in the resized image; negative for a border.
     pub at: [isize; 2],
+    /// Width and height of the part in the resized image. The part is then resized to its size.
+    pub cut: [usize; 2],
     /// Width and height of the part.
     pub size: [usize; 2],
+    /// Black borders at the right and at the bottom extend the image to a square first.
+    pub is_squared: bool,
     /// Texts before and after the rows of the part.
     pub text: [String; 2],
 }
@@ -43,11 +47,14 @@ impl ImageSizes {
         let resized = self.target(width, height)?;
         let scaled = rules.scaled(width, height).unwrap_or(resized);
         let via = rules.tiles.and_then(|tiles| tiles.first_size([width, height]));
+        let is_squared = rules.tiles.is_some_and(|tiles| tiles.is_squared([width, height]));
         let whole = |text: [&str; 2], grid: Option<[usize; 2]>| ImagePart {
             via: via.into_iter().chain(grid).collect(),
             resized: scaled,
             at: rules.border(scaled).map(|n| -n.cast_signed()),
+            cut: resized,
             size: resized,
+            is_squared,
             text: text.map(str::to_owned),
         };
         let Some(tiles) = rules.tiles else {
@@ -61,8 +68,7 @@ impl ImageSizes {
         if split.columns * split.rows == 1 && !is_listed {
             return Ok(vec![tile(split, via, [0; 2], tiles.whole.map(str::to_owned))]);
         }
-        // With a first size, the overview is made of the image in the size of its tiles.
-        let grid = via.map(|_| split.scaled);
+        let grid = via.filter(|_| tiles.has_overview_of_tiles()).map(|_| split.scaled);
         let overview = tiles
             .overview
             .map(|overview| (overview.first, whole(overview.text, grid)));
@@ -79,7 +85,8 @@ impl ImageSizes {
                 _ => tiles.between,
             };
             let [before, after] = tiles.text_of(row, column);
-            tile(split, via, [column, row], [between.to_owned() + &before, after])
+            let part = tile(split, via, [column, row], [between.to_owned() + &before, after]);
+            ImagePart { is_squared, ..part }
         });
         Ok(first.into_iter().chain(of_grid).chain(last).collect())
     }
@@ -167,13 +174,14 @@ impl ImageSizes {
 
 /// Returns a tile of a resized image.
 fn tile(split: Split, via: Option<[usize; 2]>, [column, row]: [usize; 2], text: [String; 2]) -> ImagePart {
-    let size = split.tile;
-    let from = [size[0] * column, size[1] * row].map(usize::cast_signed);
+    let from = [split.cut[0] * column, split.cut[1] * row].map(usize::cast_signed);
     ImagePart {
         via: via.into_iter().collect(),
         resized: split.scaled,
         at: [0, 1].map(|i| from[i] - split.border[i].cast_signed()),
-        size,
+        cut: split.cut,
+        size: split.tile,
+        is_squared: false,
         text,
     }
 }
@@ -185,7 +193,9 @@ fn is_above(rules: &ImageRules, sides: [usize; 2], above: f32) -> bool {
         ImageSize::Area { side, .. } => (side, 1),
         ImageSize::Longest { unit, max, .. }
         | ImageSize::Within { unit, max }
+        | ImageSize::Closest { unit, max }
         | ImageSize::Fitting { unit, max, .. }
+        | ImageSize::Extended { unit, max, .. }
         | ImageSize::Bordered { unit, area: max, .. }
         | ImageSize::Multiple { unit, max, .. } => (unit, max),
     };

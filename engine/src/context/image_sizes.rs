@@ -26,6 +26,16 @@ impl ImageSizes {
         }
     }
 
+    /// Creates sizes from the description of an encoder that is not loaded. The numbers of learned positions are not limited.
+    pub fn described(rules: ImageRules, rows: RowCount) -> ImageSizes {
+        ImageSizes {
+            rules,
+            rows,
+            max_positions: None,
+            max_side: None,
+        }
+    }
+
     /// Returns the preprocessing of images.
     pub fn rules(&self) -> ImageRules {
         self.rules
@@ -56,7 +66,8 @@ impl ImageSizes {
             return self.rules.with_limits(min, max);
         }
         if self.rows.is_fixed() {
-            return Err(format!("all images have {} rows", self.max_rows()));
+            let n_rows = self.rows.max(self.rules.max_patches());
+            return Err(format!("all images have {n_rows} rows"));
         }
         let units = max.map(|n| self.rows.units_within(n));
         if units == Some(0) {
@@ -74,7 +85,11 @@ impl ImageSizes {
             Some(tiles) => match (self.max_mosaic(), self.whole_lines()) {
                 (Some(n_rows), _) => of_part + n_rows,
                 (_, Some(lines)) => lines.max_rows(tiles.max_tiles()),
-                _ => of_part * (tiles.max_tiles() + usize::from(tiles.overview.is_some())),
+                _ if tiles.max_tiles() <= 1 => of_part,
+                _ => {
+                    let of_tile = self.rows.max(self.rules.max_tile_patches());
+                    of_tile * tiles.max_tiles() + tiles.overview.map_or(0, |_| of_part)
+                }
             },
         }
     }

@@ -85,6 +85,7 @@ mod tests {
     fn lines_cross_tiles_and_end_with_newline() {
         let split = Split {
             tile: [2, 2],
+            cut: [2, 2],
             columns: 2,
             rows: 1,
             scaled: [4, 1],

@@ -122,7 +122,8 @@ from_argument! {
         Argument::Word("Smooth") => TableFilter::Smooth,
         Argument::Word("SmoothBicubic") => TableFilter::SmoothBicubic,
         Argument::Word("Bicubic") => TableFilter::Bicubic,
-        Argument::Word("Nearest") => TableFilter::Nearest
+        Argument::Word("Nearest") => TableFilter::Nearest,
+        Argument::Word("Zeros") => TableFilter::Zeros
     } or TableFilter::Linear;
     GridPairs {
         Argument::Word("Halves") => GridPairs::Halves,

@@ -2,7 +2,7 @@
 
 use crate::builder::{
     AttentionArgs, Builder, Conv2dArgs, LinearAttentionArgs, LocalAttentionArgs, Mamba2Args, MoeArgs, NgramArgs,
-    RopeArgs, RopeGridArgs, RopeTimeArgs, Vector, chunked, sliding, symmetric,
+    ResizedArgs, RopeArgs, RopeGridArgs, RopeTimeArgs, Vector, chunked, sliding, symmetric,
 };
 use crate::graph::{TensorId, Unary, Window};
 
@@ -181,7 +181,7 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(with_media(x) with_media),
     operation!(deepstack(x) deepstack),
     operation!(beside(x, y) beside),
-    operation!(resized(w, by) resized),
+    operation!(resized(w, by) resized ResizedArgs { transposed }),
     operation!(rope_grid(x, base) rope_grid RopeGridArgs { pairs, columns_first, spread }),
     operation!(with_class(x, w) with_class),
     operation!(without_class(x) without_class),

@@ -158,6 +158,17 @@ pub fn mel_frames(kind: MelKind, n_samples: usize) -> usize {
     }
 }
 
+/// Scales samples to mean 0 and variance 1, as the feature extractors of transformers do. Silence is unchanged.
+pub fn normalize(samples: &mut [f32]) {
+    let n = samples.len().max(1) as f64;
+    let mean = samples.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
+    let variance = samples.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
+    let scale = 1.0 / (variance + 1e-7).sqrt();
+    for sample in samples {
+        *sample = ((f64::from(*sample) - mean) * scale) as f32;
+    }
+}
+
 /// Computes a log-mel spectrogram of `samples` at 16 kHz.
 pub fn mel(samples: &[f32], kind: MelKind, n_mel: usize) -> Mel {
     let facts = kind.facts();

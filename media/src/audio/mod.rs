@@ -6,5 +6,5 @@ mod mel;
 mod resample;
 
 pub use decode::{Pcm, decode, duration};
-pub use mel::{Mel, MelKind, mel, mel_frames};
+pub use mel::{Mel, MelKind, mel, mel_frames, normalize};
 pub use resample::resample;

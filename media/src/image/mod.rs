@@ -12,7 +12,7 @@ mod webp;
 
 pub use decode::{decode, size};
 pub use edit::{crop, normalize_planes, normalize_rows, pad};
-pub use resize::{Filter, resize, resize_square};
+pub use resize::{Filter, resize, resize_corner, resize_square};
 
 /// An image of three bytes per pixel: red, green, blue. Rows go from top to bottom, without gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -142,9 +142,27 @@ fn reduces_height_first(image: &RgbImage, height: u32) -> bool {
 /// Extends the shorter side of an image by borders of one color, and resizes the square. The border after the image is
 /// larger by the odd pixel. The result equals that of [`resize`]; the square itself is never in memory.
 pub fn resize_square(image: &RgbImage, color: [u8; 3], width: u32, height: u32, filter: Filter) -> RgbImage {
-    let (width, height) = (width.max(1), height.max(1));
     let side = image.width.max(image.height);
-    let (left, top) = ((side - image.width) as usize / 2, (side - image.height) as usize / 2);
+    let at = [image.width, image.height].map(|n| (side - n) as usize / 2);
+    resize_within_square(image, at, color, [width, height], filter)
+}
+
+/// Extends the shorter side of an image by black borders at the right or at the bottom, and resizes the square like
+/// [`resize_square`].
+pub fn resize_corner(image: &RgbImage, width: u32, height: u32, filter: Filter) -> RgbImage {
+    resize_within_square(image, [0; 2], [0; 3], [width, height], filter)
+}
+
+/// Resizes a square of one color with an image `at` its left and top edge.
+fn resize_within_square(
+    image: &RgbImage,
+    [left, top]: [usize; 2],
+    color: [u8; 3],
+    size: [u32; 2],
+    filter: Filter,
+) -> RgbImage {
+    let [width, height] = size.map(|n| n.max(1));
+    let side = image.width.max(image.height);
     // A resized row of one color keeps its color, because the weights of a position add up to 1.
     let mut columns = RgbImage::filled(width, side, color);
     let mut block = color.repeat(ROWS * side as usize);
@@ -274,6 +292,13 @@ mod tests {
                 let expected = resize(&square, 24, 16, filter);
                 let found = resize_square(&image, color, 24, 16, filter);
                 assert_eq!(found, expected, "{width} x {height}, {filter:?}");
+                let square = pad(&image, 0, 0, across, down, [0; 3]);
+                let expected = resize(&square, 24, 16, filter);
+                assert_eq!(
+                    resize_corner(&image, 24, 16, filter),
+                    expected,
+                    "{width} x {height}, {filter:?}"
+                );
             }
         }
     }

@@ -78,6 +78,21 @@ pub enum SizeSyntax {
         min: Expr,
         max: Expr,
     },
+    /// `closest(unit, rows = max)`
+    Closest {
+        /// Divisor of both sides in pixels.
+        unit: Expr,
+        /// Limit of the area in squares of a unit.
+        max: Expr,
+    },
+    /// `extended(unit, rows = min..max)`
+    Extended {
+        /// Divisor of both sides in pixels.
+        unit: Expr,
+        /// Limits of the area in squares of a unit.
+        min: Expr,
+        max: Expr,
+    },
     /// `bordered(unit, rows = max)`
     Bordered {
         /// Divisor of both sides in pixels.

@@ -76,6 +76,15 @@ pub enum GridSyntax {
         /// The width of a grid precedes its height.
         widths_first: bool,
     },
+    /// `windows(side, whole, longest)`
+    Windows {
+        /// Side of a tile in pixels.
+        side: Expr,
+        /// Side of the whole image in pixels.
+        whole: Expr,
+        /// Longest side of a resized image in pixels.
+        longest: Expr,
+    },
     /// `canvas(side, tiles = max)`
     Canvas {
         /// Side of a tile in pixels.

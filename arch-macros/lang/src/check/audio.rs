@@ -10,8 +10,9 @@ use crate::model::{Audio, Value, ValueKind};
 use crate::sym::{Dim, Shape};
 
 /// Kinds of spectrograms, each with the engine's variant.
-const MELS: [(&str, &str); 5] = [
+const MELS: [(&str, &str); 6] = [
     ("whisper", "Whisper"),
+    ("normalized", "Normalized"),
     ("gemma4", "Gemma4"),
     ("granite", "Granite"),
     ("conformer", "Conformer"),

@@ -248,23 +248,21 @@ impl Checker<'_> {
                 let [unit, max] = [unit, max].map(|number| self.scalar_of(number, Ty::Int));
                 ImageSize::Bordered { unit: unit?, max: max? }
             }
+            SizeSyntax::Closest { unit, max } => {
+                let [unit, max] = self.integers([unit, max])?;
+                ImageSize::Closest { unit, max }
+            }
+            SizeSyntax::Extended { unit, min, max } => {
+                let [unit, min, max] = self.integers([unit, min, max])?;
+                ImageSize::Extended { unit, min, max }
+            }
             SizeSyntax::Fitting { unit, min, max } => {
-                let numbers = [unit, min, max].map(|number| self.scalar_of(number, Ty::Int));
-                let [unit, min, max] = numbers;
-                ImageSize::Fitting {
-                    unit: unit?,
-                    min: min?,
-                    max: max?,
-                }
+                let [unit, min, max] = self.integers([unit, min, max])?;
+                ImageSize::Fitting { unit, min, max }
             }
             SizeSyntax::Multiple { unit, min, max } => {
-                let numbers = [unit, min, max].map(|number| self.scalar_of(number, Ty::Int));
-                let [unit, min, max] = numbers;
-                ImageSize::Multiple {
-                    unit: unit?,
-                    min: min?,
-                    max: max?,
-                }
+                let [unit, min, max] = self.integers([unit, min, max])?;
+                ImageSize::Multiple { unit, min, max }
             }
         })
     }

@@ -1,12 +1,12 @@
 //! Checks `tiles { … }`, the rules of images that are split.
 
-use syn::LitStr;
+use syn::{Expr, LitStr};
 
 use super::Checker;
 use super::media::N_OUT;
 use crate::ast::tiles::{Around, GridSyntax, TilesSyntax};
 use crate::builtins::Ty;
-use crate::model::{Tensor, TileGrid, Tiles};
+use crate::model::{Scalar, Tensor, TileGrid, Tiles};
 use crate::sym::Dim;
 
 /// Values of `overview:`: whether the overview precedes the tiles.
@@ -50,13 +50,8 @@ impl Checker<'_> {
     fn tile_grid(&mut self, grid: &GridSyntax) -> Option<TileGrid> {
         Some(match grid {
             GridSyntax::Ratio { side, min, max } => {
-                let numbers = [side, min, max].map(|number| self.scalar_of(number, Ty::Int));
-                let [side, min, max] = numbers;
-                TileGrid::Ratio {
-                    side: side?,
-                    min: min?,
-                    max: max?,
-                }
+                let [side, min, max] = self.integers([side, min, max])?;
+                TileGrid::Ratio { side, min, max }
             }
             GridSyntax::Lines {
                 side,
@@ -65,31 +60,24 @@ impl Checker<'_> {
                 newline,
                 end,
             } => {
-                let [side, min, max] = [side, min, max].map(|number| self.scalar_of(number, Ty::Int));
+                let numbers = self.integers([side, min, max]);
                 self.media.newlines = newline.iter().chain([end]).cloned().collect();
+                let [side, min, max] = numbers?;
                 TileGrid::Lines {
-                    side: side?,
-                    min: min?,
-                    max: max?,
+                    side,
+                    min,
+                    max,
                     newline: newline.as_ref().map(LitStr::value),
                     end: end.value(),
                 }
             }
             GridSyntax::Area { side, unit, max } => {
-                let [side, unit, max] = [side, unit, max].map(|number| self.scalar_of(number, Ty::Int));
-                TileGrid::Area {
-                    side: side?,
-                    unit: unit?,
-                    max: max?,
-                }
+                let [side, unit, max] = self.integers([side, unit, max])?;
+                TileGrid::Area { side, unit, max }
             }
             GridSyntax::Longest { side, longest } => {
-                let numbers = [side, longest].map(|number| self.scalar_of(number, Ty::Int));
-                let [side, longest] = numbers;
-                TileGrid::Longest {
-                    side: side?,
-                    longest: longest?,
-                }
+                let [side, longest] = self.integers([side, longest])?;
+                TileGrid::Longest { side, longest }
             }
             GridSyntax::Listed {
                 side,
@@ -106,11 +94,22 @@ impl Checker<'_> {
                     widths_first: *widths_first,
                 }
             }
+            GridSyntax::Windows { side, whole, longest } => {
+                let [side, whole, longest] = self.integers([side, whole, longest])?;
+                TileGrid::Windows { side, whole, longest }
+            }
             GridSyntax::Canvas { side, max } => {
-                let [side, max] = [side, max].map(|number| self.scalar_of(number, Ty::Int));
-                TileGrid::Canvas { side: side?, max: max? }
+                let [side, max] = self.integers([side, max])?;
+                TileGrid::Canvas { side, max }
             }
         })
+    }
+
+    /// Checks integers; `None` if one of them is invalid. All errors are reported.
+    pub(super) fn integers<const N: usize>(&mut self, numbers: [&Expr; N]) -> Option<[Scalar; N]> {
+        let checked = numbers.map(|number| self.scalar_of(number, Ty::Int));
+        let known: Vec<Scalar> = checked.into_iter().collect::<Option<_>>()?;
+        known.try_into().ok()
     }
 
     /// Returns the names of the tensors with the row after each line and with the last row. Reports names of tensors that are

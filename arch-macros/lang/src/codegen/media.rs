@@ -67,6 +67,14 @@ fn size(size: &ImageSize) -> TokenStream {
             let [unit, max] = [unit, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#ty::Bordered { unit: #unit, area: #max, max: usize::MAX })
         }
+        ImageSize::Closest { unit, max } => {
+            let [unit, max] = [unit, max].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#ty::Closest { unit: #unit, max: #max })
+        }
+        ImageSize::Extended { unit, min, max } => {
+            let [unit, min, max] = [unit, min, max].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#ty::Extended { unit: #unit, min: #min, max: #max })
+        }
         ImageSize::Fitting { unit, min, max } => {
             let [unit, min, max] = [unit, min, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#ty::Fitting { unit: #unit, min: #min, max: #max })

@@ -58,6 +58,10 @@ fn grid(grid: &TileGrid) -> TokenStream {
                 grids: #list::EMPTY,
             })
         }
+        TileGrid::Windows { side, whole, longest } => {
+            let [side, whole, longest] = [side, whole, longest].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#grids::Windows { side: #side, whole: #whole, longest: #longest })
+        }
         TileGrid::Canvas { side, max } => {
             let [side, max] = [side, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#grids::Canvas { side: #side, max: #max })

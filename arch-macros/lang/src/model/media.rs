@@ -63,6 +63,15 @@ pub enum ImageSize {
         min: Scalar,
         max: Scalar,
     },
+    /// Multiples of a unit in pixels, with about the ratio of the image. Images are scaled down to an area in squares of the unit.
+    Closest { unit: Scalar, max: Scalar },
+    /// Multiples of a unit in pixels, completed by borders. Images are only scaled to limits of the area.
+    Extended {
+        unit: Scalar,
+        /// Limits of the area in squares of a unit.
+        min: Scalar,
+        max: Scalar,
+    },
     /// Multiples of a unit in pixels, completed by borders. Images are scaled down to an area in squares of the unit.
     Bordered { unit: Scalar, max: Scalar },
     /// Multiples of a unit in pixels.

@@ -71,6 +71,15 @@ pub enum TileGrid {
         /// The width of a grid precedes its height.
         widths_first: bool,
     },
+    /// Squares whose side follows from the sides of the image are resized to tiles.
+    Windows {
+        /// Side of a tile in pixels.
+        side: Scalar,
+        /// Side of the whole image in pixels.
+        whole: Scalar,
+        /// Longest side of a resized image in pixels.
+        longest: Scalar,
+    },
     /// The grid that the image fits into with the least change of its size.
     Canvas {
         /// Side of a tile in pixels.

@@ -14,6 +14,7 @@ const FILTERS: &[(&str, &str)] = &[
     ("smooth_bicubic", "SmoothBicubic"),
     ("bicubic", "Bicubic"),
     ("nearest", "Nearest"),
+    ("zeros", "Zeros"),
 ];
 
 /// Pairs of a head's values that rotate.
@@ -52,12 +53,14 @@ pub static OPS: &[OpSpec] = &[
         &[
             positional("w", ParamKind::Vector),
             maybe("by", ParamKind::Word("TableFilter", FILTERS)),
+            keyword("transposed", ParamKind::Bool),
         ],
         resized,
-        Emit::Method("resized"),
+        Emit::Struct("resized", "ResizedArgs"),
         "rows of a square table [d, n] or [d, side, side] resized to the grid of patches -> [d, T]: by `linear` interpolation with equal \
          corners (the default), by `bilinear` or `bicubic` interpolation, by `dino` (`bilinear` with the scale of a grid with 0.1 patches more), by `smooth` \
-         or `smooth_bicubic` interpolation over the area of a patch, or with the `nearest` row",
+         or `smooth_bicubic` interpolation over the area of a patch, with the `nearest` row, or by `bilinear` interpolation with `zeros` \
+         around the table. With `transposed`, it is resized to the transposed grid, and its rows keep their order",
     ),
     OpSpec {
         rotates: true,

@@ -6,7 +6,7 @@
 //!           | "frames" ":" EXPR "every" EXPR [ "in" "pieces" "(" EXPR ")" ] ";"
 //!                                              (* frames of a position; frames between positions; frames of a piece *)
 //!           | "chunk" ":" silence "(" EXPR ")" ";" ;                  (* positions of a chunk *)
-//! spectrum  = "whisper" | "gemma4" | "granite" | "conformer" | "samples" ;
+//! spectrum  = "whisper" | "normalized" | "gemma4" | "granite" | "conformer" | "samples" ;
 //! silence   = "filled" | "masked" | "bare" | "cut" | "ended" | "trimmed" | "whole" ;
 //! ```
 

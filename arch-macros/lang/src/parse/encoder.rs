@@ -21,7 +21,9 @@
 //!           | "longest" "(" EXPR "," EXPR ")"                          (* longest side; divisor of the sides *)
 //!           | "within" "(" EXPR "," "rows" "=" EXPR ")"                (* divisor of the sides; number of rows *)
 //!           | "fitting" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")"     (* divisor of the sides; number of rows *)
+//!           | "closest" "(" EXPR "," "rows" "=" EXPR ")"               (* divisor of the sides; number of rows *)
 //!           | "bordered" "(" EXPR "," "rows" "=" EXPR ")"              (* divisor of the sides; number of rows *)
+//!           | "extended" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")"    (* divisor of the sides; number of rows *)
 //!           | "multiple" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")" ;   (* divisor of the sides; number of rows *)
 //! split     = "grid" ":" "ratio" "(" EXPR "," "tiles" "=" EXPR ".." EXPR ")" ";"   (* side of a tile; tiles *)
 //!           | "grid" ":" "lines" "(" EXPR "," "tiles" "=" EXPR ".." EXPR [ "," "newline" "=" STRING ] "," "end" "=" STRING ")" ";"
@@ -30,6 +32,7 @@
 //!                                                       (* side of a square; divisor of the sides; number of tiles *)
 //!           | "grid" ":" "longest" "(" EXPR "," EXPR ")" ";"           (* side of a tile; longest side *)
 //!           | "grid" ":" "canvas" "(" EXPR "," "tiles" "=" EXPR ")" ";"  (* side of a tile; number of tiles *)
+//!           | "grid" ":" "windows" "(" EXPR "," EXPR "," EXPR ")" ";"  (* side of a tile; side of the whole image; longest side *)
 //!           | "grid" ":" "listed" "(" EXPR "," STRING "," "newline" "=" STRING [ "," "widths_first" ] ")" ";"
 //!                          (* side of a tile; key of a list; tensor after each row of patches; order of the list *)
 //!           | "above" ":" EXPR ";"                                     (* of the largest image *)
@@ -157,11 +160,12 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     match word.to_string().as_str() {
         "fixed" => return argument_of(input, "fixed").map(SizeSyntax::Fixed),
         "padded" => return argument_of(input, "padded").map(SizeSyntax::Padded),
-        "contained" | "area" | "longest" | "within" | "fitting" | "bordered" | "multiple" => {}
+        "contained" | "area" | "longest" | "within" | "fitting" | "closest" | "bordered" | "extended" | "multiple" => {}
         _ => {
             let message = format!(
                 "expected `fixed(…)`, `padded(…)`, `contained(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, \
-                 `fitting(…, rows = …)`, `bordered(…, rows = …)`, or `multiple(…, rows = …)`, found `{word}`"
+                 `fitting(…, rows = …)`, `closest(…, rows = …)`, `bordered(…, rows = …)`, `extended(…, rows = …)`, or \
+                 `multiple(…, rows = …)`, found `{word}`"
             );
             return Err(syn::Error::new(word.span(), message));
         }
@@ -200,12 +204,15 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     if word == "bordered" {
         return Ok(SizeSyntax::Bordered { unit: first, max: rows });
     }
+    if word == "closest" {
+        return Ok(SizeSyntax::Closest { unit: first, max: rows });
+    }
     let (min, max) = limits(rows)?;
     let unit = first;
-    Ok(if word == "fitting" {
-        SizeSyntax::Fitting { unit, min, max }
-    } else {
-        SizeSyntax::Multiple { unit, min, max }
+    Ok(match word.to_string().as_str() {
+        "fitting" => SizeSyntax::Fitting { unit, min, max },
+        "extended" => SizeSyntax::Extended { unit, min, max },
+        _ => SizeSyntax::Multiple { unit, min, max },
     })
 }
 

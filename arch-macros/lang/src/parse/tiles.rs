@@ -3,7 +3,7 @@
 use proc_macro2::Span;
 use syn::ext::IdentExt;
 use syn::parse::ParseStream;
-use syn::{Ident, LitStr, Token, braced, parenthesized};
+use syn::{Expr, Ident, LitStr, Token, braced, parenthesized};
 
 use crate::ast::tiles::{Around, GridSyntax, TilesSyntax};
 use crate::diag::Errors;
@@ -80,11 +80,11 @@ fn widths_first(input: ParseStream<'_>) -> syn::Result<bool> {
 
 fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
     let word: Ident = input.parse()?;
-    if !["ratio", "lines", "area", "longest", "canvas", "listed"]
+    if !["ratio", "lines", "area", "longest", "windows", "canvas", "listed"]
         .iter()
         .any(|form| word == form)
     {
-        let forms = "`ratio(…, tiles = …)`, `lines(…, tiles = …, end = …)`, `area(…, tiles = …)`, `longest(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`";
+        let forms = "`ratio(…, tiles = …)`, `lines(…, tiles = …, end = …)`, `area(…, tiles = …)`, `longest(…)`, `windows(…)`, `canvas(…, tiles = …)`, or `listed(…, newline = …)`";
         let message = format!("expected {forms}, found `{word}`");
         return Err(syn::Error::new(word.span(), message));
     }
@@ -96,6 +96,13 @@ fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
         let longest = content.parse()?;
         end_of(&content, ")")?;
         return Ok(GridSyntax::Longest { side, longest });
+    }
+    if word == "windows" {
+        let whole = content.parse()?;
+        content.parse::<Token![,]>()?;
+        let longest = content.parse()?;
+        end_of(&content, ")")?;
+        return Ok(GridSyntax::Windows { side, whole, longest });
     }
     if word == "listed" {
         let key = content.parse()?;
@@ -119,25 +126,7 @@ fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
     }
     let tiles = named(&content, "tiles")?;
     if word == "lines" {
-        let (min, max) = limits(tiles)?;
-        content.parse::<Token![,]>()?;
-        let has_newline = content.fork().parse::<Ident>()? == "newline";
-        let newline = if has_newline {
-            let newline = named(&content, "newline")?;
-            content.parse::<Token![,]>()?;
-            Some(newline)
-        } else {
-            None
-        };
-        let end = named(&content, "end")?;
-        end_of(&content, ")")?;
-        return Ok(GridSyntax::Lines {
-            side,
-            min,
-            max,
-            newline,
-            end,
-        });
+        return lines(&content, side, tiles);
     }
     end_of(&content, ")")?;
     if word == "canvas" {
@@ -145,4 +134,27 @@ fn grid(input: ParseStream<'_>) -> syn::Result<GridSyntax> {
     }
     let (min, max) = limits(tiles)?;
     Ok(GridSyntax::Ratio { side, min, max })
+}
+
+/// Parses the rest of `lines(side, tiles = min..max, newline = "tensor", end = "tensor")` after the number of tiles.
+fn lines(content: ParseStream<'_>, side: Expr, tiles: Expr) -> syn::Result<GridSyntax> {
+    let (min, max) = limits(tiles)?;
+    content.parse::<Token![,]>()?;
+    let has_newline = content.fork().parse::<Ident>()? == "newline";
+    let newline = if has_newline {
+        let newline = named(content, "newline")?;
+        content.parse::<Token![,]>()?;
+        Some(newline)
+    } else {
+        None
+    };
+    let end = named(content, "end")?;
+    end_of(content, ")")?;
+    Ok(GridSyntax::Lines {
+        side,
+        min,
+        max,
+        newline,
+        end,
+    })
 }

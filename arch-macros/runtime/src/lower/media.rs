@@ -102,6 +102,12 @@ impl Lowering<'_, '_> {
                 area: n[1],
                 max: usize::MAX,
             }),
+            LangImageSize::Closest { unit, max } => (vec![unit, max], |n| ImageSize::Closest { unit: n[0], max: n[1] }),
+            LangImageSize::Extended { unit, min, max } => (vec![unit, min, max], |n| ImageSize::Extended {
+                unit: n[0],
+                min: n[1],
+                max: n[2],
+            }),
             LangImageSize::Fitting { unit, min, max } => (vec![unit, min, max], |n| ImageSize::Fitting {
                 unit: n[0],
                 min: n[1],
@@ -188,14 +194,7 @@ fn grid_form(grid: &LangTileGrid) -> (Vec<&Scalar>, Box<GridForm>) {
             newline,
             end,
         } => {
-            let (newline, end) = (newline.as_deref().map(text), text(end));
-            let form = move |n: &[usize]| TileGrid::Lines {
-                side: n[0],
-                min: n[1],
-                max: n[2],
-                newline,
-                end,
-            };
+            let form = lines_form(newline.as_deref().map(text), text(end));
             (vec![side, min, max], Box::new(form))
         }
         LangTileGrid::Area { side, unit, max } => {
@@ -229,10 +228,28 @@ fn grid_form(grid: &LangTileGrid) -> (Vec<&Scalar>, Box<GridForm>) {
             };
             (vec![side], Box::new(form))
         }
+        LangTileGrid::Windows { side, whole, longest } => {
+            let form = |n: &[usize]| TileGrid::Windows {
+                side: n[0],
+                whole: n[1],
+                longest: n[2],
+            };
+            (vec![side, whole, longest], Box::new(form))
+        }
         LangTileGrid::Canvas { side, max } => {
             let form = |n: &[usize]| TileGrid::Canvas { side: n[0], max: n[1] };
             (vec![side, max], Box::new(form))
         }
+    }
+}
+
+fn lines_form(newline: Option<&'static str>, end: &'static str) -> impl Fn(&[usize]) -> TileGrid + Send + Sync {
+    move |n| TileGrid::Lines {
+        side: n[0],
+        min: n[1],
+        max: n[2],
+        newline,
+        end,
     }
 }
 
@@ -266,6 +283,7 @@ fn class_column(variant: &str) -> Option<ClassColumn> {
 fn spectrogram(variant: &str) -> Option<Spectrogram> {
     match variant {
         "Whisper" => Some(Spectrogram::Whisper),
+        "Normalized" => Some(Spectrogram::Normalized),
         "Gemma4" => Some(Spectrogram::Gemma4),
         "Granite" => Some(Spectrogram::Granite),
         "Conformer" => Some(Spectrogram::Conformer),
