@@ -78,7 +78,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = repeat_heads(heads(token_embd[tokens], 1), n_stream);
+        let x = repeat_heads(heads(with_media(token_embd[tokens]), 1), n_stream);
         for layer {
             let weights = attn_streams(rms_norm(merge(x)));
             let h = rms_norm(hc_pre(x, weights, attn_base, attn_scale), attn_norm);

@@ -49,7 +49,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens];
+        let x = with_media(token_embd[tokens]);
         for layer {
             let h = rms_norm(x, attn_norm);
             x += if il < n_dense { attend(h) } else { attend(h, selection = selected(h)) };

@@ -22,7 +22,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = rms_norm(token_embd[tokens]);
+        let x = rms_norm(with_media(token_embd[tokens]));
         for layer {
             let h = rms_norm(x, attn_norm);
             let attn = attend_heads(h, rotated = swa_pattern, base = rope_base_swa, window = sliding(n_swa, is_swa));

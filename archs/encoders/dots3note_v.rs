@@ -14,7 +14,7 @@ arch_macros::encoder! {
     tensors {
         without gate, up, down;
         layer {
-            q_norm, k_norm: vector "attn_q_norm", "attn_k_norm" [head_dim];
+            use head_norms;
             if n_experts > 0 {
                 router:         linear "ffn_gate_inp"       [n_embd -> n_experts];
                 selection_bias: raw    "exp_probs_b.weight" [n_experts];
@@ -27,9 +27,7 @@ arch_macros::encoder! {
     }
 
     fn attend(x: [n_embd, T]) {
-        let q = placed(rms_norm(heads(wq(x), n_head), q_norm, layer_norm_eps));
-        let k = placed(rms_norm(heads(wk(x), n_head), k_norm, layer_norm_eps));
-        wo(attention(q, k, heads(wv(x), n_head)))
+        normed_attention(x)
     }
 
     fn ffn(x: [n_embd, T]) {

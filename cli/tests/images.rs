@@ -380,6 +380,32 @@ fn arch_and_inspect_know_encoders() {
     );
 }
 
+/// The number of rows includes those of tiles, and the learned rows of the file.
+#[test]
+fn inspect_counts_rows_of_tiles() {
+    let home = Home::new();
+    let directory = home.path("seeded");
+    for (encoder, expected) in [
+        ("deepseekocr", "64 x 64 pixels, 256 patches, up to 69 rows of 64 values"),
+        ("step3vl", "64 x 64 pixels, 256 patches, up to 1825 rows of 64 values"),
+    ] {
+        let seeded = run(
+            &home,
+            &[
+                "arch",
+                "seed",
+                &format!("encoders/{encoder}"),
+                "-o",
+                directory.to_str().unwrap(),
+            ],
+        );
+        assert_eq!(seeded.status, 0, "{}", seeded.err);
+        let written = directory.join(format!("mmproj-{encoder}.gguf"));
+        let inspected = run(&home, &["inspect", written.to_str().unwrap()]).out;
+        assert!(inspected.contains(expected), "{inspected}");
+    }
+}
+
 #[test]
 fn dropped_paths_are_attached_in_chats() {
     let home = Home::new();

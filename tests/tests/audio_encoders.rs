@@ -38,7 +38,7 @@ struct Family {
     kept_layer: Option<u32>,
 }
 
-const FAMILIES: [Family; 14] = [
+const FAMILIES: [Family; 15] = [
     // An odd number of positions: the last one is seen, but belongs to no pair.
     Family {
         encoder: "qwen2a",
@@ -187,6 +187,17 @@ const FAMILIES: [Family; 14] = [
         n_frames: 136,
         without_bias: &["a.conv_out", "attn_k"],
         text_bias: &["attn_q", "attn_k", "attn_v"],
+        sizes: SIZES,
+        bounded: &[],
+        kept_layer: None,
+    },
+    // Two chunks.
+    Family {
+        encoder: "meralion",
+        text: "llama",
+        n_frames: 130,
+        without_bias: &["attn_k"],
+        text_bias: &[],
         sizes: SIZES,
         bounded: &[],
         kept_layer: None,
@@ -484,7 +495,7 @@ fn published_rows(encoder: &str, n_samples: usize) -> usize {
         "gemma4ua" => n_samples.max(1).div_ceil(640),
         "dots3note_a" => n_samples.max(1).div_ceil(8 * HOP),
         "granite_speech" => (n_samples.max(HOP) / HOP).div_ceil(2).div_ceil(6) * 3,
-        "voxtral" => n_frames.max(1).div_ceil(chunk) * (chunk / 2 / 4),
+        "voxtral" | "meralion" => n_frames.max(1).div_ceil(chunk) * (chunk / 2 / 4),
         _ => {
             let n_frames = n_frames.max(2);
             let of = |n: usize| n.div_ceil(2 * 4);

@@ -26,7 +26,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 32] = [
+pub(crate) const FAMILIES: [Family; 36] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -518,6 +518,37 @@ pub(crate) const FAMILIES: [Family; 32] = [
         encoder: "phi4",
         text: "phi3",
         image: [56, 40],
+        ..PLAIN
+    },
+    Family {
+        name: "step3vl",
+        encoder: "step3vl",
+        text: "qwen3",
+        image: [64, 64],
+        without_bias: &["v.patch_embd", "mm.model.fc"],
+        ..PLAIN
+    },
+    // The image is not a square, nor are its sides multiples of a window.
+    Family {
+        name: "muse-glimmer",
+        encoder: "muse-glimmer",
+        text: "llama",
+        without_bias: &["v.patch_embd", "mm.0", "mm.1", "mm.2"],
+        ..PLAIN
+    },
+    Family {
+        name: "glm5v",
+        encoder: "glm5v",
+        text: "llama",
+        without_bias: &["mm.model.fc", "mm.gate", "mm.up", "mm.down"],
+        ..PLAIN
+    },
+    // Two values of a head do not rotate.
+    Family {
+        name: "minimax_m3",
+        encoder: "minimax_m3",
+        text: "llama",
+        without_bias: &["v.patch_embd"],
         ..PLAIN
     },
 ];

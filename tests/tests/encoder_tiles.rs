@@ -24,10 +24,15 @@ const TILE_TOKENS: [&str; 6] = [
     "\n",
 ];
 
-fn tile_tokens(mut text: &str) -> Vec<i32> {
+fn tile_tokens(text: &str) -> Vec<i32> {
+    tokens_of(&TILE_TOKENS, text)
+}
+
+/// Returns the tokens of a text that consists of `words`, whose tokens are their numbers from 1 on.
+fn tokens_of(words: &[&str], mut text: &str) -> Vec<i32> {
     let mut tokens = Vec::new();
     while !text.is_empty() {
-        let found = (1..).zip(TILE_TOKENS).find(|(_, token)| text.starts_with(token));
+        let found = (1..).zip(words).find(|(_, token)| text.starts_with(**token));
         let (id, token) = found.unwrap_or_else(|| panic!("{text}"));
         tokens.push(id);
         text = &text[token.len()..];
@@ -70,6 +75,56 @@ fn tiles_match_transformers() {
     let mut ctx = context(family.text(&params), &params, &media[0]);
     let error = recorded.nmse(&logits(&mut ctx, recorded.tokens(), &media, false));
     assert!(error <= 1e-10, "{error:.1e}");
+}
+
+/// Tokens of the texts around tiles in `step3vl-tiles.logits`, from 1 on.
+const WINDOW_TOKENS: [&str; 5] = [
+    "<patch_start>",
+    "<patch_end>",
+    "<patch_newline>",
+    "<im_start>",
+    "<im_end>",
+];
+
+/// Step3-VL splits an image into two rows of two tiles, which are smaller than the whole image. Images with a longest side of up to
+/// 64 pixels are only split if they are not nearly square.
+#[test]
+fn tiles_of_step3_match_transformers() {
+    let (family, params) = (Family::named("step3vl"), exact());
+    let mut encoder = family.encoder(&params);
+    let image = [100, 90];
+    let parts = encoder.sizes().parts(image[0], image[1]).unwrap();
+    let sizes: Vec<[usize; 2]> = parts.iter().map(|part| part.size).collect();
+    assert_eq!(sizes, [[48, 48], [48, 48], [48, 48], [48, 48], [64, 64]]);
+    let texts = encoder.sizes().texts(image[0], image[1]).unwrap();
+    let rows = encoded(&mut encoder, image);
+    let (mut tokens, mut n) = (Vec::new(), 0);
+    for (row, text) in texts {
+        tokens.extend(std::iter::repeat_n(PLACEHOLDER, row - n));
+        tokens.extend(tokens_of(&WINDOW_TOKENS, &text));
+        n = row;
+    }
+    let of = |suffix: &str| Logits::read(data_dir().join(format!("encoders/step3vl-tiles{suffix}"))).unwrap();
+    let recorded = of(".logits");
+    assert_eq!(recorded.tokens()[14..recorded.tokens().len() - 10], tokens);
+    let error = of(".rows").nmse(rows.rows());
+    println!("rows {error:.1e}");
+    assert!(error <= 1e-10, "{error:.1e}");
+    let media = parts
+        .iter()
+        .map(|part| encoder.encode(part.size[0], part.size[1], &colors(part)).unwrap());
+    let media: Vec<Arc<MediaRows>> = media.collect();
+    let mut ctx = context(family.text(&params), &params, &rows);
+    let error = recorded.nmse(&logits(&mut ctx, recorded.tokens(), &media, false));
+    println!("logits {error:.1e}");
+    assert!(error <= 1e-10, "{error:.1e}");
+    let random = (0..60).map(|i| [0, 1].map(|j| 1 + splitmix64(2 * i + j) as usize % 300));
+    for [width, height] in [[1, 1], [64, 64], [64, 42], [65, 5], [5, 49]].into_iter().chain(random) {
+        let n = encoder.sizes().n_rows(width, height).unwrap();
+        assert_eq!(encoded(&mut encoder, [width, height]).len(), n, "{width} x {height}");
+        assert!(n <= encoder.sizes().max_rows(), "{width} x {height}");
+    }
+    assert!(encoder.sizes().parts(32 * 201, 32).is_err());
 }
 
 /// Sides of a tile and of the grids of [`llava`] in pixels: heights and widths in turn.

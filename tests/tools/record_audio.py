@@ -126,21 +126,28 @@ def voxtral(audio, text):
     return rows, tokens, logits
 
 
-class Ultravox(torch.nn.Module):
+class WhisperAndLlama(torch.nn.Module):
+    """The encoder of Whisper, and a language model that transformers does not pair it with."""
+
     def __init__(self, audio, text):
         super().__init__()
-        sizes = audio_config(audio)
-        config = transformers.WhisperConfig(**sizes, attn_implementation="eager")
+        config = transformers.WhisperConfig(**audio_config(audio), attn_implementation="eager")
         self.audio_tower = transformers.models.whisper.modeling_whisper.WhisperEncoder(config)
         self.language_model = transformers.LlamaForCausalLM._from_config(transformers.LlamaConfig(**text_config(text)), attn_implementation="eager")
-        self.stack, n_mid, n_embd = audio.key("projector.stack_factor"), audio.key("projector.hidden_length"), sizes["d_model"]
+        self.stack = audio.key("projector.stack_factor")
+
+    def tie_weights(self):
+        self.language_model.tie_weights()
+
+
+class Ultravox(WhisperAndLlama):
+    def __init__(self, audio, text):
+        super().__init__(audio, text)
+        n_mid, n_embd = audio.key("projector.hidden_length"), audio.key("embedding_length")
         self.norm_pre = transformers.models.llama.modeling_llama.LlamaRMSNorm(n_embd * self.stack, eps=1e-6)
         self.norm_mid = transformers.models.llama.modeling_llama.LlamaRMSNorm(n_mid, eps=1e-6)
         self.linear_1 = torch.nn.Linear(n_embd * self.stack, 2 * n_mid, bias=False)
         self.linear_2 = torch.nn.Linear(n_mid, text.key("embedding_length"), bias=False)
-
-    def tie_weights(self):
-        self.language_model.tie_weights()
 
     def rows(self, features):
         tower = self.audio_tower
@@ -773,5 +780,8 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     torch.manual_seed(0)
+    import record_audio_stacked
+
+    FAMILIES |= record_audio_stacked.FAMILIES
     for family in sys.argv[2:] or FAMILIES:
         record(Path(sys.argv[1]), family)

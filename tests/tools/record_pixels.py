@@ -8,8 +8,8 @@ some sizes by columns first, which rounds differently; versions before do this o
 `images.bin`: encoded images of all color types, and their pixels after `exif_transpose` and `convert("RGB")`.
 `samplings.bin`: JPEG images of all common samplings in small and odd sizes, and the CRC-32 of their pixels.
 `parts.txt`: for the encoders of `tests/data/encoders` and images of noise, the number of parts and the CRC-32 of their pixels, as
-the image processors of transformers that use Pillow compute them, or the published code of DeepSeek-OCR 2 and Phi-4. Images with sides above
-200 to 1 are recorded for encoders of squares.
+the image processors of transformers that use Pillow compute them, or the published code of DeepSeek-OCR 2, MiniMax M3, Muse Glimmer,
+Phi-4, and Step3-VL. Images with sides above 200 to 1 are recorded for encoders of squares.
 `audio.bin`: encoded audio and the average of its channels, as 16-bit integers.
 `mels.bin`: log-mel spectrograms of a computed signal. The extractors run in float64.
 """
@@ -239,7 +239,26 @@ def deepseek_parts(image, side, tile, tiles, color):
     return [*found, ImageOps.pad(image, (side, side), color=color)]
 
 
+def window_parts(image, tile, side, longest):
+    """Returns the tiles and the whole image as the published preprocessing of Step3-VL cuts them. The sizes are those of transformers, whose tiles
+    of an image with a side below a tile are stretched. The published code of Step3-VL completes them by black borders."""
+    from transformers.models.step3p7.image_processing_step3p7 import Step3p7ImageProcessor
+    processor = Step3p7ImageProcessor(max_image_size=longest)
+    size, cut, window, columns, rows, is_squared = processor._plan_patches(*image.size, side, tile)
+    if is_squared:
+        square = Image.new('RGB', (max(image.size),) * 2)
+        square.paste(image)
+        image = square
+    image = image.resize(size, Image.Resampling.BILINEAR)
+    whole, found = image.resize(cut, Image.Resampling.BILINEAR), []
+    for y in range(0, rows * window, window or 1):
+        for x in range(0, columns * window, window):
+            found.append(whole.crop((x, y, x + window, y + window)).resize((tile, tile), Image.Resampling.BILINEAR))
+    return [*found, image.resize((side, side), Image.Resampling.BILINEAR)]
+
+
 def parts():
+    from transformers.models.glm5_next.image_processing_pil_glm5_next import Glm5NextImageProcessorPil
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
@@ -256,6 +275,7 @@ def parts():
             size=dict(shortest_edge=48), crop_size=square(48), image_grid_pinpoints=[[48, 96], [96, 48], [48, 144], [96, 96]], **raw
         ),
         gemma3=Gemma3ImageProcessorPil(size=square(112), **raw),
+        glm5v=Glm5NextImageProcessorPil(patch_size=8, merge_size=2, min_image_tokens=8, max_image_tokens=80, **raw),
         idefics3=Idefics3ImageProcessorPil(size=dict(longest_edge=224), max_image_size=dict(longest_edge=112), do_pad=False, **raw),
         internvl=GotOcr2ImageProcessorPil(crop_to_patches=True, min_patches=1, max_patches=12, size=square(48), **raw),
         janus_pro=JanusImageProcessorPil(size=square(48), image_mean=[0.5, 0.45, 0.4], **raw),
@@ -267,7 +287,7 @@ def parts():
     lines = []
     for name, processor in processors.items():
         for case, (w, h) in enumerate(PART_SIZES):
-            if name in ('minicpmv4_6', 'pixtral', 'qwen2vl_merger') and max(w, h) > 200 * min(w, h):
+            if name in ('glm5v', 'minicpmv4_6', 'pixtral', 'qwen2vl_merger') and max(w, h) > 200 * min(w, h):
                 continue
             if name == 'pixtral' and max(w, h) > 144 * min(w, h):
                 continue  # The processor computes a side of 0.
@@ -279,7 +299,7 @@ def parts():
             if name == 'minicpmv4_6':
                 lines.append(f'{name} {case} {w} {h} {len(got["target_sizes"])} {zlib.crc32(strip_parts(pixels[0], got["target_sizes"]))}\n')
                 continue
-            if name == 'qwen2vl_merger':
+            if name in ('glm5v', 'qwen2vl_merger'):
                 # Rows of patches in blocks of 2 x 2, each with its channels and two equal frames.
                 _, rows, columns = got['image_grid_thw'][0]
                 pixels = pixels.reshape(rows // 2, columns // 2, 2, 2, 3, 2, 8, 8)[:, :, :, :, :, 0]
@@ -296,6 +316,23 @@ def parts():
         height, width = get_image_size_for_max_num_patches(h, w, patch, n_patches)
         image = Image.fromarray(noise(case, w * h * 3).reshape(h, w, 3)).resize((width, height), Image.Resampling.BILINEAR)
         lines.append(f'phi4 {case} {w} {h} 1 {zlib.crc32(image.tobytes())}\n')
+    from transformers.models.muse_glimmer import image_processing_muse_glimmer as glimmer
+    from transformers.models.minimax_m3_vl.image_processing_minimax_m3_vl import smart_resize as resized_of_minimax
+    # Of two sizes with equal ratios, the larger one is recorded; see `record_media_windows.py`.
+    glimmer.set = lambda sizes: sorted(sizes, reverse=True)
+    for case, (w, h) in enumerate(PART_SIZES):
+        image = Image.fromarray(noise(case, w * h * 3).reshape(h, w, 3))
+        if max(w, h) <= 100 * min(w, h):  # The published sizes of narrower images are above the limits.
+            height, width = glimmer.smart_resize(h, w, 16, 80)
+            resized_image = image.resize((width, height), Image.Resampling.LANCZOS)
+            lines.append(f'muse-glimmer {case} {w} {h} 1 {zlib.crc32(resized_image.tobytes())}\n')
+            height, width = resized_of_minimax(h, w, 16, 4 * 256, 80 * 256)
+            resized_image = image.resize((width, height), Image.Resampling.BICUBIC)
+            lines.append(f'minimax_m3 {case} {w} {h} 1 {zlib.crc32(resized_image.tobytes())}\n')
+        if max(w, h) > 144 * min(w, h) and min(w, h) >= 32:
+            continue  # The published code computes a side of 0.
+        found = window_parts(image, 48, 64, 144)
+        lines.append(f'step3vl {case} {w} {h} {len(found)} {zlib.crc32(b"".join(part.tobytes() for part in found))}\n')
     for case, (w, h) in enumerate(PART_SIZES):
         if round(64 * min(w, h) / max(w, h)) == 0:
             continue  # The published code fails for a side of 0.
