@@ -40,9 +40,10 @@ pub fn declaration_of(path: &Path) -> Outcome<Option<Registered>> {
         return Ok(None);
     }
     let classes = classes_of(path).map_err(Failure::new)?;
-    match archs::ALL.iter().any(|built_in| declared::maps(built_in, &classes)) {
-        true => Ok(None),
-        false => declared::find_by_class(&classes),
+    if archs::ALL.iter().any(|built_in| declared::maps(built_in, &classes)) {
+        Ok(None)
+    } else {
+        declared::find_by_class(&classes)
     }
 }
 

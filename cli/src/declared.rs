@@ -218,9 +218,10 @@ fn message(failure: Failure) -> String {
 pub fn list() -> Vec<(String, PathBuf)> {
     let mut list = Vec::new();
     for found in files() {
-        let is_built_in = match found.is_encoder {
-            true => archs::find_encoder(&found.name).is_some(),
-            false => archs::find(&found.name).is_some(),
+        let is_built_in = if found.is_encoder {
+            archs::find_encoder(&found.name).is_some()
+        } else {
+            archs::find(&found.name).is_some()
         };
         if !is_built_in {
             let prefix = if found.is_encoder { "encoders/" } else { "" };

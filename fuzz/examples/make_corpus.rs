@@ -133,9 +133,10 @@ fn adapters(directory: &Path) -> Result<(), Box<dyn Error>> {
             for &name in chosen {
                 let row = model.tensors().iter().find(|r| r.name == name).ok_or(name)?;
                 let [n_in, n_out, n, _] = row.ne;
-                let (a, b) = match name.starts_with("token_embd") {
-                    true => ([RANK, n_out, n], [RANK, n_in, n]),
-                    false => ([n_in, RANK, n], [RANK, n_out, n]),
+                let (a, b) = if name.starts_with("token_embd") {
+                    ([RANK, n_out, n], [RANK, n_in, n])
+                } else {
+                    ([n_in, RANK, n], [RANK, n_out, n])
                 };
                 let n_dims = if n > 1 { 3 } else { 2 };
                 out.add_tensor_with(format!("{name}.lora_a"), GgmlType::F32, &a[..n_dims], |_| Ok(()))?;

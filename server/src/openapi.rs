@@ -110,9 +110,10 @@ fn operation<S>(route: &Route<S>, path: &str) -> Json {
     }
     if route.method == "POST" {
         let mut fields = route.fields.iter().flat_map(|table| table.iter());
-        let content_type = match fields.any(|field| field.form == FieldType::File) {
-            true => "multipart/form-data",
-            false => "application/json",
+        let content_type = if fields.any(|field| field.form == FieldType::File) {
+            "multipart/form-data"
+        } else {
+            "application/json"
         };
         operation["requestBody"] = json!({ "required": true, "content": { content_type: { "schema": body(route) } } });
     }

@@ -207,9 +207,10 @@ fn openapi_document_lists_every_route_and_field() {
             let operation = &document["paths"][path][route.method.to_ascii_lowercase()];
             assert_eq!(operation["summary"], route.doc, "{path}");
             // Only these routes take files.
-            let content_type = match route.paths[0].starts_with("/v1/audio/") {
-                true => "multipart/form-data",
-                false => "application/json",
+            let content_type = if route.paths[0].starts_with("/v1/audio/") {
+                "multipart/form-data"
+            } else {
+                "application/json"
             };
             let properties = &operation["requestBody"]["content"][content_type]["schema"]["properties"];
             let fields = route.fields.iter().flat_map(|table| table.iter());

@@ -28,9 +28,12 @@ fn with_control_tokens(metadata: &mut Metadata, texts: &[&str]) {
     let n = tokens.len() - 2;
     let first = n - texts.len();
     let old = |i: usize| tokens.get(i).and_then(|value| value.as_str().map(str::to_owned));
-    let text = |i: usize| match (first..n).contains(&i) {
-        true => texts[i - first].to_owned(),
-        false => old(i).expect("a text"),
+    let text = |i: usize| {
+        if (first..n).contains(&i) {
+            texts[i - first].to_owned()
+        } else {
+            old(i).expect("a text")
+        }
     };
     let all: Vec<String> = (0..tokens.len()).map(text).collect();
     let kind = |i: usize| if i < 3 || i >= first { 3 } else { 1 };

@@ -392,9 +392,10 @@ fn changed_names(text: &str, random: &mut SplitMix64) -> String {
         let (name, end) = words[i].split_at(length(words[i]));
         let others = named.iter().map(|&j| &words[j][..length(words[j])]);
         let others: Vec<&str> = others.filter(|other| is_number(other) == is_number(name)).collect();
-        let other = match is_number(name) && random.below(2) == 0 {
-            true => PARTS[random.below(5)],
-            false => others[random.below(others.len())],
+        let other = if is_number(name) && random.below(2) == 0 {
+            PARTS[random.below(5)]
+        } else {
+            others[random.below(others.len())]
         };
         words.splice(i..=i, [other, end]);
     }

@@ -303,9 +303,10 @@ fn declaration_describes_tiles() {
         );
         let text = BASE.replacen("text { \"<start>\"", &text, 1);
         let newline = "tensors { newline: raw \"mm.newline\" [n_out];";
-        let text = match grid.starts_with("listed") {
-            true => text.replacen("tensors {", newline, 1),
-            false => text,
+        let text = if grid.starts_with("listed") {
+            text.replacen("tensors {", newline, 1)
+        } else {
+            text
         };
         let arch = compile_file("my.rs", &text, &library()).unwrap().unwrap();
         arch.media.unwrap().image.unwrap().tiles.unwrap()

@@ -52,9 +52,10 @@ pub(super) fn area(sides: [usize; 2], side: usize, unit: usize, max: usize) -> [
     let height = (side as f64 / ratio.sqrt()).trunc();
     let width = (height * ratio).trunc();
     let blocks = [width, height].map(|pixels| ((pixels / unit as f64).round_ties_even() as usize).max(1));
-    let blocks = match blocks[0].saturating_mul(blocks[1]) > max {
-        true => cut(shrunk(sides, unit, max), max),
-        false => blocks,
+    let blocks = if blocks[0].saturating_mul(blocks[1]) > max {
+        cut(shrunk(sides, unit, max), max)
+    } else {
+        blocks
     };
     blocks.map(|n| n.saturating_mul(unit))
 }
@@ -94,14 +95,18 @@ pub(super) fn max_area(side: usize, unit: usize) -> usize {
 pub(super) fn longest(sides: [usize; 2], side: usize, unit: usize, max: usize) -> [usize; 2] {
     let ratio = sides.map(|n| n as f64 / side as f64);
     let ratio = ratio[0].max(ratio[1]);
-    let scaled = |n: usize| match ratio > 1.0 {
-        true => (n as f64 / ratio).floor() as usize,
-        false => n,
+    let scaled = |n: usize| {
+        if ratio > 1.0 {
+            (n as f64 / ratio).floor() as usize
+        } else {
+            n
+        }
     };
     let blocks = sides.map(|n| scaled(n).div_ceil(unit).max(1));
-    let blocks = match blocks[0].saturating_mul(blocks[1]) > max {
-        true => cut(shrunk(sides, unit, max), max),
-        false => blocks,
+    let blocks = if blocks[0].saturating_mul(blocks[1]) > max {
+        cut(shrunk(sides, unit, max), max)
+    } else {
+        blocks
     };
     blocks.map(|n| n * unit)
 }

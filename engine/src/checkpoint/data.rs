@@ -67,9 +67,10 @@ impl BadElement {
     /// Returns the message without the name of the tensor.
     pub fn text(&self) -> String {
         let BadElement { value, row, column, .. } = self;
-        match value.is_finite() {
-            true => format!("has the scale {value} at row {row}, column {column}; expected positive numbers"),
-            false => format!("has the value {value} at row {row}, column {column}; expected finite numbers"),
+        if value.is_finite() {
+            format!("has the scale {value} at row {row}, column {column}; expected positive numbers")
+        } else {
+            format!("has the value {value} at row {row}, column {column}; expected finite numbers")
         }
     }
 }

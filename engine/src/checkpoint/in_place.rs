@@ -22,14 +22,12 @@ pub fn is_checkpoint(path: &Path) -> bool {
 
 /// Returns true for the directory of a checkpoint, and an error for other directories.
 fn is_model_directory(path: &Path) -> Result<bool, ModelError> {
-    match is_checkpoint(path) {
-        false if path.is_dir() => Err(CheckpointError::file(
-            path,
-            "the directory has no config.json; expected the directory of a checkpoint, or a GGUF file",
-        )
-        .into()),
-        is_checkpoint => Ok(is_checkpoint),
+    let is_checkpoint = is_checkpoint(path);
+    if path.is_dir() && !is_checkpoint {
+        let why = "the directory has no config.json; expected the directory of a checkpoint, or a GGUF file";
+        return Err(CheckpointError::file(path, why).into());
     }
+    Ok(is_checkpoint)
 }
 
 /// Returns the classes of a checkpoint, which select the section of a declaration.

@@ -79,9 +79,10 @@ fn integers(shards: &Shards, words: &SourceTensor, base: &str, method: &Method) 
             words.shape
         ));
     };
-    let (rows, columns) = match method.is_awq {
-        true => (b.checked_mul(per_word), Some(a)),
-        false => (Some(b), a.checked_mul(per_word)),
+    let (rows, columns) = if method.is_awq {
+        (b.checked_mul(per_word), Some(a))
+    } else {
+        (Some(b), a.checked_mul(per_word))
     };
     let (Some(rows), Some(columns)) = (rows, columns) else {
         return Err("is too large".to_owned());

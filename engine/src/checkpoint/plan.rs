@@ -141,9 +141,10 @@ impl Conversion {
     fn check(&mut self) -> Result<(), CheckpointError> {
         let mut header = self.header()?;
         let nextn = format!("{}.nextn_predict_layers", self.arch.name);
-        let declare = match header.metadata.contains(&nextn) {
-            true => declare_mtp_header,
-            false => declare_header,
+        let declare = if header.metadata.contains(&nextn) {
+            declare_mtp_header
+        } else {
+            declare_header
         };
         let (path, arch) = (self.config.path(), self.arch);
         let declared = |header: &Gguf| declare(header, path, arch, arch.name).map(|_| ());
@@ -594,9 +595,10 @@ impl Planner<'_> {
         };
         // Without sources for them, layers of multi-token prediction are skipped, as the classes of transformers do.
         let n_layer = self.n_layer;
-        let n_mtp = match self.section.sources.iter().any(|s| s.mtp) {
-            true => 0,
-            false => self.config.number("num_nextn_predict_layers").unwrap_or(0.0) as usize,
+        let n_mtp = if self.section.sources.iter().any(|s| s.mtp) {
+            0
+        } else {
+            self.config.number("num_nextn_predict_layers").unwrap_or(0.0) as usize
         };
         let is_mtp = |name: &str| {
             let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));

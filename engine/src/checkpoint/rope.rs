@@ -87,9 +87,10 @@ impl Scaling<'_> {
             return Err(CheckpointError::config(self.config.path(), text));
         };
         let extension = trained / original;
-        let usual = match extension > 1.0 {
-            true => (1.0 + extension.ln() / original.ln()).sqrt(),
-            false => 1.0,
+        let usual = if extension > 1.0 {
+            (1.0 + extension.ln() / original.ln()).sqrt()
+        } else {
+            1.0
         };
         let factors = vec![
             ("rope_factors_long", self.list("long_factor")?),

@@ -189,9 +189,10 @@ fn least(n: usize, has_row: impl Fn(usize) -> bool) -> usize {
     }
     while below + 1 < least {
         let middle = below.midpoint(least);
-        match has_row(middle) {
-            true => least = middle,
-            false => below = middle,
+        if has_row(middle) {
+            least = middle;
+        } else {
+            below = middle;
         }
     }
     least

@@ -22,9 +22,10 @@ impl Mosaic {
         let all = [split.columns * side, split.rows * side];
         let [across, down] = all.map(|n| n as f64);
         let is_wide = width as f64 / height as f64 > across / down;
-        let (axis, scaled) = match is_wide {
-            true => (1, height as f64 * (across / width as f64)),
-            false => (0, width as f64 * (down / height as f64)),
+        let (axis, scaled) = if is_wide {
+            (1, height as f64 * (across / width as f64))
+        } else {
+            (0, width as f64 * (down / height as f64))
         };
         // The published model rounds to 7 digits first.
         let scaled = (scaled * 1e7).round_ties_even() / 1e7;

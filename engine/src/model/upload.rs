@@ -70,9 +70,10 @@ pub(super) fn file_bytes<'a>(
     scratch: &'a mut Vec<u8>,
 ) -> Result<&'a [u8], ModelError> {
     let shard = &set.shards()[shard];
-    let read = match params.mmap {
-        true => shard.mapping().view(range, scratch),
-        false => shard.mapping().read_at(range, scratch),
+    let read = if params.mmap {
+        shard.mapping().view(range, scratch)
+    } else {
+        shard.mapping().read_at(range, scratch)
     };
     read.map_err(|e| e.in_file(shard.path()).into())
 }

@@ -420,10 +420,13 @@ unsafe fn add_chunk<D: ByteDots>(chunk: &Chunk, n: usize, next: &mut WeightPrefe
                 (true, false) => add_all::<D, true, false, 1>(chunk, n, next),
                 (true, true) => add_all::<D, true, true, 1>(chunk, n, next),
             },
-            2 if const { D::SUMS_IN_I16 } => match mins {
-                false => add_all::<D, false, false, 2>(chunk, n, next),
-                true => add_all::<D, false, true, 2>(chunk, n, next),
-            },
+            2 if const { D::SUMS_IN_I16 } => {
+                if mins {
+                    add_all::<D, false, true, 2>(chunk, n, next)
+                } else {
+                    add_all::<D, false, false, 2>(chunk, n, next)
+                }
+            }
             _ => match (by_16, mins) {
                 (false, false) => add_all::<D, false, false, 0>(chunk, n, next),
                 (false, true) => add_all::<D, false, true, 0>(chunk, n, next),

@@ -331,17 +331,21 @@ fn log_step() -> f64 {
 }
 
 fn to_mel(hz: f64, slaney: bool) -> f64 {
-    match slaney {
-        false => 2595.0 * (1.0 + hz / 700.0).log10(),
-        true if hz < LINEAR_END => hz * 3.0 / 200.0,
-        true => LINEAR_MEL + (hz / LINEAR_END).ln() / log_step(),
+    if !slaney {
+        2595.0 * (1.0 + hz / 700.0).log10()
+    } else if hz < LINEAR_END {
+        hz * 3.0 / 200.0
+    } else {
+        LINEAR_MEL + (hz / LINEAR_END).ln() / log_step()
     }
 }
 
 fn to_hz(mel: f64, slaney: bool) -> f64 {
-    match slaney {
-        false => 700.0 * (10f64.powf(mel / 2595.0) - 1.0),
-        true if mel < LINEAR_MEL => mel * 200.0 / 3.0,
-        true => LINEAR_END * ((mel - LINEAR_MEL) * log_step()).exp(),
+    if !slaney {
+        700.0 * (10f64.powf(mel / 2595.0) - 1.0)
+    } else if mel < LINEAR_MEL {
+        mel * 200.0 / 3.0
+    } else {
+        LINEAR_END * ((mel - LINEAR_MEL) * log_step()).exp()
     }
 }

@@ -170,9 +170,10 @@ fn resize_within_square(
     let target = &mut columns.data[top * stride..][..image.height as usize * stride];
     let taps = taps(side as usize, width as usize, filter);
     resize_rows(image, left, &mut block, &taps, target);
-    match height == side {
-        true => columns,
-        false => resize_height(&columns, height, filter),
+    if height == side {
+        columns
+    } else {
+        resize_height(&columns, height, filter)
     }
 }
 

@@ -193,9 +193,10 @@ fn decoded(data: &str, rules: DataRules<'_>) -> Result<Vec<u8>, ContentError> {
     const PLAIN: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, CONFIG);
     const SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, CONFIG);
     let is_space = |c: char| c.is_ascii_whitespace();
-    let data: Cow<'_, str> = match data.contains(is_space) {
-        true => data.split(is_space).collect::<String>().into(),
-        false => data.into(),
+    let data: Cow<'_, str> = if data.contains(is_space) {
+        data.split(is_space).collect::<String>().into()
+    } else {
+        data.into()
     };
     rules.limit.check(data.trim_end_matches('=').len() * 3 / 4)?;
     let engine = if data.contains(['-', '_']) { SAFE } else { PLAIN };

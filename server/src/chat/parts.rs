@@ -109,9 +109,10 @@ impl ContentReader {
         if list.is_empty() {
             return Ok(String::new());
         }
-        let medium = match self.reads(Medium::Audio) && !self.reads(Medium::Image) {
-            true => Medium::Audio,
-            false => Medium::Image,
+        let medium = if self.reads(Medium::Audio) && !self.reads(Medium::Image) {
+            Medium::Audio
+        } else {
+            Medium::Image
         };
         if self.notes(medium) {
             self.warn("images");
@@ -168,15 +169,13 @@ impl ContentReader {
             },
             sources: &format.sources,
         };
-        let bytes = match number <= MAX_MEDIA {
-            true if !format.layout.reads(medium) => Err(format!(
-                "the projector of this model encodes {}, not {}",
-                format.layout.media(),
-                plural_of(medium)
-            )
-            .into()),
-            true => data(rules),
-            false => Err(format!("the limit is {MAX_MEDIA} images or audio files").into()),
+        let bytes = if number > MAX_MEDIA {
+            Err(format!("the limit is {MAX_MEDIA} images or audio files").into())
+        } else if !format.layout.reads(medium) {
+            let (encoded, found) = (format.layout.media(), plural_of(medium));
+            Err(format!("the projector of this model encodes {encoded}, not {found}").into())
+        } else {
+            data(rules)
         };
         let file = bytes.and_then(|bytes| {
             self.n_bytes += bytes.len();

@@ -435,9 +435,10 @@ fn disturbed(context: &Arc<CudaContext>, flags: u32, elsewhere: bool, disturb: f
         sys::cuStreamBeginCapture_v2(stream, mode)
             .result()
             .expect("no capture is active");
-        let succeeded = match elsewhere {
-            true => std::thread::scope(|scope| scope.spawn(call).join().expect("no panic")),
-            false => call(),
+        let succeeded = if elsewhere {
+            std::thread::scope(|scope| scope.spawn(call).join().expect("no panic"))
+        } else {
+            call()
         };
         let is_valid = sys::cuStreamEndCapture(stream, &mut graph).result().is_ok();
         sys::cuStreamDestroy_v2(stream).result().expect("the stream exists");

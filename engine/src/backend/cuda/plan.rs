@@ -372,9 +372,10 @@ impl Planner<'_> {
         substitute: Option<Substitute>,
     ) {
         // The matmul or attention of a step is in the first of its hot kernels.
-        let work = match kernel.source.is_hot {
-            true => std::mem::take(&mut self.work),
-            false => Work::default(),
+        let work = if kernel.source.is_hot {
+            std::mem::take(&mut self.work)
+        } else {
+            Work::default()
         };
         let words = &mut self.plan.words;
         let first = words.len();

@@ -126,9 +126,10 @@ impl Specialization {
 
     /// Returns the compute capability of the archived PTX, as 10 * major + minor.
     pub fn shipped_capability(&self) -> i32 {
-        match self.is_specific() {
-            true => SPECIFIC_ARCHITECTURE,
-            false => ARCHITECTURE,
+        if self.is_specific() {
+            SPECIFIC_ARCHITECTURE
+        } else {
+            ARCHITECTURE
         }
     }
 

@@ -144,10 +144,12 @@ pub fn read(path: &Path, clean_spaces: bool) -> Result<Vocabulary, CheckpointErr
     for token in &file.added_tokens {
         check_id(path, token.id)?;
         let is_unknown = v.unk == Some(token.id);
-        let ty = match token.special {
-            _ if is_unknown => TokenType::Unknown,
-            true => TokenType::Control,
-            false => TokenType::UserDefined,
+        let ty = if is_unknown {
+            TokenType::Unknown
+        } else if token.special {
+            TokenType::Control
+        } else {
+            TokenType::UserDefined
         };
         v.place(token.id, token.content.clone(), ty);
     }

@@ -70,9 +70,10 @@ pub(super) fn samples(coefficients: &[i16; 64], quantizers: &[u16; 64], out: &mu
             row[i] = values[i].wrapping_mul(factors[i] as i16);
         }
     }
-    let rows = match is_low(coefficients) {
-        true => low_samples(&block),
-        false => all_samples(&block),
+    let rows = if is_low(coefficients) {
+        low_samples(&block)
+    } else {
+        all_samples(&block)
     };
     for (row, target) in rows.iter().zip(out.chunks_mut(stride)) {
         target[..8].copy_from_slice(&row.map(|value| sample(value.into())));

@@ -78,11 +78,13 @@ impl Scan {
         let n_blocks = |part: &Part| frame.components[part.component].sampling.iter().product::<usize>();
         let n_blocks: usize = parts.iter().map(n_blocks).sum();
         let (high, low) = (bits >> 4, bits & 15);
-        let is_valid = match frame.progressive {
+        let is_valid = if !frame.progressive {
             // Other programs ignore these fields, too.
-            false => true,
-            true if first == 0 => last == 0,
-            true => first <= last && last < 64 && parts.len() == 1,
+            true
+        } else if first == 0 {
+            last == 0
+        } else {
+            first <= last && last < 64 && parts.len() == 1
         };
         let is_refined = !frame.progressive || high == 0 || high == low + 1;
         if parts.is_empty() || (parts.len() > 1 && n_blocks > MAX_BLOCKS) || !is_valid || low > 13 || !is_refined {

@@ -320,10 +320,11 @@ pub mod tests {
                 })
             };
             let fitting: Vec<_> = ends.iter().filter(fits).collect();
-            let picked = match fitting.is_empty() || n < 20 {
+            let picked = if fitting.is_empty() || n < 20 {
+                vec![all[(state >> 33) as usize % all.len()]]
+            } else {
                 // Alternate, because a closing token of one element may be text inside another.
-                false => fitting[n % fitting.len()].clone(),
-                true => vec![all[(state >> 33) as usize % all.len()]],
+                fitting[n % fitting.len()].clone()
             };
             for token in picked.into_iter() {
                 text.extend_from_slice(vocab.token_to_piece(token, true));

@@ -37,12 +37,13 @@ impl Driver {
         let bytes = unsafe { CStr::from_ptr(image) }.to_bytes();
         let invalid = |message: String| (Error::INVALID_PTX, message);
         let is_machine_code = bytes.starts_with(b"\x7fELF");
-        let text = match is_machine_code {
+        let text = if is_machine_code {
             // SAFETY: `image` is a complete ELF file (contract of `cuModuleLoadData`).
-            true => unsafe { self.ptx_of_machine_code(image.cast()) }?,
-            false => std::str::from_utf8(bytes)
+            unsafe { self.ptx_of_machine_code(image.cast()) }?
+        } else {
+            std::str::from_utf8(bytes)
                 .map_err(|e| invalid(format!("the PTX is not valid UTF-8: {e}")))?
-                .to_owned(),
+                .to_owned()
         };
         let parsed = ptx::parse(&text).map_err(|e| invalid(e.to_string()))?;
         self.check_target(&parsed, is_machine_code)?;

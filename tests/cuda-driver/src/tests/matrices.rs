@@ -365,9 +365,10 @@ fn ldmatrix_loads_rows_of_eight() {
                     // following.
                     let value = |row: usize, column: usize| (64 * matrix + 8 * row + column) as u32;
                     let (row, column) = (lane / 4, 2 * (lane % 4));
-                    let (low, high) = match transposed {
-                        false => (value(row, column), value(row, column + 1)),
-                        true => (value(column, row), value(column + 1, row)),
+                    let (low, high) = if transposed {
+                        (value(column, row), value(column + 1, row))
+                    } else {
+                        (value(row, column), value(row, column + 1))
                     };
                     assert_eq!(
                         words[lane * n + matrix],

@@ -154,11 +154,13 @@ fn shape_of(task: &Task<'_>, w: &TensorArg, n: usize) -> Option<(Weights, Shape)
 /// true if the matrix is too small for large tiles.
 pub(super) fn suits(task: &Task<'_>, w: &TensorArg, is_small: bool) -> bool {
     let n = task.node.ne[1];
-    let most = match is_small {
+    let most = if !task.target.gpu().has_bfloats {
         // The kernel for more columns converts bf16 to f16.
-        _ if !task.target.gpu().has_bfloats => usize::MAX,
-        true => MAX_COLUMNS_OF_SMALL,
-        false => MAX_COLUMNS,
+        usize::MAX
+    } else if is_small {
+        MAX_COLUMNS_OF_SMALL
+    } else {
+        MAX_COLUMNS
     };
     n <= most && shape_of(task, w, n).is_some()
 }
