@@ -4,6 +4,7 @@ use crate::dispatch::{GroupKernels, IntTypeKernels, Kernels, kernels};
 use crate::generic::byte_tiles::{MAX_BYTE_COLUMNS, MIN_BYTE_COLUMNS, byte_tile_scratch};
 use crate::generic::float_panels::{FLOAT_PANEL_COLUMNS, FLOAT_PANEL_SCRATCH, is_for};
 use crate::generic::gemm_u8::dot_scratch;
+use crate::generic::group_panels::{GROUP_PANEL_COLUMNS, GroupFormat, MAX_GROUP_PANEL_COLUMNS};
 use crate::generic::int_products::IntProduct;
 use crate::generic::pack::{RowLayout, WeightRows};
 use crate::generic::panel_products::{PanelProduct, panel_scratch};
@@ -111,6 +112,7 @@ pub(crate) enum Algorithm {
     Products,
     FloatPanels,
     Interleaved8,
+    GroupPanels,
     ByteTiles,
     IntProducts,
     PanelProducts,
@@ -119,10 +121,11 @@ pub(crate) enum Algorithm {
 }
 
 impl Algorithm {
-    const ALL: [Algorithm; 8] = [
+    const ALL: [Algorithm; 9] = [
         Algorithm::Products,
         Algorithm::FloatPanels,
         Algorithm::Interleaved8,
+        Algorithm::GroupPanels,
         Algorithm::ByteTiles,
         Algorithm::IntProducts,
         Algorithm::PanelProducts,
@@ -141,7 +144,7 @@ impl Algorithm {
             }
             Algorithm::FloatPanels if n < FLOAT_PANEL_COLUMNS => 0,
             Algorithm::FloatPanels => group_floats(k) + FLOAT_PANEL_SCRATCH,
-            Algorithm::Interleaved8 | Algorithm::IntProducts => 0,
+            Algorithm::Interleaved8 | Algorithm::GroupPanels | Algorithm::IntProducts => 0,
             Algorithm::ByteTiles => byte_tile_scratch(k, n),
             Algorithm::PanelProducts => panel_scratch(k, n),
             Algorithm::GemmU8 => dot_scratch(n),
@@ -162,6 +165,8 @@ impl Algorithm {
             ActivationForm::I16Row if is_interleaved && n <= kernels.int.max_group_columns(ty) => {
                 if n >= MIN_BYTE_COLUMNS && kernels.column_tiles(ty).is_some() {
                     Algorithm::ByteTiles
+                } else if n >= GROUP_PANEL_COLUMNS && kernels.int.group_panels.is_some() {
+                    Algorithm::GroupPanels
                 } else {
                     Algorithm::Interleaved8
                 }
@@ -291,7 +296,7 @@ impl GemmCall<'_> {
             match self.algorithm {
                 Algorithm::Products | Algorithm::FloatPanels if is_interleaved => self.multiply_groups_of_floats(),
                 Algorithm::Products | Algorithm::FloatPanels => self.multiply_floats(),
-                Algorithm::Interleaved8 | Algorithm::ByteTiles => self.multiply_groups(),
+                Algorithm::Interleaved8 | Algorithm::GroupPanels | Algorithm::ByteTiles => self.multiply_groups(),
                 Algorithm::IntProducts => self.multiply_rows(),
                 Algorithm::Tiles if rounds_floats(self.args.ty) && !is_interleaved => self.multiply_floats_in_tiles(),
                 Algorithm::PanelProducts | Algorithm::GemmU8 | Algorithm::Tiles => self.multiply_panels(),
@@ -410,35 +415,49 @@ impl GemmCall<'_> {
     unsafe fn multiply_groups(mut self) {
         let &MatMul { ty, k, n, .. } = self.args;
         let tiles = self.kernels.column_tiles(ty);
-        let columns = group_kernels(self.int_kernels(), ty).columns;
+        let panels = self.kernels.int.group_panels;
+        let of_type = self.int_kernels();
+        let groups = group_kernels(of_type, ty);
+        let format = GroupFormat {
+            integers: of_type.integers,
+            chunk_bytes: groups.chunk_bytes,
+            fill: groups.fill,
+        };
         let whole = self.int_product();
         let mut first = 0;
         while first < n {
             let left = n - first;
-            let (n, kernel) = match tiles {
-                Some(tiles) if left >= MIN_BYTE_COLUMNS => {
-                    let n = left.min(MAX_BYTE_COLUMNS);
-                    (n, tiles[(n - 1) / BYTE_COLUMNS])
-                }
-                _ => {
-                    // Divide the columns evenly instead of leaving a few for the last call.
-                    let n = left.div_ceil(left.div_ceil(columns.len()));
-                    (n, columns[n - 1])
+            // Divides the columns evenly instead of leaving a few for the last call.
+            let evenly = |most: usize| left.div_ceil(left.div_ceil(most));
+            let part = |n: usize| IntProduct {
+                x: whole.x.wrapping_add(first * whole.x_stride),
+                n,
+                out: whole.out.wrapping_add(first * whole.out_stride),
+                scratch: whole.scratch.wrapping_add(Algorithm::ByteTiles.scratch(k, first)),
+                ..whole
+            };
+            // SAFETY: `first` plus the columns of each product is at most `args.n`, so the products satisfy the
+            // invariants of `IntProduct`, which are among those of `GemmCall`. The tiles of these columns follow
+            // those of the columns before them. `format` is that of the weights.
+            first += unsafe {
+                match (tiles, panels) {
+                    (Some(tiles), _) if left >= MIN_BYTE_COLUMNS => {
+                        let n = left.min(MAX_BYTE_COLUMNS);
+                        tiles[(n - 1) / BYTE_COLUMNS](&part(n));
+                        n
+                    }
+                    (_, Some(multiply)) if left >= GROUP_PANEL_COLUMNS => {
+                        let n = evenly(MAX_GROUP_PANEL_COLUMNS);
+                        multiply(&part(n), &format);
+                        n
+                    }
+                    _ => {
+                        let n = evenly(groups.columns.len());
+                        groups.columns[n - 1](&part(n));
+                        n
+                    }
                 }
             };
-            // SAFETY: `first + n <= args.n`, so `product` satisfies the invariants of `IntProduct`, which are
-            // among those of `GemmCall`. The tiles of these columns follow those of the columns before them.
-            unsafe {
-                let product = IntProduct {
-                    x: whole.x.add(first * whole.x_stride),
-                    n,
-                    out: whole.out.add(first * whole.out_stride),
-                    scratch: whole.scratch.wrapping_add(Algorithm::ByteTiles.scratch(k, first)),
-                    ..whole
-                };
-                kernel(&product);
-            }
-            first += n;
         }
     }
 

@@ -2,20 +2,21 @@
 
 use crate::GgmlType;
 use crate::generic::gemm_u8;
+use crate::generic::group_panels::{self, GroupFormat, MultiplyGroups};
 use crate::generic::int_products::{self, ColumnKernels, IntProduct, Sum, Unpacked};
 use crate::generic::integers::{self, I16Chunk};
 use crate::generic::interleaved8;
 use crate::generic::interleaved8_zmm;
 use crate::generic::pack::{
-    self, FillGroups, GROUPS, I8Values, I16Values, IntFormat, PanelChunk, PanelValues, RowChunk, RowFormat,
+    self, ByteValues, FillGroups, GROUPS, I8Values, I16Values, IntFormat, PanelChunk, PanelValues, RowChunk, RowFormat,
     ShiftedI8Values, UnpackRow,
 };
 use crate::generic::panel_products::{self, PanelProduct};
 use crate::generic::rows_zmm;
 use crate::generic::u8_chunks;
 use crate::layout::block::Block;
-use crate::layout::groups::UnpackGroup;
-use crate::layout::runs::Unpack;
+use crate::layout::groups::{UnpackGroup, bytes_in_group};
+use crate::layout::runs::{CHUNK, Unpack};
 use crate::limits::{AVX2_PANEL_COLUMNS, AVX2_PANEL_COLUMNS_OF_BYTES, FAST_COLUMNS, PANEL_COLUMNS};
 use crate::quants::{self, for_each_block};
 use crate::simd::IntSimd;
@@ -46,6 +47,9 @@ pub(crate) struct IntKernels {
     pub prefers_u8: bool,
     /// Multiplies weights of any type by unsigned 8-bit activations.
     pub dots: unsafe fn(&PanelProduct),
+    /// Multiplies row groups of any type by [`GROUP_PANEL_COLUMNS`](group_panels::GROUP_PANEL_COLUMNS) columns or
+    /// more, if that is as fast as the kernels of the types.
+    pub group_panels: Option<MultiplyGroups>,
     /// Multiplies panels by 16-bit activations.
     pub panels_i16: unsafe fn(&PanelProduct),
 }
@@ -65,9 +69,12 @@ pub(crate) struct IntTypeKernels {
 
 /// Integer kernels for row groups.
 pub(crate) struct GroupKernels {
-    /// Matmuls with 1, 2, ... columns, with the same bits as the panel kernels.
+    /// Matmuls with 1, 2, ... columns, with the same bits as the panel kernels. More columns are divided, or
+    /// multiplied by [`IntKernels::group_panels`].
     pub columns: &'static [unsafe fn(&IntProduct)],
     pub fill: FillGroups,
+    /// Size of a chunk of a row group in bytes.
+    pub chunk_bytes: usize,
 }
 
 impl IntKernels {
@@ -210,7 +217,9 @@ macro_rules! instantiate {
                         words: fill_panel::<D, I16Values>,
                         signed: fill_panel::<D, I8Values>,
                         shifted: pack::no_panel,
+                        bytes: pack::no_panel,
                     },
+                    chunk_bytes: bytes_in_group::<D>(CHUNK),
                 }
             }
 
@@ -236,6 +245,7 @@ macro_rules! instantiate {
                 quantize_u8,
                 prefers_u8: <$V>::HAS_DOT4,
                 dots,
+                group_panels: None,
                 panels_i16,
             };
         }
@@ -261,6 +271,7 @@ pub(super) mod avx512 {
         quantize_u8,
         prefers_u8: false,
         dots,
+        group_panels: None,
         panels_i16,
     };
 }
@@ -268,10 +279,11 @@ pub(super) mod avx512 {
 /// Instantiates the VNNI kernels. Unpacking and code bound by it is shared with AVX2.
 ///
 /// - `$matvec` multiplies rows of type `D` by one column.
-/// - `$fill` fills a panel from row groups of type `D`.
+/// - `$fill` fills a panel from row groups of type `D`, and `$fill_bytes` a panel of unsigned bytes.
+/// - `$group_panels`: see [`IntKernels::group_panels`].
 #[cfg(target_arch = "x86_64")]
 macro_rules! instantiate_vnni {
-    ($module:ident, $V:ty, $D:ty, $multiply:path, [$($n:literal)*], $matvec:path, $fill:path, $most:expr, $attribute:meta) => {
+    ($module:ident, $V:ty, $D:ty, $multiply:path, [$($n:literal)*], $matvec:path, $fill:path, $fill_bytes:path, $group_panels:expr, $most:expr, $attribute:meta) => {
         pub(super) mod $module {
             use super::avx2::quantize_i16;
             use super::*;
@@ -317,8 +329,10 @@ macro_rules! instantiate_vnni {
                     fill: FillGroups {
                         signed: pack::no_panel,
                         shifted: fill_panel::<D>,
+                        bytes: $fill_bytes,
                         ..base.fill
                     },
+                    ..base
                 }
             }
 
@@ -330,8 +344,40 @@ macro_rules! instantiate_vnni {
                 quantize_u8,
                 prefers_u8: <$V>::HAS_DOT4,
                 dots,
+                group_panels: $group_panels,
                 panels_i16,
             };
+        }
+    };
+}
+
+/// Instantiates [`group_panels`] for a register type.
+///
+/// - `$multiply` multiplies row groups by columns.
+/// - `$fill` fills its panels from row groups of type `D`.
+#[cfg(target_arch = "x86_64")]
+macro_rules! instantiate_panels {
+    ($module:ident, $V:ty, $multiply:path, $fill:path, $attribute:meta) => {
+        mod $module {
+            use super::*;
+
+            #[$attribute]
+            pub(super) unsafe fn fill<D: UnpackGroup<$V>>(
+                groups: [*const u8; GROUPS],
+                runs: usize,
+                to: &mut PanelChunk<ByteValues>,
+            ) {
+                // SAFETY: the caller upholds the contract of `$fill`; `$attribute` enables the instructions of
+                // `$V` and of the registers that `$fill` uses.
+                unsafe { $fill(groups, runs, to) }
+            }
+
+            #[$attribute]
+            pub(super) unsafe fn multiply(product: &IntProduct, format: &GroupFormat) {
+                // SAFETY: the caller upholds the contract of `$multiply`; `$attribute` enables the instructions of
+                // the registers that `$multiply` uses.
+                unsafe { $multiply(product, format) }
+            }
         }
     };
 }
@@ -356,6 +402,8 @@ instantiate_vnni!(
     [1 2 3 4],
     avx2::matvec::<D>,
     interleaved8::fill_panel::<AvxVnniInt, D, ShiftedI8Values>,
+    pack::no_panel,
+    None,
     PANEL_COLUMNS - 1,
     target_feature(enable = "avx2,fma,f16c,avxvnni")
 );
@@ -365,10 +413,20 @@ instantiate_vnni!(
     Avx512VnniInt,
     VnniDots512,
     interleaved8_zmm::multiply_double_width::<Avx512VnniInt, VnniDots512, D, N>,
-    [1 2 3 4 5 6 7 8],
+    [1 2 3],
     rows_zmm::matvec::<Avx512VnniInt, VnniDots512, D>,
-    interleaved8_zmm::fill_panel::<Avx512VnniInt, VnniDots512, D>,
+    interleaved8_zmm::fill_panel::<Avx512VnniInt, VnniDots512, D, ShiftedI8Values>,
+    panels512::fill::<D>,
+    Some(panels512::multiply),
     usize::MAX,
+    target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+);
+#[cfg(target_arch = "x86_64")]
+instantiate_panels!(
+    panels512,
+    Avx512VnniInt,
+    group_panels::multiply::<Avx512VnniInt, VnniDots512, 1, 2>,
+    interleaved8_zmm::fill_panel::<Avx512VnniInt, VnniDots512, D, ByteValues>,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 );
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -377,9 +435,19 @@ instantiate_vnni!(
     VnniModelInt,
     VnniModelInt,
     interleaved8::multiply::<VnniModelInt, D, N>,
-    [1 2 3 4],
+    [1 2],
     avx2::matvec::<D>,
     interleaved8::fill_panel::<VnniModelInt, D, ShiftedI8Values>,
+    panels_model::fill::<D>,
+    Some(panels_model::multiply),
     PANEL_COLUMNS - 1,
+    target_feature(enable = "avx2,fma,f16c")
+);
+#[cfg(all(test, target_arch = "x86_64"))]
+instantiate_panels!(
+    panels_model,
+    VnniModelInt,
+    group_panels::multiply::<VnniModelInt, VnniModelInt, 2, 4>,
+    interleaved8::fill_panel::<VnniModelInt, D, ByteValues>,
     target_feature(enable = "avx2,fma,f16c")
 );

@@ -43,7 +43,7 @@
 //!
 //! - Weights are unpacked again for every `N` columns, and `N` is at most 4, since the sums must fit the
 //!   registers. Panels unpack once for all columns and win from some number of columns on, which depends on the
-//!   CPU (`IntKernels::group_columns`).
+//!   CPU (`IntKernels::group_columns`, and 4 with [`group_panels`](super::group_panels)).
 //! - The loop needs whole groups, so only matrices whose number of rows is a multiple of 8 are interleaved.
 //! - Runs are added in f32 in the order of the row. The bits of a result depend neither on `N` nor on `G`.
 
@@ -65,7 +65,7 @@ pub(super) const WORDS: usize = RUN / 4;
 /// Prefetch distance of each group's stream in bytes. A smaller value does not hide the memory latency of a
 /// core that could read faster (Zen 5). A larger one costs a few percent where all cores together saturate
 /// the memory bandwidth.
-const PREFETCH_DISTANCE: usize = 4096;
+pub(super) const PREFETCH_DISTANCE: usize = 4096;
 
 const _: () = assert!(GROUP_ROWS == LANES && WORDS == RUNS);
 

@@ -110,16 +110,29 @@ impl<const G: usize> Groups<G> {
         c: usize,
         scales: *const GroupScales,
     ) -> GroupChunk<G> {
+        GroupChunk {
+            scales,
+            // SAFETY: the caller upholds the contract of `part_at`.
+            ..unsafe { self.part_at(p, c, bytes_in_group::<D>(c)) }
+        }
+    }
+
+    /// Returns the chunk at element `c`, `offset` bytes after the start of each group, without scales.
+    ///
+    /// # Safety
+    /// `p` satisfies the invariants of [`IntProduct`], and `c < p.k`.
+    #[inline(always)]
+    pub unsafe fn part_at(&self, p: &IntProduct, c: usize, offset: usize) -> GroupChunk<G> {
         let mut w = [p.w; G];
         for g in 0..G {
-            w[g] = w[g].wrapping_add(self.numbers[g] * self.bytes + bytes_in_group::<D>(c));
+            w[g] = w[g].wrapping_add(self.numbers[g] * self.bytes + offset);
         }
         GroupChunk {
             w,
-            remaining: self.remaining - bytes_in_group::<D>(c),
+            remaining: self.remaining - offset,
             skip: self.skip,
             runs: RUNS.min((p.k - c) / RUN),
-            scales,
+            scales: std::ptr::null(),
             // SAFETY: `c < p.k`, so each row of activations has a chunk there (function contract).
             x: unsafe { chunk(p.x, c) },
             x_stride: p.x_stride,
@@ -137,12 +150,12 @@ pub(super) struct GroupChunk<const G: usize> {
     pub skip: usize,
     /// Runs in this chunk; fewer than [`RUNS`] at the end of a row.
     pub runs: usize,
-    /// Scales of each group.
+    /// Scales of each group, or null.
     pub scales: *const GroupScales,
     /// Pointer to the activation chunk of the first column.
     x: *const I16Chunk,
     /// Distance between activation columns in bytes.
-    x_stride: usize,
+    pub x_stride: usize,
 }
 
 impl<const G: usize> GroupChunk<G> {

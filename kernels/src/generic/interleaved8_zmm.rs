@@ -17,21 +17,24 @@
 //!     sums += f32(total - zero * sum(x)) * scale
 //! ```
 //!
-//! Four groups in two registers would share each broadcast of an activation, but their unpacked words would not
-//! fit the registers: on Zen 4 that is up to 1.16 times as slow with 4 to 8 columns.
+//! Panels are filled in the same way ([`fill_panel`]).
 //!
-//! Panels for many columns are filled in the same way ([`fill_panel`]).
+//! # Limits
+//!
+//! - `N` is at most 3. With more columns, [`group_panels`](super::group_panels) is as fast or faster.
+//! - Four groups in two registers would share each broadcast of an activation, but their unpacked words would not
+//!   fit the registers: on Zen 4 that is up to 1.16 times as slow with 4 to 8 columns.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::I16Header;
-use super::interleaved8::{GroupSums, has_mins, multiply, multiply_with, prefetch, sums_row, word};
+use super::interleaved8::{GroupSums, WORDS, has_mins, multiply, multiply_with, prefetch, sums_row, word};
 use super::interleaved8_schedule::{GroupChunk, Schedule};
-use super::pack::{GROUPS, IntFormat, PanelChunk, SIGN, ShiftedI8Values};
+use super::pack::{ByteValues, GROUPS, IntFormat, PanelChunk, PanelValues, SIGN, ShiftedI8Values};
 use crate::layout::groups::{GROUP_ROWS, GroupScales, Interleaved, LANES, UnpackGroup, bytes_in_group};
-use crate::layout::runs::{CHUNK, RUN};
+use crate::layout::runs::{CHUNK, RUN, Unpack};
 use crate::simd::dots::{ByteDots, DoubleWidth};
 use crate::simd::{IntSimd, Simd};
 
@@ -190,17 +193,61 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
     }
 }
 
-/// Fills a panel of [`ShiftedI8Values`] like [`fill_panel`](super::interleaved8::fill_panel), both groups at
-/// a time.
+/// Panel of bytes that is filled with both groups at a time. Each word has the bytes of group 0, then those of
+/// group 1.
+pub(crate) trait JoinedValues: PanelValues {
+    /// Converts a word of both groups to the form of the panel.
+    ///
+    /// # Safety
+    /// The CPU supports `V` and `W`.
+    unsafe fn join<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(groups: [V; GROUPS]) -> W;
+
+    /// Returns the address of word `i`.
+    fn word(&mut self, i: usize) -> *mut u8;
+}
+
+impl JoinedValues for ShiftedI8Values {
+    #[inline(always)]
+    unsafe fn join<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>([first, second]: [V; GROUPS]) -> W {
+        let n = const { IntFormat::of::<V, D>().spare_bits() };
+        // SAFETY: the CPU supports `W` (function contract).
+        W::join(first.shl(n), second.shl(n)).sub_bytes(unsafe { W::broadcast([D::ZERO << n; 4].as_ptr()) })
+    }
+
+    #[inline(always)]
+    fn word(&mut self, i: usize) -> *mut u8 {
+        self.0[i].as_flattened_mut().as_mut_ptr()
+    }
+}
+
+impl JoinedValues for ByteValues {
+    #[inline(always)]
+    unsafe fn join<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>([first, second]: [V; GROUPS]) -> W {
+        let joined = W::join(first, second);
+        if D::SIGNED {
+            // SAFETY: the CPU supports `W` (function contract).
+            joined.xor(unsafe { W::broadcast([SIGN; 4].as_ptr()) })
+        } else {
+            joined
+        }
+    }
+
+    #[inline(always)]
+    fn word(&mut self, i: usize) -> *mut u8 {
+        self.0[i].as_flattened_mut().as_mut_ptr()
+    }
+}
+
+/// Fills a panel like [`fill_panel`](super::interleaved8::fill_panel), both groups at a time.
 ///
 /// # Safety
 /// - The CPU supports `V` and `W`.
 /// - Each pointer in `groups` is valid for a chunk of a row group with at least `runs` runs.
 #[inline(always)]
-pub(crate) unsafe fn fill_panel<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>>(
+pub(crate) unsafe fn fill_panel<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, F: JoinedValues>(
     groups: [*const u8; GROUPS],
     runs: usize,
-    to: &mut PanelChunk<ShiftedI8Values>,
+    to: &mut PanelChunk<F>,
 ) {
     let mut scales = [const { MaybeUninit::<GroupScales>::uninit() }; GROUPS];
     // SAFETY: each group has `runs` runs (function contract), and `group_scales` initializes their scales
@@ -210,7 +257,7 @@ pub(crate) unsafe fn fill_panel<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>
             D::group_scales(p, runs, scales.as_mut_ptr());
         }
         let [first, second] = scales.each_ref().map(|scales| scales.as_ptr());
-        for half in 0..2 * runs {
+        for half in (0..2 * runs).step_by(if D::BY_16 || F::EVERY_HALF { 1 } else { 2 }) {
             let at = if D::BY_16 { half } else { half / 2 };
             let scale = W::join_floats(GroupScales::scale(first, at), GroupScales::scale(second, at));
             scale.store(to.scales[half].as_flattened_mut().as_mut_ptr());
@@ -219,17 +266,10 @@ pub(crate) unsafe fn fill_panel<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>
                 min.store(to.mins[half].as_flattened_mut().as_mut_ptr());
             }
         }
-        let n = const { IntFormat::of::<V, D>().spare_bits() };
-        let zero = W::broadcast([D::ZERO << n; 4].as_ptr());
         for i in 0..runs {
             each_of_8!(V, j => {
-                let mut values = [V::splat(0); GROUPS];
-                for g in 0..GROUPS {
-                    values[g] = D::group_values(groups[g], i, j).shl(n);
-                }
-                let values = W::join(values[0], values[1]);
-                let to = &mut to.values.0[i * (RUN / 4) + j];
-                values.sub_bytes(zero).store(to.as_flattened_mut().as_mut_ptr());
+                let words = [D::group_values(groups[0], i, j), D::group_values(groups[1], i, j)];
+                F::join::<V, W, D>(words).store(to.values.word(i * WORDS + j));
             });
         }
     }

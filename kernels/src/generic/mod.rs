@@ -11,6 +11,7 @@
 //! | [`products`] | decoded to f32 | f32 | any `n` |
 //! | [`float_panels`] | decoded to f32, transposed | f32 | F32, F16, BF16 with large `n` |
 //! | [`interleaved8`], [`interleaved8_zmm`] | row groups | i16 | small `n` |
+//! | [`group_panels`] | row groups, as panels of bytes | i16 | 4 columns or more with AVX512-VNNI |
 //! | [`int_products`], [`rows_zmm`] | file layout | i16 | small `n` |
 //! | [`panel_products`] | panels | i16 | larger `n` |
 //! | [`gemm_u8`] | panels | u8 with outliers | large `n` |
@@ -24,6 +25,7 @@ pub(crate) mod decode_attention;
 pub(crate) mod float_panels;
 pub(crate) mod functions;
 pub(crate) mod gemm_u8;
+pub(crate) mod group_panels;
 pub(crate) mod int_attention;
 pub(crate) mod int_products;
 pub(crate) mod integers;

@@ -185,12 +185,14 @@ pub(crate) enum RowLayout {
 pub(crate) type FillPanel<F> = unsafe fn([*const u8; GROUPS], usize, &mut PanelChunk<F>);
 
 /// Functions that fill a panel from row groups, one per form of its integers. An instruction set multiplies
-/// either signed or shifted bytes (see [`SUMS_IN_I16`](crate::simd::dots::ByteDots::SUMS_IN_I16)).
+/// either signed or shifted bytes (see [`SUMS_IN_I16`](crate::simd::dots::ByteDots::SUMS_IN_I16)). Only
+/// [`group_panels`](super::group_panels) multiplies `bytes`.
 #[derive(Clone, Copy)]
 pub(crate) struct FillGroups {
     pub words: FillPanel<I16Values>,
     pub signed: FillPanel<I8Values>,
     pub shifted: FillPanel<ShiftedI8Values>,
+    pub bytes: FillPanel<ByteValues>,
 }
 
 /// Takes the place of a [`FillPanel`] for a form of integers that an instruction set never multiplies.
@@ -294,6 +296,35 @@ impl PanelValues for ShiftedI8Values {
             // SAFETY: the CPU supports `V` (function contract); `to` has 32 bytes.
             unsafe {
                 register.shl(n).sub(V::splat(zero << n)).store(to.as_mut_ptr());
+            }
+        }
+    }
+}
+
+/// Unsigned bytes as they are stored: `[word][group]`, 4 adjacent weights per row. [`SIGN`] is added to signed
+/// integers.
+#[repr(C)]
+pub(crate) struct ByteValues(pub [[[u8; 4 * LANES]; GROUPS]; CHUNK / 4]);
+
+impl PanelValues for ByteValues {
+    const EVERY_HALF: bool = false;
+
+    fn select(fill: &FillGroups) -> FillPanel<Self> {
+        fill.bytes
+    }
+
+    #[inline(always)]
+    unsafe fn store_run<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &IntFormat) {
+        for (i, register) in registers.into_iter().enumerate() {
+            let to = &mut self.0[run * (RUN / 4) + i][group];
+            // SAFETY: the CPU supports `V` (function contract); `to` has 32 bytes.
+            unsafe {
+                let bytes = if integers.signed {
+                    register.xor(V::splat(SIGN))
+                } else {
+                    register
+                };
+                bytes.store(to.as_mut_ptr());
             }
         }
     }

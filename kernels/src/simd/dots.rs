@@ -48,6 +48,9 @@ pub(crate) trait ByteDots: Copy {
     /// Adds to each lane the dot product of its two pairs of 16-bit integers.
     fn add_pair_dots(self, a: Self, b: Self) -> Self;
 
+    /// Returns `self + (other << n)` in wrapping 32-bit arithmetic.
+    fn add_shifted(self, other: Self, n: u32) -> Self;
+
     /// Converts the sums to floats, rounded to nearest even.
     fn floats(self) -> Self::Float;
 
@@ -142,6 +145,11 @@ impl<V: IntSimd> ByteDots for V {
     #[inline(always)]
     fn add_pair_dots(self, a: Self, b: Self) -> Self {
         self.add_pairs(a, b)
+    }
+
+    #[inline(always)]
+    fn add_shifted(self, other: Self, n: u32) -> Self {
+        self.add32(other.shl32(n))
     }
 
     #[inline(always)]

@@ -155,6 +155,37 @@ fn interleaved_matmul_any_size_matches_panels() {
     }
 }
 
+/// Covers every number of columns per tile and of groups after the last whole panels.
+#[test]
+fn group_panels_match_single_columns_bitwise() {
+    let form = ActivationForm::I16Row;
+    let mut n_kernels = 0;
+    for (ty, blocks) in types() {
+        for k in [32, 288, 512].into_iter().filter(|&k| can_interleave(ty, k)) {
+            for n_groups in [1, 3, 6, 7] {
+                let (m, stride) = (n_groups * GROUP_ROWS, ty.row_bytes(k).unwrap());
+                let rows: Vec<u8> = blocks.iter().copied().cycle().take(m * stride).collect();
+                let groups = interleaved(ty, &rows, k);
+                let weights = (ty, &groups[..], WeightLayout::Interleaved);
+                for kernels in all_kernels().filter(|kernels| kernels.int.group_panels.is_some()) {
+                    n_kernels += 1;
+                    let x = Rows::new(kernels, form, k, &noise(58, 35 * k));
+                    let expected = bits(&product_of(kernels, weights, m, &x, m, 1), m);
+                    for columns in [4, 5, 6, 7, 8, 9, 35] {
+                        let out = bits(&product_of(kernels, weights, m, &x, m, columns), m);
+                        let what = format!("{:?} {ty} k {k}", kernels.isa);
+                        assert!(
+                            out == expected,
+                            "{what}: {n_groups} groups, {columns} columns at a time"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    assert!(n_kernels > 0 || !crate::Isa::Avx2.is_available());
+}
+
 /// Forms of activations that matmuls of row groups accept.
 const FORMS: [ActivationForm; 2] = [ActivationForm::I16Row, ActivationForm::U8Chunk];
 

@@ -5,7 +5,6 @@
 use super::*;
 use crate::Precision;
 use crate::activations::form_with;
-use crate::dispatch::IntTypeKernels;
 use crate::interleaved::can_interleave;
 use crate::matmul::Algorithm;
 
@@ -43,12 +42,12 @@ fn module(isa: Isa, ty: GgmlType, n: usize, precision: Precision, repacks: bool)
         allow_reassociation: precision == Precision::Fast,
         reuse_prepared_x: false,
     };
-    let has_zmm = |of_type: &IntTypeKernels| of_type.groups.as_ref().is_some_and(|groups| groups.columns.len() > 4);
     match Algorithm::select(kernels, &args, form_with(kernels, ty, n, precision)) {
         Algorithm::Products => "products",
         Algorithm::FloatPanels => "float_panels",
-        Algorithm::Interleaved8 if kernels.int.find(ty).is_some_and(has_zmm) => "interleaved8_zmm",
+        Algorithm::Interleaved8 if kernels.int.group_panels.is_some() => "interleaved8_zmm",
         Algorithm::Interleaved8 => "interleaved8",
+        Algorithm::GroupPanels => "group_panels",
         Algorithm::ByteTiles => "byte_tiles",
         Algorithm::IntProducts => "int_products",
         Algorithm::PanelProducts => "panel_products",

@@ -114,6 +114,10 @@ impl<P: DotProduct512> ByteDots for Dots512<P> {
             Self::new(_mm512_add_epi16(self.0, _mm512_maddubs_epi16(unsigned.0, signed.0)))
         };
         fn add_pair_dots(self, a: Self, b: Self) -> Self = Self::new(P::add_pairs_512(self.0, a.0, b.0));
+        // The count is passed in a register; the compiler uses the immediate form if it is constant.
+        fn add_shifted(self, other: Self, n: u32) -> Self = {
+            Self::new(_mm512_add_epi32(self.0, _mm512_sll_epi32(other.0, _mm_cvtsi32_si128(n as i32))))
+        };
         fn floats(self) -> Avx512 = Avx512::from(_mm512_cvtepi32_ps(self.0));
         fn float_bits(self) -> Avx512 = Avx512::from(_mm512_castsi512_ps(self.0));
         fn compute_together(values: [Self; 2]) -> [Self; 2] = compute_together(values[0].0, values[1].0).map(Self::new);
