@@ -111,6 +111,11 @@ impl Quantization {
         row_bytes(self.form, self.k)
     }
 
+    /// Returns true if the kernel multiplies these rows with many rows of weights at a time.
+    pub(super) fn is_for_tiles(&self) -> bool {
+        is_for_tiles(self.form)
+    }
+
     /// Returns the description of these rows stored in the operand's own memory.
     pub(super) fn in_place(self) -> Quantization {
         Quantization {
@@ -231,6 +236,12 @@ impl Quantization {
     }
 }
 
+/// Returns true if the kernel multiplies rows of this form with many rows of weights at a time: AMX tiles (bf16), or bytes
+/// with register accumulators (u8).
+fn is_for_tiles(form: ActivationForm) -> bool {
+    matches!(form, ActivationForm::Bf16Row | ActivationForm::U8Chunk)
+}
+
 /// Quantized rows of activations. Rows are numbered as if the operand were contiguous.
 #[derive(Clone, Copy)]
 pub(super) struct QuantizedRows<'a> {
@@ -241,10 +252,9 @@ pub(super) struct QuantizedRows<'a> {
 }
 
 impl<'a> QuantizedRows<'a> {
-    /// Returns true if the kernel multiplies these rows with many rows of weights at a time: AMX tiles
-    /// (bf16), or bytes with register accumulators (u8).
+    /// Returns true if the kernel multiplies these rows with many rows of weights at a time.
     pub(super) fn is_for_tiles(&self) -> bool {
-        matches!(self.form, ActivationForm::Bf16Row | ActivationForm::U8Chunk)
+        is_for_tiles(self.form)
     }
 
     /// Returns the bytes of `n` rows, starting at row `i`.
