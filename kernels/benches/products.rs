@@ -251,7 +251,7 @@ impl Case {
     fn arithmetic(&self, limits: &Limits) -> Option<f64> {
         match self.form() {
             ActivationForm::F32 => Some(limits.f32),
-            ActivationForm::I16Row => limits.i16,
+            ActivationForm::I16Row | ActivationForm::I16Pairs => limits.i16,
             ActivationForm::U8Chunk => limits.i8,
             ActivationForm::Bf16Row => limits.bf16,
         }

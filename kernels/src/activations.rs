@@ -3,6 +3,7 @@
 use crate::GgmlType;
 use crate::dispatch::{Kernels, kernels};
 use crate::generic::integers::i16_row_bytes;
+use crate::generic::pair_panels::{self, pair_row_bytes};
 use crate::generic::tiles::{bf16_row_bytes, rounds_floats};
 use crate::generic::u8_chunks::u8_row_bytes;
 pub use crate::limits::{FAST_COLUMNS, FASTEST_COLUMNS};
@@ -19,7 +20,9 @@ pub enum Precision {
     /// more, as in prefill.
     ///
     /// - With AMX, activations and weights are rounded to bf16, for all types except F32.
-    /// - With AVX512-BF16 on AMD CPUs, those of F16 and BF16 weights are, too.
+    /// - With AVX512-BF16 on AMD CPUs, those of BF16 weights are, too.
+    /// - Otherwise, activations and F16 and BF16 weights are rounded to 16-bit integers, with a smaller error than
+    ///   that of f16.
     /// - With VNNI, activations are 8-bit integers for all types that have integer kernels.
     /// - Otherwise, activations are 8-bit integers for weights of at most 6 bits.
     ///
@@ -58,6 +61,10 @@ pub enum ActivationForm {
     /// Unsigned 8-bit integers with one scale and 4 outliers as floats per 256 elements, and sums per 16
     /// elements. The error is at most 1/252 of the fifth largest magnitude of the 256.
     U8Chunk,
+    /// 16-bit integers with one scale per 256 elements, for weights of 16-bit floats, which are rounded in the same
+    /// way. The error is at most 1/65534 of the largest magnitude of the 256, or 1/92600 of their norm if that is
+    /// more.
+    I16Pairs,
     /// bf16, for CPUs with AMX or fast bf16 dot products; weights are rounded to bf16, too. The relative error is at most 1/256.
     Bf16Row,
 }
@@ -96,6 +103,7 @@ pub(crate) fn form_with(kernels: &'static Kernels, ty: GgmlType, n: usize, preci
     match (precision, kernels.int.find(ty)) {
         (_, Some(_)) if is_fast && kernels.tile_unit.is_some() => ActivationForm::Bf16Row,
         (_, None) if is_fast && rounds_to_bf16(kernels, ty) => ActivationForm::Bf16Row,
+        (_, None) if is_fast && kernels.int.prefers_pairs && pair_panels::is_for(ty) => ActivationForm::I16Pairs,
         (Precision::Exact, _) | (_, None) => ActivationForm::F32,
         (_, Some(type_kernels))
             if n >= precision.byte_columns()
@@ -122,6 +130,7 @@ pub const fn activation_bytes(form: ActivationForm, k: usize) -> usize {
         ActivationForm::F32 => k * size_of::<f32>(),
         ActivationForm::I16Row => i16_row_bytes(k),
         ActivationForm::U8Chunk => u8_row_bytes(k),
+        ActivationForm::I16Pairs => pair_row_bytes(k),
         ActivationForm::Bf16Row => bf16_row_bytes(k),
     }
 }
@@ -170,6 +179,9 @@ pub(crate) fn quantize_with(kernels: &'static Kernels, form: ActivationForm, x: 
         // SAFETY: `out` has `activation_bytes(form, x.len())` bytes, asserted above; the CPU supports the
         // kernels.
         ActivationForm::U8Chunk => unsafe { (kernels.int.quantize_u8)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
+        // SAFETY: `out` has `activation_bytes(form, x.len())` bytes, asserted above; the CPU supports the
+        // kernels.
+        ActivationForm::I16Pairs => unsafe { (kernels.int.quantize_pairs)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
         // SAFETY: `out` has `activation_bytes(form, x.len())` bytes, asserted above; the CPU supports the
         // kernels.
         ActivationForm::Bf16Row => unsafe {

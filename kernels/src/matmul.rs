@@ -7,8 +7,9 @@ use crate::generic::gemm_u8::dot_scratch;
 use crate::generic::group_panels::{GROUP_PANEL_COLUMNS, GroupFormat, MAX_GROUP_PANEL_COLUMNS};
 use crate::generic::int_products::IntProduct;
 use crate::generic::pack::{RowLayout, WeightRows};
+use crate::generic::pair_panels::{PAIR_PANEL_SCRATCH, PairProduct};
 use crate::generic::panel_products::{PanelProduct, panel_scratch};
-use crate::generic::products::{Product, panel_size};
+use crate::generic::products::{FloatFormat, Product, panel_size};
 use crate::generic::tile_packing::FloatRows;
 use crate::generic::tiles::{TileProduct, rounds_floats, tile_scratch};
 use crate::interleaved::{GROUP_ROWS, deinterleave, interleaved_bytes};
@@ -90,6 +91,8 @@ const fn group_floats(k: usize) -> usize {
 ///   [`activation_form`](crate::activation_form) returns which types support this. Results are the same for
 ///   all `n` up to 8 and for all larger `n`. With interleaved weights and [`ActivationForm::I16Row`] they do
 ///   not depend on `n`.
+/// - Pairs of integers: weights are rounded to 16-bit integers. Dot products of 256 elements are exact, then
+///   accumulated in f32. Results do not depend on `n`.
 /// - bf16: weights are rounded to bf16 and accumulated in f32. Results do not depend on `n`.
 ///
 /// # Panics
@@ -117,11 +120,12 @@ pub(crate) enum Algorithm {
     IntProducts,
     PanelProducts,
     GemmU8,
+    PairPanels,
     Tiles,
 }
 
 impl Algorithm {
-    const ALL: [Algorithm; 9] = [
+    const ALL: [Algorithm; 10] = [
         Algorithm::Products,
         Algorithm::FloatPanels,
         Algorithm::Interleaved8,
@@ -130,6 +134,7 @@ impl Algorithm {
         Algorithm::IntProducts,
         Algorithm::PanelProducts,
         Algorithm::GemmU8,
+        Algorithm::PairPanels,
         Algorithm::Tiles,
     ];
 
@@ -148,6 +153,7 @@ impl Algorithm {
             Algorithm::ByteTiles => byte_tile_scratch(k, n),
             Algorithm::PanelProducts => panel_scratch(k, n),
             Algorithm::GemmU8 => dot_scratch(n),
+            Algorithm::PairPanels => PAIR_PANEL_SCRATCH,
             Algorithm::Tiles => tile_scratch(k, n),
         }
     }
@@ -174,6 +180,7 @@ impl Algorithm {
             ActivationForm::I16Row if !is_interleaved && n < PANEL_COLUMNS => Algorithm::IntProducts,
             ActivationForm::I16Row => Algorithm::PanelProducts,
             ActivationForm::U8Chunk => Algorithm::GemmU8,
+            ActivationForm::I16Pairs => Algorithm::PairPanels,
             ActivationForm::Bf16Row => Algorithm::Tiles,
         }
     }
@@ -298,6 +305,7 @@ impl GemmCall<'_> {
                 Algorithm::Products | Algorithm::FloatPanels => self.multiply_floats(),
                 Algorithm::Interleaved8 | Algorithm::GroupPanels | Algorithm::ByteTiles => self.multiply_groups(),
                 Algorithm::IntProducts => self.multiply_rows(),
+                Algorithm::PairPanels => self.multiply_pairs(),
                 Algorithm::Tiles if rounds_floats(self.args.ty) && !is_interleaved => self.multiply_floats_in_tiles(),
                 Algorithm::PanelProducts | Algorithm::GemmU8 | Algorithm::Tiles => self.multiply_panels(),
             }
@@ -459,6 +467,32 @@ impl GemmCall<'_> {
                 }
             };
         }
+    }
+
+    /// Multiplies rows of 16-bit floats by rows of [`ActivationForm::I16Pairs`].
+    ///
+    /// # Safety
+    /// The invariants of [`GemmCall`] hold.
+    unsafe fn multiply_pairs(self) {
+        let args = self.args;
+        let format = FloatFormat {
+            ty: args.ty,
+            dequantize: self.kernels.for_type(args.ty).dequantize,
+        };
+        let product = PairProduct {
+            w: args.w.as_ptr(),
+            row_stride: args.row_stride(),
+            m: args.m,
+            k: args.k,
+            x: self.x,
+            x_stride: self.x_stride,
+            n: args.n,
+            out: self.out,
+            out_stride: self.out_stride,
+            scratch: self.scratch.as_mut_ptr(),
+        };
+        // SAFETY: the operands are those of `GemmCall`, and the scratch memory has `PAIR_PANEL_SCRATCH` floats.
+        unsafe { (self.kernels.int.pairs)(&product, &format) }
     }
 
     /// Multiplies rows of floats by rows of bf16 activations.

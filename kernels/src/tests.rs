@@ -348,6 +348,7 @@ mod integers;
 mod interleaved8;
 #[cfg(target_arch = "x86_64")]
 mod kernel_table;
+mod pair_panels;
 mod panels;
 mod recurrent;
 #[path = "../../tests/src/root.rs"]

@@ -11,7 +11,9 @@ use crate::generic::pack::{
     self, ByteValues, FillGroups, GROUPS, I8Values, I16Values, IntFormat, PanelChunk, PanelValues, RowChunk, RowFormat,
     ShiftedI8Values, UnpackRow,
 };
+use crate::generic::pair_panels::{self, PairProduct};
 use crate::generic::panel_products::{self, PanelProduct};
+use crate::generic::products::FloatFormat;
 use crate::generic::rows_zmm;
 use crate::generic::u8_chunks;
 use crate::layout::block::Block;
@@ -52,6 +54,12 @@ pub(crate) struct IntKernels {
     pub group_panels: Option<MultiplyGroups>,
     /// Multiplies panels by 16-bit activations.
     pub panels_i16: unsafe fn(&PanelProduct),
+    /// Quantizes a row of activations to pairs of 16-bit integers.
+    pub quantize_pairs: unsafe fn(*const f32, usize, *mut u8),
+    /// Multiplies 16-bit floats by pairs of 16-bit integers.
+    pub pairs: unsafe fn(&PairProduct, &FloatFormat),
+    /// Whether [`pairs`](IntKernels::pairs) is faster than f32.
+    pub prefers_pairs: bool,
 }
 
 /// Integer kernels that depend on the type of the weights.
@@ -113,9 +121,23 @@ macro_rules! type_table {
 }
 
 /// Instantiates the matmuls with many columns and the quantization of their activations. `$V` unpacks
-/// weights, `$D` multiplies.
+/// weights, `$D` multiplies. `$pairs` columns of pairs are multiplied at a time.
 macro_rules! products {
-    ($V:ty, $D:ty, $attribute:meta) => {
+    ($V:ty, $D:ty, $pairs:literal, $attribute:meta) => {
+        #[$attribute]
+        unsafe fn quantize_pairs(x: *const f32, k: usize, out: *mut u8) {
+            // SAFETY: the caller upholds the contract of `pair_panels::quantize`; `$attribute` enables the
+            // instructions of `$D`.
+            unsafe { pair_panels::quantize::<<$D as ByteDots>::Float>(x, k, out) }
+        }
+
+        #[$attribute]
+        unsafe fn pairs(product: &PairProduct, format: &FloatFormat) {
+            // SAFETY: the caller upholds the contract of `pair_panels::multiply`; `$attribute` enables the
+            // instructions of `$D`.
+            unsafe { pair_panels::multiply::<$D, $pairs>(product, format) }
+        }
+
         #[$attribute]
         unsafe fn quantize_u8(x: *const f32, k: usize, out: *mut u8) {
             // SAFETY: the caller upholds the contract of `u8_chunks::quantize_u8`; `$attribute` enables the
@@ -149,7 +171,7 @@ macro_rules! instantiate {
         pub(super) mod $module {
             use super::*;
 
-            products!($V, $V, $attribute);
+            products!($V, $V, 6, $attribute);
 
             #[$attribute]
             unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
@@ -247,6 +269,9 @@ macro_rules! instantiate {
                 dots,
                 group_panels: None,
                 panels_i16,
+                quantize_pairs,
+                pairs,
+                prefers_pairs: <$V>::UNROLLED,
             };
         }
     };
@@ -260,6 +285,7 @@ pub(super) mod avx512 {
     products!(
         Avx512Int,
         SeparateDots512,
+        12,
         target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
     );
 
@@ -273,6 +299,9 @@ pub(super) mod avx512 {
         dots,
         group_panels: None,
         panels_i16,
+        quantize_pairs,
+        pairs,
+        prefers_pairs: false,
     };
 }
 
@@ -281,14 +310,15 @@ pub(super) mod avx512 {
 /// - `$matvec` multiplies rows of type `D` by one column.
 /// - `$fill` fills a panel from row groups of type `D`, and `$fill_bytes` a panel of unsigned bytes.
 /// - `$group_panels`: see [`IntKernels::group_panels`].
+/// - `$pairs`: see `products`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! instantiate_vnni {
-    ($module:ident, $V:ty, $D:ty, $multiply:path, [$($n:literal)*], $matvec:path, $fill:path, $fill_bytes:path, $group_panels:expr, $most:expr, $attribute:meta) => {
+    ($module:ident, $V:ty, $D:ty, $multiply:path, [$($n:literal)*], $matvec:path, $fill:path, $fill_bytes:path, $group_panels:expr, $most:expr, $pairs:literal, $attribute:meta) => {
         pub(super) mod $module {
             use super::avx2::quantize_i16;
             use super::*;
 
-            products!($V, $D, $attribute);
+            products!($V, $D, $pairs, $attribute);
 
             #[$attribute]
             unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
@@ -346,6 +376,9 @@ macro_rules! instantiate_vnni {
                 dots,
                 group_panels: $group_panels,
                 panels_i16,
+                quantize_pairs,
+                pairs,
+                prefers_pairs: <$V>::UNROLLED,
             };
         }
     };
@@ -405,6 +438,7 @@ instantiate_vnni!(
     pack::no_panel,
     None,
     PANEL_COLUMNS - 1,
+    6,
     target_feature(enable = "avx2,fma,f16c,avxvnni")
 );
 #[cfg(target_arch = "x86_64")]
@@ -419,6 +453,7 @@ instantiate_vnni!(
     panels512::fill::<D>,
     Some(panels512::multiply),
     usize::MAX,
+    12,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 );
 #[cfg(target_arch = "x86_64")]
@@ -441,6 +476,7 @@ instantiate_vnni!(
     panels_model::fill::<D>,
     Some(panels_model::multiply),
     PANEL_COLUMNS - 1,
+    2,
     target_feature(enable = "avx2,fma,f16c")
 );
 #[cfg(all(test, target_arch = "x86_64"))]

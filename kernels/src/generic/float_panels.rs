@@ -27,11 +27,11 @@ use crate::simd::Simd;
 pub(crate) const FLOAT_PANEL_COLUMNS: usize = 32;
 
 /// Registers of rows multiplied by the same activations.
-const GROUPS: usize = 2;
+pub(super) const GROUPS: usize = 2;
 
 /// Elements of a row in a panel, whole blocks of any type. A panel of 16 rows takes half of the L1 cache and
 /// stays there for all columns.
-const BLOCK: usize = 256;
+pub(super) const BLOCK: usize = 256;
 
 /// Maximum number of columns that all panels are multiplied by before the next columns. The activations of many
 /// columns do not fit into the cache: with all 5184 columns at once, an encoder of Qwen2.5-VL takes 1.7 times as long
@@ -53,7 +53,7 @@ pub(crate) const fn is_for(ty: GgmlType) -> bool {
 }
 
 /// Maximum rows of a panel, in the widest registers.
-const MAX_ROWS: usize = GROUPS * 16;
+pub(super) const MAX_ROWS: usize = GROUPS * 16;
 
 /// Scratch memory in floats: one block of a panel's rows, decoded and transposed.
 pub(crate) const FLOAT_PANEL_SCRATCH: usize = 2 * MAX_ROWS * BLOCK;
@@ -124,14 +124,10 @@ unsafe fn multiply_columns<V: Simd>(p: &Product, format: &FloatFormat, tiles: &P
                 let (from, stride) = if is_plain && m.is_multiple_of(8) && k.is_multiple_of(8) {
                     (w.cast(), p.row_stride / size_of::<f32>())
                 } else {
-                    for r in 0..m {
-                        (format.dequantize)(w.add(r * p.row_stride), decoded.add(r * BLOCK), k);
-                    }
+                    decode(w, p.row_stride, [m, k], format, decoded);
                     (decoded.cast_const(), BLOCK)
                 };
-                for (r, at) in (0..m).step_by(8).flat_map(|r| (0..k).step_by(8).map(move |at| (r, at))) {
-                    V::transpose(from.add(r * stride + at), stride, panel.add(at * rows + r), rows);
-                }
+                transpose::<V>(from, stride, [m, k], panel);
                 let tile = PanelTile {
                     w: panel,
                     k,
@@ -145,6 +141,33 @@ unsafe fn multiply_columns<V: Simd>(p: &Product, format: &FloatFormat, tiles: &P
                 multiply_panel(tile, p.n, tiles);
             }
         }
+    }
+}
+
+/// Decodes `k` elements of each of `m` rows to rows of [`BLOCK`] floats.
+///
+/// # Safety
+/// - The CPU supports the instructions of `format.dequantize`, and `w` has `m` rows, `stride` bytes apart.
+/// - `m` is at most [`MAX_ROWS`], `k` at most [`BLOCK`], and `to` is valid for `m` rows of floats.
+#[inline(always)]
+pub(super) unsafe fn decode(w: *const u8, stride: usize, [m, k]: [usize; 2], format: &FloatFormat, to: *mut f32) {
+    for r in 0..m {
+        // SAFETY: row `r` exists in both operands (function contract).
+        unsafe { (format.dequantize)(w.add(r * stride), to.add(r * BLOCK), k) }
+    }
+}
+
+/// Transposes `m` rows of `k` floats to a panel, `[k][GROUPS * LANES]`, in squares of 8 x 8.
+///
+/// # Safety
+/// - The CPU supports `V`.
+/// - `m` is at most `GROUPS * V::LANES`, and `k` at most [`BLOCK`]. Both operands are valid for whole squares.
+#[inline(always)]
+pub(super) unsafe fn transpose<V: Simd>(from: *const f32, stride: usize, [m, k]: [usize; 2], panel: *mut f32) {
+    let rows = GROUPS * V::LANES;
+    for (r, at) in (0..m).step_by(8).flat_map(|r| (0..k).step_by(8).map(move |at| (r, at))) {
+        // SAFETY: both operands are valid for the square (function contract).
+        unsafe { V::transpose(from.add(r * stride + at), stride, panel.add(at * rows + r), rows) }
     }
 }
 
@@ -235,7 +258,7 @@ unsafe fn add<V: Simd, const N: usize>(w: *const f32, x: *const f32, x_stride: u
 /// - The CPU supports `V`.
 /// - `out` is valid for reads and writes of `min(n, LANES)` floats.
 #[inline(always)]
-unsafe fn store_or_add<V: Simd>(out: *mut f32, n: usize, accumulate: bool, sum: V) {
+pub(super) unsafe fn store_or_add<V: Simd>(out: *mut f32, n: usize, accumulate: bool, sum: V) {
     // SAFETY: `out` is valid for `min(n, LANES)` floats (function contract).
     unsafe {
         match (n < V::LANES, accumulate) {

@@ -12,6 +12,7 @@
 //! | [`float_panels`] | decoded to f32, transposed | f32 | F32, F16, BF16 with large `n` |
 //! | [`interleaved8`], [`interleaved8_zmm`] | row groups | i16 | small `n` |
 //! | [`group_panels`] | row groups, as panels of bytes | i16 | 4 columns or more with AVX512-VNNI |
+//! | [`pair_panels`] | decoded, as panels of 16-bit integers | i16 pairs | F16, BF16 with large `n` |
 //! | [`int_products`], [`rows_zmm`] | file layout | i16 | small `n` |
 //! | [`panel_products`] | panels | i16 | larger `n` |
 //! | [`gemm_u8`] | panels | u8 with outliers | large `n` |
@@ -33,6 +34,7 @@ pub(crate) mod interleaved8;
 mod interleaved8_schedule;
 pub(crate) mod interleaved8_zmm;
 pub(crate) mod pack;
+pub(crate) mod pair_panels;
 pub(crate) mod panel_products;
 pub(crate) mod products;
 pub(crate) mod recurrent;

@@ -52,6 +52,7 @@ fn module(isa: Isa, ty: GgmlType, n: usize, precision: Precision, repacks: bool)
         Algorithm::IntProducts => "int_products",
         Algorithm::PanelProducts => "panel_products",
         Algorithm::GemmU8 => "gemm_u8",
+        Algorithm::PairPanels => "pair_panels",
         Algorithm::Tiles => "tiles",
     }
 }

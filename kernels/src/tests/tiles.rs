@@ -29,8 +29,12 @@ pub(super) fn tile_kernels() -> impl Iterator<Item = &'static Kernels> {
 
 /// Yields the kernels that multiply weights of a type by bf16 activations.
 fn kernels_for(ty: GgmlType) -> impl Iterator<Item = &'static Kernels> {
-    let dots = Isa::Avx512Bf16.is_available().then(|| kernels_of(Isa::Avx512Bf16));
-    tile_kernels().chain(dots.filter(|_| rounds_floats(ty)))
+    let dots = if Isa::Avx512Bf16.is_available() && rounds_floats(ty) {
+        Some(kernels_of(Isa::Avx512Bf16))
+    } else {
+        None
+    };
+    tile_kernels().chain(dots)
 }
 
 /// Rows of weights in some layout, with their dequantized values.
@@ -337,7 +341,10 @@ fn activation_form_bf16_needs_many_columns() {
     }
     if Isa::Avx512Bf16.is_available() {
         let form = |ty| form_with(kernels_of(Isa::Avx512Bf16), ty, FAST_COLUMNS, Precision::Fast);
-        assert_eq!([form(GgmlType::F16), form(GgmlType::BF16)], [ActivationForm::F32, FORM]);
+        assert_eq!(
+            [form(GgmlType::F16), form(GgmlType::BF16)],
+            [ActivationForm::I16Pairs, FORM]
+        );
     }
     let of_floats = form_with(&TILE_MODEL, GgmlType::F32, FAST_COLUMNS, Precision::Fast);
     assert_eq!(of_floats, ActivationForm::F32);

@@ -236,10 +236,17 @@ impl Quantization {
     }
 }
 
-/// Returns true if the kernel multiplies rows of this form with many rows of weights at a time: AMX tiles (bf16), or bytes
-/// with register accumulators (u8).
+/// Forms for kernels that multiply many rows of weights at a time: AMX tiles (bf16), or integers with register
+/// accumulators.
+const TILE_FORMS: [ActivationForm; 3] = [
+    ActivationForm::Bf16Row,
+    ActivationForm::U8Chunk,
+    ActivationForm::I16Pairs,
+];
+
+/// Returns true if the kernel multiplies rows of this form with many rows of weights at a time.
 fn is_for_tiles(form: ActivationForm) -> bool {
-    matches!(form, ActivationForm::Bf16Row | ActivationForm::U8Chunk)
+    TILE_FORMS.contains(&form)
 }
 
 /// Quantized rows of activations. Rows are numbered as if the operand were contiguous.
@@ -280,8 +287,8 @@ pub(super) fn row_floats(k: usize) -> usize {
 /// Returns the largest number of floats that a row of `k` activations occupies in a form for
 /// [tiles](QuantizedRows::is_for_tiles).
 pub(super) fn tile_row_floats(k: usize) -> usize {
-    let bytes = [ActivationForm::Bf16Row, ActivationForm::U8Chunk].map(|form| row_bytes(form, k));
-    bytes[0].max(bytes[1]) / size_of::<f32>()
+    let bytes = TILE_FORMS.map(|form| row_bytes(form, k));
+    bytes.into_iter().fold(0, usize::max) / size_of::<f32>()
 }
 
 /// Returns the distance in bytes between rows of `k` activations, rounded up to a cache line.
