@@ -242,7 +242,11 @@ pub fn of_file(name: &str, chosen: &str, metadata: &Metadata, path: &Path) -> Ou
     if chosen == IN_FILE {
         return in_file(metadata, path).map(Some);
     }
-    let encoder = projector_type(metadata).filter(|_| name == ENCODER_ARCH);
+    let encoder = if name == ENCODER_ARCH {
+        projector_type(metadata)
+    } else {
+        None
+    };
     let found = match encoder {
         Some(encoder) => archs::find_encoder(encoder),
         None => archs::find(name),

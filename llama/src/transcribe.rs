@@ -109,7 +109,11 @@ type Result<T> = std::result::Result<T, TranscribeError>;
 
 /// Returns the preprocessing of an encoder-decoder of audio.
 fn audio_of(model: &Model) -> Option<AudioRules> {
-    model.audio_rules().filter(|_| model.arch().encoder)
+    if model.arch().encoder {
+        model.audio_rules()
+    } else {
+        None
+    }
 }
 
 /// Speech recognizer.

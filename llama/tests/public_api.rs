@@ -190,13 +190,9 @@ fn list(path: &str, name: &str, modules: &Modules, lines: &mut Vec<String>) {
                         "" => module.clone(),
                         path => format!("{path}::{module}"),
                     };
-                    match modules
-                        .get(&relative)
-                        .or_else(|| modules.get(&module))
-                        .filter(|_| !module.is_empty())
-                    {
-                        Some(items) => describe(&full, &item, items, modules, lines),
-                        None => lines.push(format!("{full}: re-export of {module}::{item}")),
+                    match modules.get(&relative).or_else(|| modules.get(&module)) {
+                        Some(items) if !module.is_empty() => describe(&full, &item, items, modules, lines),
+                        _ => lines.push(format!("{full}: re-export of {module}::{item}")),
                     }
                 }
             }

@@ -170,8 +170,15 @@ fn published_model_calls_match_schemas() {
         ];
         // The model does not know the marker and needs a bias to write it.
         let mark = server.ask("/tokenize", &json!({"content": "<tool_call>"}))["tokens"].clone();
-        let pushed = mark.as_array().unwrap().iter().filter(|_| template.is_some());
-        let bias: serde_json::Map<String, Json> = pushed.map(|token| (token.to_string(), 8.into())).collect();
+        let mut bias = serde_json::Map::new();
+        if template.is_some() {
+            bias.extend(
+                mark.as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|token| (token.to_string(), 8.into())),
+            );
+        }
         let (mut n_calls, mut n_answers) = (0, 0);
         for (i, pointer) in places.iter().cycle().take(16).enumerate() {
             let messages: Vec<Json> = begun.iter().cloned().chain([question(pointer)]).collect();

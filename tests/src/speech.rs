@@ -17,9 +17,9 @@ pub fn whisper_model() -> Vec<u8> {
     let mut metadata = header.metadata.clone();
     let tokens = metadata.get("tokenizer.ggml.tokens").and_then(Value::as_array);
     let tokens = tokens.expect("tokens").clone();
-    let text = |i: usize| match tokens.get(i).filter(|_| i <= NO_TIMESTAMPS) {
-        Some(known) => known.as_str().expect("a text").to_owned(),
-        None => format!("<|time {i}|>"),
+    let text = |i: usize| match tokens.get(i) {
+        Some(known) if i <= NO_TIMESTAMPS => known.as_str().expect("a text").to_owned(),
+        _ => format!("<|time {i}|>"),
     };
     let all: Vec<String> = (0..n_vocab).map(text).collect();
     metadata.insert(

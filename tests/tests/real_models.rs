@@ -241,7 +241,9 @@ fn continuation(model: &Arc<Model>, prompt: &[Token], way: Way, n: usize) -> Vec
     while text.len() < n {
         batch.clear();
         for (i, &token) in next.iter().enumerate() {
-            if let Some(&other) = others.next().filter(|_| way.with_second) {
+            if let Some(&other) = others.next()
+                && way.with_second
+            {
                 batch.push(other, pos, SeqSet::one(1), false);
             }
             batch.push(token, pos, SeqSet::one(0), i + 1 == next.len());

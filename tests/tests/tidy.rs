@@ -258,6 +258,16 @@ fn sources_have_no_leftover_markers() {
     }
 }
 
+#[test]
+fn conditions_are_not_filters_of_options() {
+    // Split in two, so that this file does not match.
+    let filter = concat!(".filter(|", "_|");
+    for file in sources() {
+        let text = std::fs::read_to_string(&file).expect("the source is readable");
+        assert!(!text.contains(filter), "{}: {filter}; use `if`", file.display());
+    }
+}
+
 /// Returns the declarations in `archs/` by file name.
 fn architectures() -> BTreeMap<String, String> {
     declarations("archs")

@@ -109,9 +109,11 @@ fn print_converted(args: &ConvertLoraArgs, adapter: &AdapterConversion) -> Outco
         writeln!(out)?;
         return Ok(out.flush()?);
     }
-    for weight in adapter.weights.iter().filter(|_| args.dry_run) {
-        let from = weight.from.first().map_or("", String::as_str);
-        writeln!(out, "{:<32} rank {:<5} {from}", weight.name, weight.rank)?;
+    if args.dry_run {
+        for weight in &adapter.weights {
+            let from = weight.from.first().map_or("", String::as_str);
+            writeln!(out, "{:<32} rank {:<5} {from}", weight.name, weight.rank)?;
+        }
     }
     writeln!(
         out,

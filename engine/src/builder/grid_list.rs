@@ -18,13 +18,16 @@ impl GridList {
         len: 0,
     };
 
-    /// Returns the grids of a list of heights and widths in pixels, in turn; `None` if a side is not 1 to 255 tiles of
-    /// `side` pixels, or the list is too long.
+    /// Returns the grids of a list of heights and widths in pixels, in turn. Returns `None` if a side is not 1 to 255
+    /// tiles of `side` pixels, or the list is too long.
     pub fn of_sizes(sizes: &[usize], side: usize) -> Option<GridList> {
         let tiles = |pixels: usize| {
             let n = pixels.checked_div(side)?;
-            let is_whole = n > 0 && pixels.is_multiple_of(side);
-            u8::try_from(n).ok().filter(|_| is_whole)
+            if n > 0 && pixels.is_multiple_of(side) {
+                u8::try_from(n).ok()
+            } else {
+                None
+            }
         };
         let mut list = GridList::EMPTY;
         let (pairs, rest) = sizes.as_chunks::<2>();
@@ -43,8 +46,8 @@ impl GridList {
         self.grids.into_iter().take(self.len).map(|grid| grid.map(usize::from))
     }
 
-    /// Returns the columns and rows of the grid that keeps most of an image, and of those the one with the least unused
-    /// area; one tile if the list is empty. The published preprocessing of LLaVA 1.6 compares whole pixels.
+    /// Returns the columns and rows of the grid that keeps most of an image. Among equal grids, the least unused area
+    /// decides. An empty list yields one tile. The published preprocessing of LLaVA 1.6 compares whole pixels.
     pub(super) fn best(self, [width, height]: [usize; 2], side: usize) -> [usize; 2] {
         let area = width.saturating_mul(height);
         let (mut best, mut most, mut least) = ([1, 1], 0, usize::MAX);

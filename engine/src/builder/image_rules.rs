@@ -221,10 +221,10 @@ impl ImageRules {
                 sizes.len()
             )
         })?;
-        let tiles = self
-            .tiles
-            .filter(|_| !sizes.is_empty() && has_tensor(newline))
-            .map(|tiles| tiles.with_grids(grids));
+        let tiles = match self.tiles {
+            Some(tiles) if !sizes.is_empty() && has_tensor(newline) => Some(tiles.with_grids(grids)),
+            _ => None,
+        };
         Ok(ImageRules { tiles, ..self })
     }
 
@@ -343,7 +343,7 @@ impl ImageRules {
             }
         };
         // A maximum applies to the whole image.
-        let tiles = self.tiles.filter(|_| max.is_none());
+        let tiles = if max.is_none() { self.tiles } else { None };
         Ok(ImageRules { size, tiles, ..self })
     }
 
@@ -404,10 +404,13 @@ impl ImageRules {
 
     /// Returns the maximum number of patches of a tile. Tiles of images that have one size may have another one.
     pub(crate) fn max_tile_patches(&self) -> usize {
-        let side = self.tile_side().filter(|_| self.has_other_tiles());
-        match side.and_then(|side| self.grid_of(side, side)) {
-            Some(grid) => grid.n_patches(),
-            None => self.max_patches(),
+        if self.has_other_tiles()
+            && let Some(side) = self.tile_side()
+            && let Some(grid) = self.grid_of(side, side)
+        {
+            grid.n_patches()
+        } else {
+            self.max_patches()
         }
     }
 

@@ -273,10 +273,10 @@ impl Piece<'_> {
 
     /// Returns the bytes of all elements, if they are those of a GGUF type and follow each other.
     fn plain(&self, ty: GgmlType) -> Option<&[u8]> {
-        let elements = self
-            .view
-            .contiguous()
-            .filter(|_| self.is_stored_as(ty) && ty.block_size() == 1)?;
+        if !self.is_stored_as(ty) || ty.block_size() != 1 {
+            return None;
+        }
+        let elements = self.view.contiguous()?;
         let size = self.ty.bytes();
         Some(&self.bytes[elements.start * size..elements.end * size])
     }

@@ -147,8 +147,10 @@ impl Conversion {
         };
         let source = self.shards().get(name)?;
         let is_plain = part.changes.is_empty() && self.shards().packed(name).is_none();
-        let is_stored = source.ty.stored() == Some(t.ty) && is_plain;
-        let elements = part.view.contiguous().filter(|_| is_stored)?;
+        if source.ty.stored() != Some(t.ty) || !is_plain {
+            return None;
+        }
+        let elements = part.view.contiguous()?;
         let (shard, data) = self.shards().place(name)?;
         let size = source.ty.bytes();
         Some((

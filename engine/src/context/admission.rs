@@ -251,10 +251,9 @@ impl Validator<'_> {
     /// Checks the media row of a token, if any.
     fn check_media(&self, batch: &[BatchToken], index: usize) -> Result<(), DecodeError> {
         let Some(row) = batch[index].media else { return Ok(()) };
-        let media = self.media.get(row.medium as usize);
-        let media = media.filter(|_| self.settings.params.media_rows > 0);
-        let Some(media) = media.filter(|media| (row.row as usize) < media.len()) else {
-            return Err(DecodeError::NoMedia { index });
+        let media = match self.media.get(row.medium as usize) {
+            Some(media) if self.settings.params.media_rows > 0 && (row.row as usize) < media.len() => media,
+            _ => return Err(DecodeError::NoMedia { index }),
         };
         let (found, expected) = (media.width(), self.model.media_width());
         if found != expected {

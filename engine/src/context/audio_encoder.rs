@@ -55,7 +55,11 @@ impl AudioEncoder {
     /// # Errors
     /// [`AudioError`] if the model is not an encoder of audio, or memory is insufficient.
     pub fn new(model: Arc<Model>, params: &ContextParams) -> Result<AudioEncoder, AudioError> {
-        let rules = model.audio_rules().filter(|_| model.arch().media.is_some());
+        let rules = if model.arch().media.is_some() {
+            model.audio_rules()
+        } else {
+            None
+        };
         let Some(rules) = rules else {
             let model = model.path().display().to_string();
             return Err(AudioError::NotAnEncoder { model });

@@ -134,8 +134,9 @@ impl MediaEncoder {
     /// [`MediaError`] if the size is wrong or a device fails.
     pub fn encode(&mut self, width: usize, height: usize, rgb: &[u8]) -> Result<Arc<MediaRows>, MediaError> {
         let mut rows = self.computed(&[Pixels { width, height, rgb }])?;
-        let whole = self.sizes.whole_lines();
-        if let Some(lines) = whole.filter(|_| self.rules().target(width, height) == Some([width, height])) {
+        if let Some(lines) = self.sizes.whole_lines()
+            && self.rules().target(width, height) == Some([width, height])
+        {
             rows = lines.arrange(&rows, self.width(), &self.newline, &self.end);
         }
         let id = self.id_of(width, height, rgb);

@@ -256,8 +256,10 @@ impl Executor {
     /// Returns the media rows of a ubatch.
     fn media_of(&self, tokens: &[BatchToken]) -> BatchMedia {
         let mut rows = tokens.iter().filter_map(|token| token.media).peekable();
-        let media = self.settings.batch_media().filter(|_| rows.peek().is_some());
-        match media {
+        if rows.peek().is_none() {
+            return BatchMedia::default();
+        }
+        match self.settings.batch_media() {
             Some(BatchMedia::Whole) if !rows.any(|row| row.is_image) => BatchMedia::Some,
             media => media.unwrap_or_default(),
         }

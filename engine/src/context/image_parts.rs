@@ -61,14 +61,19 @@ impl ImageSizes {
             return Ok(vec![whole([""; 2], None)]);
         };
         let is_large = is_above(&rules, [width, height], tiles.above);
-        let Some(split) = tiles.split([width, height]).filter(|_| is_large) else {
+        let split = if is_large { tiles.split([width, height]) } else { None };
+        let Some(split) = split else {
             return Ok(vec![whole(tiles.whole, None)]);
         };
         let is_listed = tiles.list().is_some();
         if split.columns * split.rows == 1 && !is_listed {
             return Ok(vec![tile(split, via, [0; 2], tiles.whole.map(str::to_owned))]);
         }
-        let grid = via.filter(|_| tiles.has_overview_of_tiles()).map(|_| split.scaled);
+        let grid = if via.is_some() && tiles.has_overview_of_tiles() {
+            Some(split.scaled)
+        } else {
+            None
+        };
         let overview = tiles
             .overview
             .map(|overview| (overview.first, whole(overview.text, grid)));

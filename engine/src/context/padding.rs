@@ -32,9 +32,10 @@ impl Padding {
     /// Pads a ubatch to the next power of two, up to `most` tokens. Returns false if the ubatch stays as it is.
     pub fn pad(&mut self, tokens: &[BatchToken], most: usize) -> bool {
         let n = tokens.len().next_power_of_two();
-        let Some(&last) = tokens.last().filter(|_| self.is_on && n <= most.min(MAX_PADDED)) else {
+        if !self.is_on || n > most.min(MAX_PADDED) {
             return false;
-        };
+        }
+        let Some(&last) = tokens.last() else { return false };
         let all_have_output = tokens.iter().all(|token| token.output);
         self.tokens.clear();
         self.tokens.extend_from_slice(tokens);

@@ -182,7 +182,10 @@ impl Loading<'_> {
     ) -> Stored {
         let one = default.map(|d| self.eval(r, d));
         let per_layer = matches!(read, Read::Ints | Read::Floats | Read::Bools);
-        let by_layer = default.filter(|_| per_layer).map(|d| self.by_layer(r, d));
+        let by_layer = match default {
+            Some(d) if per_layer => Some(self.by_layer(r, d)),
+            _ => None,
+        };
         let in_layer = |il: usize| by_layer.as_ref().and_then(|values| values.get(il));
         match read {
             Read::Int => Stored::One(Scalar::Int(r.usize(key, one.map(|d| d.int())))),

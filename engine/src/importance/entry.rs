@@ -166,7 +166,9 @@ impl ImportanceMatrix {
             });
         }
         let mut weights = entry.weights();
-        if let Some(weights) = weights.as_mut().filter(|_| found != expected) {
+        if found != expected
+            && let Some(weights) = &mut weights
+        {
             weights.values = weights.values.repeat(n_matrices);
         }
         Ok(weights)

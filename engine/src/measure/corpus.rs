@@ -50,7 +50,7 @@ impl Corpus {
     /// If the text is shorter than one chunk.
     pub fn new(vocab: &Vocab, text: &str, n_ctx: usize, max_chunks: Option<usize>) -> Result<Corpus, MeasureError> {
         let tokens = vocab.tokenize(text, true, false);
-        let bos = vocab.bos().filter(|_| vocab.add_bos());
+        let bos = if vocab.add_bos() { vocab.bos() } else { None };
         Corpus::of_tokens(tokens, n_ctx, max_chunks, bos)
     }
 
@@ -133,8 +133,11 @@ impl Corpus {
     ) {
         let tokens = &self.tokens[chunk * self.n_ctx..][..self.n_ctx];
         for pos in positions {
-            let token = self.bos.filter(|_| pos == 0).unwrap_or(tokens[pos]);
-            let next = tokens.get(pos + 1).filter(|_| pos >= first);
+            let token = match self.bos {
+                Some(bos) if pos == 0 => bos,
+                _ => tokens[pos],
+            };
+            let next = if pos >= first { tokens.get(pos + 1) } else { None };
             if let Some(&next) = next {
                 step.scored.push(Scored {
                     index: step.batch.len(),

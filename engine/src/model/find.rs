@@ -17,7 +17,11 @@ pub(super) fn load_arch(
     params: &LoadParams,
 ) -> Result<(&'static Architecture, String), ModelError> {
     let file_arch: String = metadata.require("general.architecture").map_err(|e| e.in_file(path))?;
-    let encoder = projector_of(metadata, params.medium).filter(|_| file_arch == ENCODER_ARCH);
+    let encoder = if file_arch == ENCODER_ARCH {
+        projector_of(metadata, params.medium)
+    } else {
+        None
+    };
     let name = params.arch.as_deref().or(encoder).unwrap_or(&file_arch);
     let is_encoder = encoder.is_some();
     // An encoder may have the name of an architecture.

@@ -148,9 +148,9 @@ impl BufferPlan {
         let is_aligned = !is_list || offset.is_multiple_of(align_of::<f32>());
         let is_as_in_file = row.stored_type() == row.ty && part.layout.is_plain();
         let is_usable = ty.is_host() && is_as_in_file && is_aligned;
-        let home = match self.of_shards[row.shard].filter(|_| is_usable) {
-            Some(buffer) => BufferSlice { buffer, offset },
-            None => self.take(ty, part.memory, part.bytes(row)),
+        let home = match self.of_shards[row.shard] {
+            Some(buffer) if is_usable => BufferSlice { buffer, offset },
+            _ => self.take(ty, part.memory, part.bytes(row)),
         };
         self.seen.push((key, home));
         home

@@ -54,8 +54,11 @@ pub struct MatrixCosts {
 
 /// Returns the default candidate types.
 pub fn candidate_types(has_importance: bool) -> Vec<GgmlType> {
-    let weighted = WEIGHTED_TYPES.iter().filter(|_| has_importance);
-    weighted.chain(&TYPES).copied().collect()
+    if has_importance {
+        [&WEIGHTED_TYPES[..], &TYPES[..]].concat()
+    } else {
+        TYPES.to_vec()
+    }
 }
 
 /// Measures the errors of all free tensors of a plan in all types. `progress` is called with the number of tensors

@@ -148,13 +148,9 @@ impl QuantizePlan {
                 });
             }
             let rows = info.n_elements() / info.ne[0].max(1);
-            let importance = options
-                .importance
-                .as_ref()
-                .filter(|_| to != info.ty && to.is_quantized());
-            let (weighted_by, n_filled) = match importance {
-                Some(matrix) => weighted_by(info, matrix)?,
-                None => (None, 0),
+            let (weighted_by, n_filled) = match &options.importance {
+                Some(matrix) if to != info.ty && to.is_quantized() => weighted_by(info, matrix)?,
+                _ => (None, 0),
             };
             tensors.push(PlannedTensor {
                 weighted_by,
@@ -240,7 +236,8 @@ fn wanted(info: &TensorInfo, options: &Options, model: &Model) -> Choice {
     }
     let serves_as_output = is_output || role == Role::Embedding && model.is_tied;
     let chosen = match role {
-        Role::Embedding => options.embedding.or(options.output.filter(|_| serves_as_output)),
+        Role::Embedding if serves_as_output => options.embedding.or(options.output),
+        Role::Embedding => options.embedding,
         Role::Output => options.output,
         _ => None,
     };

@@ -39,8 +39,11 @@ impl PrunedLayers {
 
     /// Adjusts the layer counts, and shortens arrays with one element per layer.
     pub(super) fn change_metadata(&self, metadata: &mut Metadata) {
+        if self.0.is_empty() {
+            return;
+        }
         let arch = metadata.get("general.architecture").and_then(Value::as_str);
-        let Some(arch) = arch.map(str::to_owned).filter(|_| !self.0.is_empty()) else {
+        let Some(arch) = arch.map(str::to_owned) else {
             return;
         };
         let number = |metadata: &Metadata, key: &str| {

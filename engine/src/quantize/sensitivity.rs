@@ -137,7 +137,10 @@ fn interpolate(costs: &mut [MatrixCosts], group: &[usize]) {
         .filter(|(_, i)| costs[**i].is_measured)
         .map(|(at, &i)| (at, costs[i].sensitivity))
         .collect();
-    for (at, &i) in group.iter().enumerate().filter(|_| !measured.is_empty()) {
+    if measured.is_empty() {
+        return;
+    }
+    for (at, &i) in group.iter().enumerate() {
         if costs[i].is_measured {
             continue;
         }

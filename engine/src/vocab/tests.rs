@@ -646,7 +646,10 @@ proptest! {
                 for parse_special in [false, true] {
                     let tokens = vocab.tokenize(&text, true, parse_special);
                     let pieces: Vec<&[u8]> = tokens.iter().map(|&token| vocab.token_to_piece(token, true)).collect();
-                    let frame = tokens.first().filter(|_| vocab.add_bos()).map_or(0, |&bos| vocab.token_to_piece(bos, true).len());
+                    let frame = match tokens.first() {
+                        Some(&bos) if vocab.add_bos() => vocab.token_to_piece(bos, true).len(),
+                        _ => 0,
+                    };
                     let shown = String::from_utf8_lossy(&pieces.concat()[frame..]).into_owned();
                     prop_assert_eq!(shown, text.as_str(), "{:?}", vocab.pre());
                     if !vocab.clean_spaces() && !parse_special {

@@ -109,8 +109,10 @@ impl Cache {
             let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
             let chosen = select::files(name, &paths).ok()?;
             let mut entry = self.entry(name, snapshot, &chosen)?;
-            let projector = select::projector(chosen[0], &paths).filter(|_| name.file.is_none());
-            if let Some(projector) = projector.and_then(|path| self.entry(name, snapshot, &[path])) {
+            if name.file.is_none()
+                && let Some(path) = select::projector(chosen[0], &paths)
+                && let Some(projector) = self.entry(name, snapshot, &[path])
+            {
                 entry.blobs.extend(projector.blobs);
                 entry.projector = Some(projector.path);
             }

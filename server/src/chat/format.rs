@@ -133,7 +133,7 @@ impl ChatFormat {
         let calls = calls.or_else(|| template.as_ref().map(|_| generic_format()));
         // Their parser separates reasoning.
         let has_messages = calls.as_ref().is_some_and(|calls| calls.messages.is_some());
-        let tags = tags.filter(|_| !has_messages);
+        let tags = if has_messages { None } else { tags };
         let mut marks = calls.as_ref().map(ToolFormat::marks).unwrap_or_default();
         if let Some((open, close)) = tags {
             marks += open;
@@ -259,7 +259,9 @@ impl ChatFormat {
         let rendered = template.rendered(vocab, messages, !conversation.without_answer, &variables);
         let mut rendered = rendered.map_err(|e| ApiError::invalid(e.to_string()))?;
         if conversation.skip_reasoning {
-            if let Some(header) = self.answer_header().filter(|_| tools.is_none()) {
+            if tools.is_none()
+                && let Some(header) = self.answer_header()
+            {
                 rendered.push(header);
             }
             template.close_reasoning(&mut rendered);

@@ -222,7 +222,7 @@ fn ask(
     };
     let submitted = prompts.iter().map(submitted).collect::<ApiResult<Vec<_>>>()?;
     let is_verbose = request.diagnostics.verbose && !is_stream;
-    let first = prompts.first().filter(|_| is_verbose).cloned();
+    let first = if is_verbose { prompts.first().cloned() } else { None };
     let meta = ResponseMeta {
         id: unique("cmpl-"),
         created: service.now(),

@@ -96,9 +96,12 @@ pub fn inherited(decl: &Decl, arch: &Arch) -> Vec<Checkpoint> {
     let common = common(&mut errors);
     errors.discard();
     let n_sections = decl.checkpoints.len() + decl.inherited_checkpoints.len();
-    let Some(common) = common.filter(|_| n_sections <= MAX_SECTIONS) else {
+    let Some(common) = common else {
         return Vec::new();
     };
+    if n_sections > MAX_SECTIONS {
+        return Vec::new();
+    }
     let mut found: Vec<Checkpoint> = Vec::new();
     for section in &decl.inherited_checkpoints {
         let is_new = |class: &String| {
@@ -437,10 +440,10 @@ impl<'a> Sections<'a> {
         }
         let group = tensor.group.map(|g| &self.arch.groups[g]);
         let names = group.map(|g| Names {
-            prefix: self
-                .prefix(MTP)
-                .filter(|_| s.of_mtp)
-                .or_else(|| self.prefix(&g.name.to_string())),
+            prefix: match self.prefix(MTP) {
+                Some(prefix) if s.of_mtp => Some(prefix),
+                _ => self.prefix(&g.name.to_string()),
+            },
             is_single: s.of_mtp,
         });
         let origins = s.origins.iter().map(|o| self.origin(o, names.as_ref())).collect();

@@ -194,8 +194,10 @@ impl Checker<'_> {
         };
         if let Some(block) = &block {
             // The loader rejects sizes that are not a multiple of a block.
-            let whole = window.as_ref().filter(|_| *has_whole_windows);
-            let side = whole.map_or(block.dim.clone(), |window| block.dim.mul(&window.dim));
+            let side = match &window {
+                Some(window) if *has_whole_windows => block.dim.mul(&window.dim),
+                _ => block.dim.clone(),
+            };
             let n_patches = side.mul(&side);
             self.multiples.extend(Multiple::new(&self.n_patches(), &n_patches));
         }

@@ -105,7 +105,7 @@ impl<'a> Lowering<'a, '_> {
 
     /// Returns a tensor by name, in the current group of layers or outside of layers.
     pub fn tensor_named(&mut self, name: &Ident, in_layer: bool) -> Option<usize> {
-        let group = self.group.filter(|_| in_layer);
+        let group = if in_layer { self.group } else { None };
         let is = |t: &LangTensor| t.name == *name && t.group == group;
         match self.arch.tensors.iter().position(is) {
             Some(index) => Some(index),

@@ -157,7 +157,8 @@ fn compare_with_file(args: &PerplexityArgs, base: &Path) -> Outcome {
     let params = args.context_params(reader.n_ctx());
     let model = load(args, &args.model()?, &params)?;
     let vocab = model.vocab();
-    let (tokens, bos) = (reader.tokens().to_vec(), vocab.bos().filter(|_| vocab.add_bos()));
+    let tokens = reader.tokens().to_vec();
+    let bos = if vocab.add_bos() { vocab.bos() } else { None };
     let corpus = Corpus::of_tokens(tokens, reader.n_ctx(), args.chunks, bos).map_err(of_base)?;
     let mut contexts = [context(args, model.clone(), &params)?];
     let mut result = ModelComparison::default();

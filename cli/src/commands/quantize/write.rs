@@ -154,8 +154,11 @@ fn whole_tensors(file: &mut std::fs::File, header: &[u8], ends: &[u64]) -> std::
     let mut found = Vec::new();
     file.seek(SeekFrom::Start(0))?;
     file.take(header.len() as u64).read_to_end(&mut found)?;
-    let n_done = ends.partition_point(|end| *end <= len).checked_sub(1);
-    let n_done = n_done.filter(|_| found == header);
+    let n_done = if found == header {
+        ends.partition_point(|end| *end <= len).checked_sub(1)
+    } else {
+        None
+    };
     let end = n_done.map_or(0, |n| ends[n]);
     file.set_len(end)?;
     file.seek(SeekFrom::Start(end))?;

@@ -149,7 +149,11 @@ impl Writes {
 
     fn queue(&mut self, stream: &Stream) -> Result<(), CudaError> {
         let piece = &mut self.pieces[self.current];
-        let function = self.function.as_ref().filter(|_| self.pending.len() > 1);
+        let function = if self.pending.len() > 1 {
+            self.function.as_ref()
+        } else {
+            None
+        };
         let Some(function) = function else {
             let mut each = self.pending.iter();
             return each.try_for_each(|write| {

@@ -167,7 +167,11 @@ impl Planner<'_> {
         let first = matrices.first()?;
         let is_same = |m: &&PackedMatrix| m.exact == first.exact && (chain.len() == 1 || m.factor() == first.factor());
         let has_factors = first.factor().is_none() || has_scale;
-        first.exact.filter(|_| has_factors && matrices.iter().all(is_same))
+        if has_factors && matrices.iter().all(is_same) {
+            first.exact
+        } else {
+            None
+        }
     }
 
     /// Adds the scales of the matrices of the last tensor, unless its type contains them.

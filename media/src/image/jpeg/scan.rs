@@ -297,11 +297,10 @@ impl Decoder<'_> {
             };
             at = self.refined(block, at, Some(run));
             if value != 0 {
-                let place = ZIGZAG
-                    .get(at)
-                    .filter(|_| at <= self.scan.last)
-                    .ok_or_else(beyond_block)?;
-                block[usize::from(*place)] = value as i16;
+                match ZIGZAG.get(at) {
+                    Some(&place) if at <= self.scan.last => block[usize::from(place)] = value as i16,
+                    _ => return Err(beyond_block()),
+                }
             }
             at += 1;
         }

@@ -218,8 +218,12 @@ impl Decoder<'_> {
         let is_plain = op.take("sync") && op.take("aligned") && op.take("row") && op.take("col");
         let saturate = op.take("satfinite");
         let shape = op.next().unwrap_or_default();
-        let multiply = is_plain.then(|| shape_of(shape, [a_kind, b_kind], d_kind)).flatten();
-        let Some((m, k)) = multiply.filter(|_| c_kind == d_kind) else {
+        let multiply = if is_plain && c_kind == d_kind {
+            shape_of(shape, [a_kind, b_kind], d_kind)
+        } else {
+            None
+        };
+        let Some((m, k)) = multiply else {
             return op.with_type(None);
         };
         op.expect(4..=4)?;
@@ -281,7 +285,8 @@ impl Decoder<'_> {
             .and_then(|n| n.parse().ok())
             .filter(|n| n % 8 == 0 && (8..=256).contains(n));
         let is_known = matches!(a_kind, F16 | Bf16) && a_kind == b_kind && sum == F32;
-        let Some(n) = n.filter(|_| is_known) else {
+        let n = if is_known { n } else { None };
+        let Some(n) = n else {
             return op.with_type(None);
         };
         op.expect(8..=8)?;

@@ -70,7 +70,8 @@ impl Warp {
         let adds = (unsafe { bits(self.file(), product.adds.0) } ^ product.adds.1) & 1 != 0;
         let mut sums = [[0.0; MAX_N]; ROWS];
         let place = |lane: usize, i: usize| (lane / 4 + i / 2 % 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2);
-        for (i, slot) in product.registers.iter().enumerate().filter(|_| adds) {
+        let addends = if adds { product.registers.len() } else { 0 };
+        for (i, slot) in product.registers.iter().enumerate().take(addends) {
             // SAFETY: the decoder assigned 32-bit registers to sums (`Decoder::group_product`).
             for (lane, sum) in unsafe { read::<f32>(self.file(), *slot) }.into_iter().enumerate() {
                 let (row, column) = place(lane, i);

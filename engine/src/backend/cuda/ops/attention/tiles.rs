@@ -76,9 +76,11 @@ fn key_parts(n: usize, ty: GgmlType) -> Option<usize> {
     if n <= MAX_WHOLE_KEY {
         return Some(1);
     }
+    if ty == GgmlType::BF16 {
+        return None;
+    }
     let divides = |parts: &usize| n.is_multiple_of(parts * STEP.max(ty.block_size()));
-    let parts = (n.div_ceil(MAX_KEY_PART)..=n / STEP).find(divides);
-    parts.filter(|_| ty != GgmlType::BF16)
+    (n.div_ceil(MAX_KEY_PART)..=n / STEP).find(divides)
 }
 
 impl Tiles {
