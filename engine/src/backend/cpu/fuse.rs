@@ -2,9 +2,10 @@
 //!
 //! Fused nodes read a row while it is still in the cache, and need no barrier in between.
 
-use kernels::{GgmlType, MIN_TILE_ROWS, PANEL_ROWS, Precision};
+use kernels::{GgmlType, Precision};
 
 use super::activations::{Quantization, QuantizedCache, Storage};
+use super::ops::gated::unit_of_pieces;
 use super::ops::mul_mat::is_skinny;
 use super::plan::Fusion;
 use super::view::{MemRange, locate, may_overlap};
@@ -223,7 +224,7 @@ impl FusionContext<'_> {
         // Number of elements that a thread stores at a time; `None` for whole rows.
         let part = match (fusion, graph.tensor(last).op) {
             (None, Op::RmsNorm { .. }) | (Some(Fusion::AddRmsNorm { .. }), _) => None,
-            (Some(Fusion::MatmulGlu { .. }), _) => Some(self.rows_of_gated_pieces(graph.tensor(first))),
+            (Some(Fusion::MatmulGlu { .. }), _) => Some(unit_of_pieces(graph, graph.tensor(first), self.precision)),
             (None, Op::Attention(_)) => Some(graph.tensor(last).ne[0]),
             _ => return None,
         };
@@ -255,18 +256,6 @@ impl FusionContext<'_> {
             Some((read, form))
         } else {
             None
-        }
-    }
-
-    /// Returns the unit of the pieces of a gated matmul in rows of weights: each piece starts at a multiple. With few columns
-    /// the unit is a panel, whatever the form of the activations.
-    fn rows_of_gated_pieces(&self, product: &Tensor) -> usize {
-        let activations = Quantization::for_matmul(self.view.graph, product, self.precision);
-        let has_few_columns = |x: &Quantization| x.storage == Storage::PerThread && product.op == Op::MulMat;
-        if activations.is_some_and(|x| x.is_for_tiles() && !has_few_columns(&x)) {
-            MIN_TILE_ROWS
-        } else {
-            PANEL_ROWS
         }
     }
 

@@ -7,12 +7,12 @@
 
 use std::ops::Range;
 
-use kernels::{MatMul, matmul, matmul_scratch};
+use kernels::{MIN_TILE_ROWS, MatMul, PANEL_ROWS, Precision, matmul, matmul_scratch};
 
 use super::elementwise::{glu_in_place, glu_of};
 use super::mul_mat::{self, Experts, Grid, LEAST_COLUMNS, Operand, SKINNY_MAX_RESULTS, SkinnyMatmul, Tile, weights};
 use super::task::{NodeExit, Task};
-use crate::backend::cpu::activations::{Quantization, QuantizedRows};
+use crate::backend::cpu::activations::{Quantization, QuantizedRows, Storage};
 use crate::backend::cpu::queue::WorkQueue;
 use crate::backend::cpu::scratch::{ScratchSize, take};
 use crate::backend::cpu::view::{Source, Target};
@@ -66,6 +66,18 @@ pub(super) fn scratch_size(graph: &Graph, product: &Tensor) -> ScratchSize {
         per_thread: (2 * MOST_ROWS * n.min(MOST_COLUMNS)).max(2 * SKINNY_MAX_RESULTS)
             + matmul_scratch(k, n.min(MOST_COLUMNS)),
         shared: 0,
+    }
+}
+
+/// Returns the unit of the pieces of [`matmul_glu`] in rows of weights: each piece starts at a multiple of the unit.
+/// With few columns, the unit is a panel, regardless of the form of the activations. `product` is one of the matmuls.
+pub(in crate::backend::cpu) fn unit_of_pieces(graph: &Graph, product: &Tensor, precision: Precision) -> usize {
+    let activations = Quantization::for_matmul(graph, product, precision);
+    let has_few_columns = |x: &Quantization| x.storage == Storage::PerThread && product.op == Op::MulMat;
+    if activations.is_some_and(|x| x.is_for_tiles() && !has_few_columns(&x)) {
+        MIN_TILE_ROWS
+    } else {
+        PANEL_ROWS
     }
 }
 
