@@ -1,6 +1,6 @@
-//! Gemma 4: Gemma 3 with a different head size in sliding-window layers, proportional rotary frequencies in
-//! full layers, per-layer token embeddings, shared keys and values in the last layers, and experts in
-//! parallel with the feed-forward network.
+//! Gemma 4: Gemma 3 with another head size in sliding-window layers, and proportional rotary frequencies in full
+//! layers. Tokens have embeddings per layer, the last layers share keys and values, and experts run in parallel with
+//! the feed-forward network.
 
 arch_macros::arch! {
     name: "gemma4";

@@ -167,8 +167,8 @@ impl Dim {
         self.terms.keys().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Returns the normal form of a size with exact quotients: without them if possible, so that `2 * (n / 2)`
-    /// becomes `n`; otherwise in terms of the quotient, so that `n - (n / 2)` becomes `(n / 2)`.
+    /// Returns the normal form of a size with exact quotients. If possible, the form has no quotients: `2 * (n / 2)`
+    /// becomes `n`. Otherwise it is in terms of the quotient: `n - (n / 2)` becomes `(n / 2)`.
     fn normalized(self) -> Dim {
         let quotients: BTreeMap<&Atom, &(String, Dim)> = (self.terms.keys().flatten())
             .filter_map(|atom| Some((atom, atom.quotient.as_deref()?)))

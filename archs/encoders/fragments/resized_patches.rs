@@ -1,5 +1,5 @@
-//! Input of SigLIP 2: the patches of an image of any size, projected to the width of the encoder, plus the rows of a
-//! square table of learned positions that is resized to the image.
+//! Input of SigLIP 2: the patches of an image of any size, projected to the width of the encoder. The rows of a
+//! square table of learned positions, resized to the image, are added.
 
 fragment! {
     hparams {

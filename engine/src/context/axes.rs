@@ -1,4 +1,4 @@
-//! Positions along the axes of M-RoPE. They differ from the positions in the sequence after an image: the rows of an
+//! Positions along the axes of M-RoPE. After an image, they differ from the positions in the sequence. The rows of an
 //! image share a position in time, and the text after them continues at the largest position along any axis. With
 //! XD-RoPE, text continues at its position in the sequence.
 

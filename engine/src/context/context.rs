@@ -246,7 +246,7 @@ impl Context {
         }
     }
 
-    /// Returns the logits of the token at `index` of the last batch for sampling: all of them, or the best ones if
+    /// Returns the logits of the token at `index` of the last batch for sampling. Returns only the best logits if
     /// [`Batch::limit_last`] limited the token to these and the device has found them.
     pub fn output(&self, index: usize) -> Option<TokenLogits<'_>> {
         let n_vocab = self.executor.model.base().n_vocab();

@@ -160,8 +160,8 @@ impl Mapping {
         }
     }
 
-    /// Returns the bytes of `range`. Computed bytes and those of a mapped file are read into `scratch`, so its pages do not enter the
-    /// resident set and read errors are returned instead of raising SIGBUS.
+    /// Returns the bytes of `range`. Copies computed bytes and bytes of a mapped file to `scratch`. Pages of the file
+    /// do not enter the resident set, and read errors are returned instead of raising SIGBUS.
     ///
     /// # Panics
     /// If the range ends beyond [`Mapping::bytes`].
@@ -185,8 +185,8 @@ impl Mapping {
         Ok(scratch)
     }
 
-    /// Returns an error if a mapped file was truncated or written since it was mapped, so that bytes that were
-    /// read since then may belong to no state of the file, or if [`Mapping::bytes`] failed to compute the contents.
+    /// Returns an error if a mapped file was truncated or written since it was mapped: bytes read since then may mix
+    /// two states of the file. Also returns the error of [`Mapping::bytes`] if it failed to compute the contents.
     pub fn check_unchanged(&self) -> Result<(), GgufError> {
         self.check().map_err(|error| match error {
             BackendError::Computed { text } => GgufError::Computed { text },

@@ -141,8 +141,8 @@ impl SamplerChain {
         self.apply()
     }
 
-    /// Returns the number of most likely tokens that determine the next token, or `None` if the chain needs all
-    /// logits: a grammar, a bias, or a penalty may change the order of the tokens.
+    /// Returns the number of most likely tokens that determine the next token. Returns `None` if the chain needs all
+    /// logits: a grammar, a bias, or a penalty may change the order of tokens.
     pub fn n_best(&self) -> Option<usize> {
         let k = self.samplers.first()?.leading_top_k()?;
         Candidates::omits_others(k, self.n_vocab).then_some(k)

@@ -53,8 +53,8 @@ impl Dry {
         }
     }
 
-    /// Returns the token sequences that can produce the strings in `breakers`: every token that contains a
-    /// breaker, and every token that ends in a prefix of one, followed by the tokens of the remainder.
+    /// Returns the token sequences that can produce the strings in `breakers`. A sequence is a token that contains a
+    /// breaker, or a token that ends in a prefix of a breaker and the tokens of the remainder.
     pub fn breakers(breakers: &[String], pieces: &dyn TokenPieces) -> Vec<Vec<Token>> {
         let mut sequences = Vec::new();
         for text in breakers

@@ -1,5 +1,5 @@
-//! Passes 5 and 6: cut the graph into runs of nodes of one backend, with copies of tensors that a backend
-//! cannot access, and derive the order of computing and copying for the allocator.
+//! Passes 5 and 6: cut the graph into runs of nodes of one backend, and add copies of tensors that a backend cannot
+//! access. The order of computing and copying for the allocator follows.
 
 use std::ops::Range;
 

@@ -297,8 +297,8 @@ pub(super) mod avx2 {
         }
     }
 
-    /// Returns 8 elements of each half of each group, from their pairs: those of the first half of groups 0, 1, 4,
-    /// and 5, then of groups 2, 3, 6, and 7, then those of the second half.
+    /// Returns 8 elements of each half of each group, from pairs of elements. The first halves of groups 0, 1, 4, and
+    /// 5 precede those of groups 2, 3, 6, and 7. The second halves follow.
     #[inline(always)]
     unsafe fn halves(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> [__m256i; 4] {
         // SAFETY: the intrinsics only use registers, and the CPU supports AVX2 (function contract).

@@ -22,8 +22,8 @@
 //! # Limits
 //!
 //! - `N` is at most 3. With more columns, [`group_panels`](super::group_panels) is as fast or faster.
-//! - Four groups in two registers would share each broadcast of an activation, but their unpacked words would not
-//!   fit the registers: on Zen 4 that is up to 1.16 times as slow with 4 to 8 columns.
+//! - Four groups in two registers would share each broadcast of an activation, but their unpacked words would not fit
+//!   the registers. On Zen 4, 4 to 8 columns would take up to 1.16 times as long.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;

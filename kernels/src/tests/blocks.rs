@@ -9,9 +9,9 @@ fn random_bytes(seed: u64, n: usize) -> Vec<u8> {
     noise(seed, n).into_iter().map(|x| ((x + 1.0) * 128.0) as u8).collect()
 }
 
-/// Returns (byte, mask) pairs of bits that are set in every infinite or NaN scale of a block: the lowest
-/// exponent bit of an f16, or the highest exponent bit of types whose largest finite values are too large to
-/// add.
+/// Returns (byte, mask) pairs of bits that are set in every infinite or NaN scale of a block. The bit is the lowest
+/// exponent bit of an f16. For types whose largest finite values are too large to add, it is the highest exponent
+/// bit.
 pub(super) fn bits_of_infinity(ty: GgmlType) -> &'static [(usize, u8)] {
     use GgmlType::*;
     match ty {

@@ -14,7 +14,7 @@ use super::{files, root};
 const WORDS: &str = include_str!("prose_words.txt");
 
 /// Extensions of the files that people read.
-const EXTENSIONS: [&str; 7] = ["rs", "md", "cu", "cuh", "py", "js", "html"];
+const EXTENSIONS: [&str; 9] = ["rs", "md", "cu", "cuh", "py", "js", "html", "toml", "sh"];
 
 /// Parts of the tree whose prose is not ours, is generated, or is a closed record.
 const EXCLUDED: [&str; 4] = ["tests/data/", "/vendor/", "/snapshots/", "docs/lab-notes/"];

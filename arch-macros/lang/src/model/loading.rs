@@ -18,8 +18,8 @@ pub enum Presence {
 }
 
 impl Arch {
-    /// Returns the indices of the tensors of a group, or outside of layers, in the order of their declaration by a
-    /// loader: tensors that others depend on come first.
+    /// Returns the indices of the tensors of a group, or of tensors outside of layers, in the order that a loader
+    /// declares them. Tensors that others depend on come first.
     pub fn in_loading_order(&self, group: Option<usize>) -> Vec<usize> {
         let of_group = || (0..self.tensors.len()).filter(move |&i| self.tensors[i].group == group);
         let (early, late): (Vec<usize>, Vec<usize>) = of_group().partition(|&i| self.is_loaded_early(&self.tensors[i]));

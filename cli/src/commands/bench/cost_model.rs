@@ -13,9 +13,9 @@
 //!   including `ldmatrix` and async copies
 //! - matrix multiplication: the GPU's `mma.sync` rates for floats and integers, counting multiply and add
 //!   separately
-//! - latency: the chain of dependent instructions of the slowest block, or of all blocks if more of them than
-//!   fit on the GPU at a time run one after the other. The emulated driver documents the clocks of each
-//!   instruction (`tests/cuda-driver/src/exec/latency.rs`).
+//! - latency: the chain of dependent instructions of the slowest block. If the blocks do not fit on the GPU at once,
+//!   the chains of consecutive blocks add up. The emulated driver documents the clocks of each instruction
+//!   (`tests/cuda-driver/src/exec/latency.rs`).
 
 use std::collections::BTreeMap;
 use std::io::Write;

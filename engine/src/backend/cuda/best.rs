@@ -106,9 +106,9 @@ impl BestSearch {
         self.functions = Some(functions);
     }
 
-    /// Enqueues a search. Returns the memory with the results, and their byte range, or `None` if the rows are unsuitable,
-    /// the kernels are not loaded, or the GPU has no memory for a search. The results are valid until the next search on
-    /// the stream. The caller checks the bounds of `from`.
+    /// Enqueues a search. Returns the memory with the results, and their byte range. Returns `None` if the rows are
+    /// unsuitable, the kernels are not loaded, or the GPU has no memory for a search. The results are valid until the
+    /// next search on the stream. The caller checks the bounds of `from`.
     pub(super) fn queue(
         &mut self,
         context: &Arc<Context>,

@@ -6,8 +6,8 @@
 //! automaton reads the symbol after the match, so that lookahead has no cost. Matching follows backtracking
 //! semantics: leftmost match, first alternative, greedy quantifiers.
 //!
-//! The run time is linear in the text for every expression: one table lookup per character, and text read
-//! beyond a match is not read again by a scan in the same state (see [`Scan`]).
+//! The run time is linear in the text for every expression. Each character takes one table lookup, and text beyond a
+//! match is not read again by a scan in the same state (see [`Scan`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -332,9 +332,8 @@ impl<'a> Rules<'a> {
         format!("{text} ({behind} {text} | {mark})*")
     }
 
-    /// Adds a rule for text behind the marker of a value that is no marker: of the next argument, of the end of the
-    /// call, or of a value.
-    /// Returns an empty text if the end of a call has no marker.
+    /// Adds a rule for text after the marker of a value. The text contains no marker of an argument, of a value, or
+    /// of the end of the call. Returns an empty string if the end of a call has no marker.
     fn behind_marker(&mut self, key: &str, end: &str, format: &ToolFormat) -> String {
         let marks = behind_arguments(format);
         if marks.is_empty() {

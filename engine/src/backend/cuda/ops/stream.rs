@@ -1,5 +1,6 @@
-//! Matmuls with 9 to 64 columns (128 for small matrices), such as those of a server, and of experts with few columns each:
-//! weights are streamed through shared memory and converted to f16 integers. Only used with `Precision::Fast` and `Fastest`.
+//! Matmuls with 9 to 64 columns (128 for small matrices), such as those of a server or of experts with few columns
+//! each. Weights are streamed through shared memory and converted to f16 integers. Only used with `Precision::Fast`
+//! and `Fastest`.
 
 use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
