@@ -42,7 +42,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens];
+        let x = with_media(token_embd[tokens]);
         for layer {
             let h = rms_norm(x, attn_norm);
             if is_recurrent {

@@ -35,7 +35,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens];
+        let x = with_media(token_embd[tokens]);
         for layer {
             x += value_scale * attend(rms_norm(x, attn_norm), base = rope_base, rope_scale = rope_scale,
                                       sinks = sinks, window = sliding(n_swa, is_swa));

@@ -26,7 +26,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 36] = [
+pub(crate) const FAMILIES: [Family; 39] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -551,6 +551,29 @@ pub(crate) const FAMILIES: [Family; 36] = [
         without_bias: &["v.patch_embd"],
         ..PLAIN
     },
+    Family {
+        name: "ling3vl",
+        encoder: "ling3vl",
+        text: "qwen35",
+        sizes: QWEN35,
+        text_optional: &["attn_qkv"],
+        ..PLAIN
+    },
+    // Patches attend to all others in one of three layers.
+    Family {
+        name: "youtuvl",
+        encoder: "youtuvl",
+        text: "llama",
+        ..PLAIN
+    },
+    // The layers have all three orders, and two with columns follow each other.
+    Family {
+        name: "mimovl",
+        encoder: "mimovl",
+        text: "llama",
+        without_bias: &["v.patch_embd", "v.post_ln", "mm.0", "mm.2"],
+        ..PLAIN
+    },
 ];
 
 /// Layer that each projector of Granite Vision reads, and its place in the blocks of patches.
@@ -581,6 +604,8 @@ impl Family {
             "granite" => &[("granite.deepstack_mapping", &DEEPSTACK)],
             "hunyuan_vl" => &[("hunyuan_vl.rope.dimension_sections", &[3, 1, 2, 2])],
             "dots3note_v" => &[("clip.vision.expert_count_per_layer", &[0, 4, 1])],
+            "youtuvl" => &[("clip.vision.wa_layer_indexes", &[1])],
+            "mimovl" => &[("clip.vision.wa_pattern_mode", &[-1, 0, 1, 1, 0])],
             _ => &[],
         };
         for &(key, list) in lists {

@@ -39,12 +39,12 @@ fn sizes_match_published_preprocessing() {
     assert_eq!((n, n_beyond), (600, 25));
 }
 
-/// Sizes of Gemma 4, GLM 5, Kimi, MiniCPM-V, Muse Glimmer, Phi-4, and Pixtral, and grids of tiles of Idefics 3, InternVL,
-/// LFM2-VL, Llama 4, MiniCPM-V, and Step3-VL.
+/// Sizes of Gemma 4, GLM 5, Kimi, MiniCPM-V, Muse Glimmer, Phi-4, Pixtral, and Youtu-VL, and grids of tiles of Idefics 3,
+/// InternVL, LFM2-VL, Llama 4, MiniCPM-V, and Step3-VL.
 #[test]
 fn targets_and_tiles_match_published_preprocessing() {
     let text = std::fs::read_to_string(data_dir().join("encoders/targets.txt")).unwrap();
-    let mut counts = [0; 12];
+    let mut counts = [0; 13];
     for line in text.lines() {
         let (rule, numbers) = line.split_once(' ').unwrap();
         let numbers: Vec<usize> = numbers.split(' ').map(|word| word.parse().unwrap()).collect();
@@ -75,10 +75,16 @@ fn targets_and_tiles_match_published_preprocessing() {
                 counts[3] += 1;
                 check_split(line, TileGrid::Longest { side, longest }, [width, height], grid);
             }
+            ("stepped", &[unit, max, width, height, ref expected @ ..]) => {
+                counts[12] += 1;
+                let rules = plain_rules(ImageSize::Stepped { unit, max }, unit, 1);
+                assert_eq!(rules.target(width, height).unwrap(), *expected, "{line}");
+                assert!(rules.grid_of(expected[0], expected[1]).is_some(), "{line}");
+            }
             _ => counts[check_newer_target(line, rule, &numbers)] += 1,
         }
     }
-    assert_eq!(counts, [198; 12]);
+    assert_eq!(counts, [198; 13]);
 }
 
 /// Returns the rules of images of a size.

@@ -286,7 +286,7 @@ fn rows_do_not_change_text_of_other_sequences() {
 fn encoder_describes_image_before_it_is_computed() {
     const N_ROWS: [usize; FAMILIES.len()] = [
         16, 16, 35, 35, 35, 35, 35, 9, 70, 36, 15, 35, 35, 35, 35, 35, 15, 35, 9, 35, 35, 8, 36, 16, 9, 42, 9, 35, 21,
-        36, 17, 35, 16, 35, 35, 35,
+        36, 17, 35, 16, 35, 35, 35, 35, 35, 35,
     ];
     for (family, expected) in FAMILIES.iter().zip(N_ROWS) {
         let width = match family.name {

@@ -13,7 +13,7 @@ Writes `sizes.txt`: sizes of images and the sizes that Qwen's preprocessing resi
 
     record_media.py DIRECTORY targets
 
-Writes `targets.txt`: the same for Gemma 4, GLM 5, Kimi, MiniCPM-V, Muse Glimmer, Phi-4, and Pixtral, and the grids of tiles of Idefics 3,
+Writes `targets.txt`: the same for Gemma 4, GLM 5, Kimi, MiniCPM-V, Muse Glimmer, Phi-4, Pixtral, and Youtu-VL, and the grids of tiles of Idefics 3,
 InternVL, LFM2-VL, Llama 4, MiniCPM-V, and Step3-VL.
 
     record_media.py DIRECTORY tiles
@@ -381,10 +381,11 @@ def families():
     import record_media_learned
     import record_media_newer
     import record_media_ocr
+    import record_media_restated
     import record_media_windows
 
     newer = record_media_newer.FAMILIES | record_media_learned.FAMILIES | record_media_ocr.FAMILIES | record_media_windows.FAMILIES
-    return FAMILIES | record_media_families.FAMILIES | newer
+    return FAMILIES | record_media_families.FAMILIES | newer | record_media_restated.FAMILIES
 
 
 def combined(tensors, name, changes, suffix):

@@ -645,7 +645,8 @@ def record_targets(path, random):
         grids = {(w, h) for w in range(1, limit + 1) for h in range(1, limit + 1) if least <= w * h <= limit}
         grids = sorted(sorted(grids), key=lambda grid: grid[0] * grid[1])
         lines.append(["ratio", side, least, limit, width, height, *closest(width / height, grids, width, height, side)])
+    import record_media_restated
     import record_media_windows
 
-    lines += record_media_windows.targets(random)
+    lines += record_media_windows.targets(random) + record_media_restated.targets(random)
     path.write_text("\n".join(" ".join(map(str, line)) for line in lines) + "\n")

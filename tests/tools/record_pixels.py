@@ -9,7 +9,7 @@ some sizes by columns first, which rounds differently; versions before do this o
 `samplings.bin`: JPEG images of all common samplings in small and odd sizes, and the CRC-32 of their pixels.
 `parts.txt`: for the encoders of `tests/data/encoders` and images of noise, the number of parts and the CRC-32 of their pixels, as
 the image processors of transformers that use Pillow compute them, or the published code of DeepSeek-OCR 2, MiniMax M3, Muse Glimmer,
-Phi-4, and Step3-VL. Images with sides above 200 to 1 are recorded for encoders of squares.
+Phi-4, and Step3-VL. Those for Ling 3 and MiMo-V2.5 are of the processor of Qwen2-VL, and those for Youtu-VL have the sizes of llama.cpp. Images with sides above 200 to 1 are recorded for encoders of squares.
 `audio.bin`: encoded audio and the average of its channels, as 16-bit integers.
 `mels.bin`: log-mel spectrograms of a computed signal. The extractors run in float64.
 """
@@ -279,6 +279,8 @@ def parts():
         idefics3=Idefics3ImageProcessorPil(size=dict(longest_edge=224), max_image_size=dict(longest_edge=112), do_pad=False, **raw),
         internvl=GotOcr2ImageProcessorPil(crop_to_patches=True, min_patches=1, max_patches=12, size=square(48), **raw),
         janus_pro=JanusImageProcessorPil(size=square(48), image_mean=[0.5, 0.45, 0.4], **raw),
+        ling3vl=Qwen2VLImageProcessorPil(patch_size=8, merge_size=2, size=dict(shortest_edge=8 * 256, longest_edge=4096 * 256), **raw),
+        mimovl=Qwen2VLImageProcessorPil(patch_size=8, merge_size=2, size=dict(shortest_edge=2048, longest_edge=20480), **raw),
         mlp=LlavaImageProcessorPil(do_pad=True, size=dict(shortest_edge=48), crop_size=square(48), image_mean=[0.5, 0.45, 0.4], **raw),
         minicpmv4_6=MiniCPMV4_6ImageProcessorPil(scale_resolution=96, patch_size=4, **raw),
         pixtral=PixtralImageProcessorPil(size=dict(longest_edge=144), patch_size=square(16), **raw),
@@ -287,8 +289,10 @@ def parts():
     lines = []
     for name, processor in processors.items():
         for case, (w, h) in enumerate(PART_SIZES):
-            if name in ('glm5v', 'minicpmv4_6', 'pixtral', 'qwen2vl_merger') and max(w, h) > 200 * min(w, h):
+            if name in ('glm5v', 'ling3vl', 'mimovl', 'minicpmv4_6', 'pixtral', 'qwen2vl_merger') and max(w, h) > 200 * min(w, h):
                 continue
+            if name == 'mimovl' and max(w, h) > 100 * min(w, h):
+                continue  # The published sizes are above the limits.
             if name == 'pixtral' and max(w, h) > 144 * min(w, h):
                 continue  # The processor computes a side of 0.
             image = Image.fromarray(noise(case, w * h * 3).reshape(h, w, 3))
@@ -299,7 +303,7 @@ def parts():
             if name == 'minicpmv4_6':
                 lines.append(f'{name} {case} {w} {h} {len(got["target_sizes"])} {zlib.crc32(strip_parts(pixels[0], got["target_sizes"]))}\n')
                 continue
-            if name in ('glm5v', 'qwen2vl_merger'):
+            if name in ('glm5v', 'ling3vl', 'mimovl', 'qwen2vl_merger'):
                 # Rows of patches in blocks of 2 x 2, each with its channels and two equal frames.
                 _, rows, columns = got['image_grid_thw'][0]
                 pixels = pixels.reshape(rows // 2, columns // 2, 2, 2, 3, 2, 8, 8)[:, :, :, :, :, 0]
@@ -316,6 +320,7 @@ def parts():
         height, width = get_image_size_for_max_num_patches(h, w, patch, n_patches)
         image = Image.fromarray(noise(case, w * h * 3).reshape(h, w, 3)).resize((width, height), Image.Resampling.BILINEAR)
         lines.append(f'phi4 {case} {w} {h} 1 {zlib.crc32(image.tobytes())}\n')
+    from record_media_restated import stepped
     from transformers.models.muse_glimmer import image_processing_muse_glimmer as glimmer
     from transformers.models.minimax_m3_vl.image_processing_minimax_m3_vl import smart_resize as resized_of_minimax
     # Of two sizes with equal ratios, the larger one is recorded; see `record_media_windows.py`.
@@ -329,6 +334,9 @@ def parts():
             height, width = resized_of_minimax(h, w, 16, 4 * 256, 80 * 256)
             resized_image = image.resize((width, height), Image.Resampling.BICUBIC)
             lines.append(f'minimax_m3 {case} {w} {h} 1 {zlib.crc32(resized_image.tobytes())}\n')
+        if max(w, h) <= 200 * min(w, h):
+            resized_image = image.resize(stepped(w, h, 16, 80), Image.Resampling.BILINEAR)
+            lines.append(f'youtuvl {case} {w} {h} 1 {zlib.crc32(resized_image.tobytes())}\n')
         if max(w, h) > 144 * min(w, h) and min(w, h) >= 32:
             continue  # The published code computes a side of 0.
         found = window_parts(image, 48, 64, 144)

@@ -184,7 +184,7 @@ pub enum HparamItem {
     /// `eps: f32 = "attention.layer_norm_rms_epsilon" or 1e-5;`
     Key {
         name: Ident,
-        /// `usize`, `f32`, `bool`, `string`, `pattern` or `dense_first`.
+        /// `usize`, `f32`, `bool`, `string`, `pattern`, `dense_first` or `listed`.
         ty: Ident,
         /// Written `[ty]`: the value differs by layer.
         list: bool,

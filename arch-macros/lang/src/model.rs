@@ -217,6 +217,8 @@ pub enum Read {
     Pattern,
     /// Per-layer booleans. A single integer `n` is a period: true if `il % n != 0`.
     DenseFirst,
+    /// Per-layer booleans from an array of layer numbers: true if `il` is in the array.
+    Listed,
 }
 
 impl Read {
@@ -225,7 +227,7 @@ impl Read {
         match self {
             Read::One(ty) | Read::PerLayer(ty) => ty,
             Read::List => Ty::List,
-            Read::Pattern | Read::DenseFirst => Ty::Bool,
+            Read::Pattern | Read::DenseFirst | Read::Listed => Ty::Bool,
         }
     }
 
@@ -237,6 +239,7 @@ impl Read {
             Read::List => Ty::List.name().to_string(),
             Read::Pattern => "pattern".to_string(),
             Read::DenseFirst => "dense_first".to_string(),
+            Read::Listed => "listed".to_string(),
         }
     }
 }

@@ -30,7 +30,7 @@
 //!           | "without" "check" STRING ";"                          (* the message of an inherited check *)
 //!           | without ;
 //! without   = "without" IDENT { "," IDENT } ";" ;                   (* with "like" only *)
-//! type      = scalar | "[" scalar [ ";" EXPR ".." ] "]" | "pattern" | "dense_first" | IDENT ;     (* IDENT: an option of a fragment *)
+//! type      = scalar | "[" scalar [ ";" EXPR ".." ] "]" | "pattern" | "dense_first" | "listed" | IDENT ;     (* IDENT: an option of a fragment *)
 //! scalar    = "usize" | "f32" | "bool" | "string" ;
 //!
 //! layers    = "layer" [ IDENT STRING EXPR ] "{" { tensor | without | group } "}" ;      (* name, GGUF prefix, count *)

@@ -26,7 +26,7 @@ pub const SECTIONS: [&str; 16] = [
 pub const FRAGMENT_PARTS: [&str; 6] = ["options", "needs", "hparams", "tensors", "checkpoint", "fn"];
 
 /// Types of hyper-parameters.
-pub const TYPES: [&str; 6] = ["usize", "f32", "bool", "string", "pattern", "dense_first"];
+pub const TYPES: [&str; 7] = ["usize", "f32", "bool", "string", "pattern", "dense_first", "listed"];
 
 /// Values of `attention:`, each with true if tokens attend to later tokens.
 pub const ATTENTION: [(&str, bool); 2] = [("causal", false), ("bidirectional", true)];

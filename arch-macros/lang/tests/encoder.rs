@@ -134,7 +134,7 @@ fn mistakes_have_one_message_at_their_tokens() {
         (
             "fixed(image_size)",
             "square(image_size)",
-            "square: expected `fixed(…)`, `padded(…)`, `contained(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, `fitting(…, rows = …)`, `closest(…, rows = …)`, `bordered(…, rows = …)`, `extended(…, rows = …)`, or `multiple(…, rows = …)`, found `square`",
+            "square: expected `fixed(…)`, `padded(…)`, `contained(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, `fitting(…, rows = …)`, `closest(…, rows = …)`, `stepped(…, rows = …)`, `bordered(…, rows = …)`, `extended(…, rows = …)`, or `multiple(…, rows = …)`, found `square`",
         ),
         (
             "\"<start>\", image",
@@ -429,6 +429,10 @@ fn declaration_describes_each_size() {
     assert_eq!([unit, min, max].map(|s| s.text), ["14", "merge", "image_size"]);
     let ImageSize::Closest { unit, max } = size("closest(14 * merge, rows = image_size)") else {
         panic!("expected `Closest`");
+    };
+    assert_eq!([unit, max].map(|s| s.text), ["14 * merge", "image_size"]);
+    let ImageSize::Stepped { unit, max } = size("stepped(14 * merge, rows = image_size)") else {
+        panic!("expected `Stepped`");
     };
     assert_eq!([unit, max].map(|s| s.text), ["14 * merge", "image_size"]);
     let ImageSize::Extended { unit, min, max } = size("extended(14, rows = merge..image_size)") else {

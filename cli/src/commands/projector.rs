@@ -161,6 +161,7 @@ pub fn image_sizes(plan: &LoadPlan) -> Option<String> {
         | ImageSize::Within { unit, .. }
         | ImageSize::Fitting { unit, .. }
         | ImageSize::Closest { unit, .. }
+        | ImageSize::Stepped { unit, .. }
         | ImageSize::Extended { unit, .. }
         | ImageSize::Bordered { unit, .. } => {
             format!("multiples of {unit} pixels, up to {}", format::plural(most, "row"))

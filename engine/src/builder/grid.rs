@@ -53,6 +53,32 @@ impl Builder<'_> {
         self.reshaped(kept, [d, columns * rows, 1, 1])
     }
 
+    /// Returns the columns of `x [d, T]` or `[d, h, T]`, whose blocks of `n * n` patches are in reading order, column by column.
+    pub fn by_columns(&mut self, x: TensorId, n: usize) -> TensorId {
+        let [across, down] = self.blocks_of(n);
+        self.with_blocks(x, [across, down])
+    }
+
+    /// Returns the columns of `x`, the result of [`by_columns`](Self::by_columns), line by line.
+    pub fn by_lines(&mut self, x: TensorId, n: usize) -> TensorId {
+        let [across, down] = self.blocks_of(n);
+        self.with_blocks(x, [down, across])
+    }
+
+    /// Returns the columns and lines of blocks of `n * n` patches.
+    fn blocks_of(&self, n: usize) -> [usize; 2] {
+        let PatchGrid { columns, rows } = self.params.grid;
+        [columns, rows].map(|side| side.checked_div(n).unwrap_or(0))
+    }
+
+    /// Transposes the blocks in `x`, whose columns have the order `[column of the block, line]`.
+    fn with_blocks(&mut self, x: TensorId, [inner, outer]: [usize; 2]) -> TensorId {
+        let ne = self.g.tensor(x).ne;
+        let n_values = ne.iter().fold(1usize, |n, &side| n.saturating_mul(side));
+        let block = n_values.checked_div(inner * outer).unwrap_or(0);
+        self.reordered(x, [block, inner, outer, 1], [0, 2, 1, 3], ne)
+    }
+
     /// Attends within windows of `side * side` patches, or between all patches without `side`: q and k `[d, n, T]`, v
     /// `[dv, n, T]` -> `[dv * n, T]`. Scores include the products of the query with a row of `lines` and a row of `columns`,
     /// `[d, L]`, which are learned for each distance along both axes. The tables are resized to the distances in a window.

@@ -3,7 +3,7 @@
 use super::grid_list::GridList;
 use super::image_target::{
     area, bordered, closest, contained, contained_from, extended, fitting, is_too_narrow, longest, max_area,
-    max_bordered, multiple, within,
+    max_bordered, multiple, stepped, within,
 };
 use super::tiles::TileRules;
 
@@ -100,6 +100,13 @@ pub enum ImageSize {
     },
     /// Multiples of `unit` pixels with about the ratio of the original sides. The image is scaled down to the area.
     Closest {
+        /// Divisor of both sides in pixels.
+        unit: usize,
+        /// Maximum area in squares of a unit.
+        max: usize,
+    },
+    /// Multiples of `unit` pixels, rounded up. The image is scaled down in steps of a fiftieth of its sides until it fits.
+    Stepped {
         /// Divisor of both sides in pixels.
         unit: usize,
         /// Maximum area in squares of a unit.
@@ -241,6 +248,7 @@ impl ImageRules {
             ImageSize::Fitting { unit, min, max } => Some(fitting(sides, unit, [min, max])),
             ImageSize::Bordered { unit, area, max } => Some(bordered(sides, self.patch, unit, [area, max])[1]),
             ImageSize::Closest { unit, max } => Some(closest(sides, unit, max)),
+            ImageSize::Stepped { unit, max } => Some(stepped(sides, unit, max)),
             ImageSize::Extended { unit, min, max } => Some(extended(sides, unit, [min, max])[1]),
             ImageSize::Multiple { unit, min, max } => Some(multiple(sides, unit, [min, max])),
         }
@@ -281,18 +289,12 @@ impl ImageRules {
     /// # Errors
     /// The reason, if all images have one size.
     pub fn with_limits(self, min: Option<usize>, max: Option<usize>) -> Result<ImageRules, String> {
+        if min.is_some() && !self.is_fixed() && !self.has_minimum() {
+            return Err("the encoder has no minimum number of rows".to_owned());
+        }
         let size = match self.size {
             ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained { .. } => {
                 return Err("the encoder takes images of one size".to_owned());
-            }
-            ImageSize::Area { .. }
-            | ImageSize::Longest { .. }
-            | ImageSize::Within { .. }
-            | ImageSize::Closest { .. }
-            | ImageSize::Bordered { .. }
-                if min.is_some() =>
-            {
-                return Err("the encoder has no minimum number of rows".to_owned());
             }
             ImageSize::Area { side, unit, max: most } => ImageSize::Area {
                 side,
@@ -309,6 +311,10 @@ impl ImageRules {
                 max: max.unwrap_or(most),
             },
             ImageSize::Closest { unit, max: most } => ImageSize::Closest {
+                unit,
+                max: max.unwrap_or(most),
+            },
+            ImageSize::Stepped { unit, max: most } => ImageSize::Stepped {
                 unit,
                 max: max.unwrap_or(most),
             },
@@ -427,6 +433,14 @@ impl ImageRules {
         )
     }
 
+    /// Returns true if the area of images has a lower limit.
+    fn has_minimum(&self) -> bool {
+        matches!(
+            self.size,
+            ImageSize::Fitting { .. } | ImageSize::Extended { .. } | ImageSize::Multiple { .. }
+        )
+    }
+
     /// Returns the divisor of both sides; `None` for images of one size.
     fn unit(&self) -> Option<usize> {
         match self.size {
@@ -436,6 +450,7 @@ impl ImageRules {
             | ImageSize::Within { unit, .. }
             | ImageSize::Fitting { unit, .. }
             | ImageSize::Closest { unit, .. }
+            | ImageSize::Stepped { unit, .. }
             | ImageSize::Extended { unit, .. }
             | ImageSize::Bordered { unit, .. }
             | ImageSize::Multiple { unit, .. } => Some(unit),
@@ -454,6 +469,7 @@ impl ImageRules {
             ImageSize::Bordered { area, max, .. } => max_bordered(self.block, area).min(max),
             ImageSize::Within { max, .. }
             | ImageSize::Closest { max, .. }
+            | ImageSize::Stepped { max, .. }
             | ImageSize::Fitting { max, .. }
             | ImageSize::Extended { max, .. }
             | ImageSize::Multiple { max, .. } => max,

@@ -171,6 +171,19 @@ pub(super) fn closest(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] 
     best.map_or_else(rounded, |(blocks, _)| blocks).map(|n| n * unit)
 }
 
+/// Rounds sides up to multiples of `unit`. While the area is above `max` squares of a unit, the sides are scaled down by another
+/// fiftieth, as llama.cpp does for Youtu-VL.
+pub(super) fn stepped(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] {
+    let mut scale = 1.0;
+    loop {
+        let blocks = sides.map(|side| ((side as f64 * scale / unit as f64).ceil() as usize).max(1));
+        if scale <= 0.0 || blocks[0].saturating_mul(blocks[1]) <= max {
+            return cut(blocks, max).map(|n| n * unit);
+        }
+        scale -= 0.02;
+    }
+}
+
 /// Returns the sides that an image is scaled to, and these sides with borders that complete multiples of `unit`, as in the
 /// published preprocessing of GLM 5. An area beyond the limits, in squares of a unit, is scaled to the nearest limit.
 pub(super) fn extended(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) -> [[usize; 2]; 2] {

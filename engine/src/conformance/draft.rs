@@ -332,6 +332,7 @@ fn usual_value(h: &HparamDecl) -> Option<Value> {
         "f32" | "[f32]" => Value::F32(0.5),
         "bool" => Value::Bool(true),
         "pattern" | "dense_first" => Value::U32(2),
+        "listed" => Value::from(vec![1u32]),
         "string" => Value::from(""),
         "[usize; ..]" => return None,
         _ => Value::U32(1),

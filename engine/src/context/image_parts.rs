@@ -199,6 +199,7 @@ fn is_above(rules: &ImageRules, sides: [usize; 2], above: f32) -> bool {
         ImageSize::Longest { unit, max, .. }
         | ImageSize::Within { unit, max }
         | ImageSize::Closest { unit, max }
+        | ImageSize::Stepped { unit, max }
         | ImageSize::Fitting { unit, max, .. }
         | ImageSize::Extended { unit, max, .. }
         | ImageSize::Bordered { unit, area: max, .. }

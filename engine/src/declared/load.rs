@@ -200,6 +200,7 @@ impl Loading<'_> {
             }
             Read::Pattern => bools(r.pattern(key, one.map(|d| d.int()))),
             Read::DenseFirst => bools(r.dense_first(key, one.map(|d| d.int()))),
+            Read::Listed => bools(r.listed(key, one.map(|d| d.bool()))),
             Read::Ints => {
                 let values = match by_layer {
                     None => r.usizes(key, None),

@@ -203,6 +203,8 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(depthwise_grid(x, w, side, stride) depthwise_grid),
     operation!(in_windows(x, n) in_windows),
     operation!(from_windows(x, n) from_windows),
+    operation!(by_columns(x, n) by_columns),
+    operation!(by_lines(x, n) by_lines),
     operation!(
         grid_attention(q, k, v, lines, columns, side) = |builder, args| {
             let (q, k, v) = (args.next(), args.next(), args.next());

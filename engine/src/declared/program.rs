@@ -92,6 +92,7 @@ pub enum Read {
     List,
     Pattern,
     DenseFirst,
+    Listed,
 }
 
 impl Read {
@@ -99,7 +100,7 @@ impl Read {
     pub(super) fn is_per_layer(self) -> bool {
         match self {
             Read::Int | Read::Float | Read::Bool | Read::Text | Read::List => false,
-            Read::Ints | Read::Floats | Read::Bools | Read::Pattern | Read::DenseFirst => true,
+            Read::Ints | Read::Floats | Read::Bools | Read::Pattern | Read::DenseFirst | Read::Listed => true,
         }
     }
 }

@@ -195,6 +195,16 @@ impl<'a> HparamReader<'a> {
         self.period(key, default, |place, _| place > 0)
     }
 
+    /// Reads an array of layer numbers, and returns true for each layer in it.
+    pub fn listed(&mut self, key: &str, default: Option<bool>) -> Vec<bool> {
+        let layers = match default {
+            Some(default) if !self.has(key) => return vec![default; self.n_layer_loaded],
+            Some(_) => self.list(key, 0),
+            None => self.list(key, 1),
+        };
+        (0..self.n_layer_loaded).map(|il| layers.contains(&il)).collect()
+    }
+
     fn period(&mut self, key: &str, default: Option<usize>, follows: impl Fn(usize, usize) -> bool) -> Vec<bool> {
         let full = self.full(key);
         if let Some(Value::Array(_)) = self.metadata.get(&full) {
@@ -481,9 +491,12 @@ mod tests {
             ("x.a", Value::from(vec![5u32, 6, 7, 8])),
             ("x.b", Value::from(vec![5i32, -6])),
             ("x.c", Value::U32(5)),
+            ("x.layers", Value::from(vec![7u32, 1])),
         ]);
         let mut r = HparamReader::new(&m, "x");
         assert_eq!((r.list("a", 3), r.list("none", 0)), (vec![5, 6, 7, 8], vec![]));
+        assert_eq!(r.listed("layers", None), [false, true, false]);
+        assert_eq!(r.listed("none", Some(true)), [true; 3]);
         for (key, n) in [("a", 5), ("none", 1), ("b", 0), ("c", 1)] {
             assert_eq!(r.list(key, n), [0; 0], "{key}");
         }

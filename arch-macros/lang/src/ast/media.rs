@@ -85,6 +85,13 @@ pub enum SizeSyntax {
         /// Limit of the area in squares of a unit.
         max: Expr,
     },
+    /// `stepped(unit, rows = max)`
+    Stepped {
+        /// Divisor of both sides in pixels.
+        unit: Expr,
+        /// Limit of the area in squares of a unit.
+        max: Expr,
+    },
     /// `extended(unit, rows = min..max)`
     Extended {
         /// Divisor of both sides in pixels.

@@ -354,7 +354,7 @@ impl<'a> Sections<'a> {
             let ty = match read {
                 Read::One(ty) | Read::PerLayer(ty) => Some(*ty),
                 Read::List => Some(Ty::Int),
-                Read::Pattern | Read::DenseFirst => None,
+                Read::Pattern | Read::DenseFirst | Read::Listed => None,
             };
             let required = default.is_none() && at_least.is_none();
             return Some((text, key.clone(), ty, required));

@@ -309,6 +309,7 @@ impl Checker<'_> {
             "string" => return self.error(ty, "lists of strings are not supported"),
             "pattern" if !list => return Some(Read::Pattern),
             "dense_first" if !list => return Some(Read::DenseFirst),
+            "listed" if !list => return Some(Read::Listed),
             _ => {
                 let hint = did_you_mean(&text, words::TYPES);
                 let types = words::TYPES.join("`, `");

@@ -25,7 +25,7 @@ const POSITIONS: [(&str, &str); 3] = [("sequence", "Sequence"), ("axes", "Axes")
 const CLASSES: [(&str, &str); 2] = [("first", "First"), ("last", "Last")];
 
 /// Operations that only encoders have.
-const OF_ENCODERS: [&str; 39] = [
+const OF_ENCODERS: [&str; 41] = [
     "rope_grid",
     "resized",
     "beside",
@@ -62,6 +62,8 @@ const OF_ENCODERS: [&str; 39] = [
     "drop_rows",
     "in_windows",
     "from_windows",
+    "by_columns",
+    "by_lines",
     "grid_attention",
     "conv_grid",
     "resized_to",
@@ -253,6 +255,10 @@ impl Checker<'_> {
             SizeSyntax::Closest { unit, max } => {
                 let [unit, max] = self.integers([unit, max])?;
                 ImageSize::Closest { unit, max }
+            }
+            SizeSyntax::Stepped { unit, max } => {
+                let [unit, max] = self.integers([unit, max])?;
+                ImageSize::Stepped { unit, max }
             }
             SizeSyntax::Extended { unit, min, max } => {
                 let [unit, min, max] = self.integers([unit, min, max])?;

@@ -71,6 +71,10 @@ fn size(size: &ImageSize) -> TokenStream {
             let [unit, max] = [unit, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#ty::Closest { unit: #unit, max: #max })
         }
+        ImageSize::Stepped { unit, max } => {
+            let [unit, max] = [unit, max].map(|scalar| emit(scalar, Scope::Build));
+            quote!(#ty::Stepped { unit: #unit, max: #max })
+        }
         ImageSize::Extended { unit, min, max } => {
             let [unit, min, max] = [unit, min, max].map(|scalar| emit(scalar, Scope::Build));
             quote!(#ty::Extended { unit: #unit, min: #min, max: #max })

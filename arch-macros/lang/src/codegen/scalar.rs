@@ -43,6 +43,7 @@ pub fn reader(read: Read) -> &'static str {
         Read::One(Ty::List) | Read::PerLayer(Ty::List) | Read::List => "list",
         Read::Pattern => "pattern",
         Read::DenseFirst => "dense_first",
+        Read::Listed => "listed",
     }
 }
 

@@ -65,6 +65,8 @@ pub enum ImageSize {
     },
     /// Multiples of a unit in pixels, with about the ratio of the image. Images are scaled down to an area in squares of the unit.
     Closest { unit: Scalar, max: Scalar },
+    /// Multiples of a unit in pixels. Images are scaled down in steps of a fiftieth to an area in squares of the unit.
+    Stepped { unit: Scalar, max: Scalar },
     /// Multiples of a unit in pixels, completed by borders. Images are only scaled to limits of the area.
     Extended {
         unit: Scalar,

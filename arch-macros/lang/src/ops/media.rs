@@ -250,6 +250,20 @@ pub static OPS: &[OpSpec] = &[
         "columns of `in_windows` in reading order -> [d, T]",
     ),
     op(
+        "by_columns",
+        &[tensor("x"), positional("n", ParamKind::Int)],
+        by_columns,
+        Emit::Method("by_columns"),
+        "columns of x [d, T] or [d, n, T], whose blocks of n * n patches follow each other line by line, column by column",
+    ),
+    op(
+        "by_lines",
+        &[tensor("x"), positional("n", ParamKind::Int)],
+        by_columns,
+        Emit::Method("by_lines"),
+        "columns of `by_columns` line by line",
+    ),
+    op(
         "grid_attention",
         &[
             tensor("q"),
@@ -476,6 +490,12 @@ fn from_windows(c: &mut Call<'_>) -> Option<Shape> {
     let x = c.shape("x")?;
     c.rank("x", 2, "[d, windows]", "")
         .then(|| Shape(vec![x.dim(0), Dim::n_tokens()]))
+}
+
+fn by_columns(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, _) = (c.shape("x")?, c.dim("n")?);
+    let is_matrix = x.0.len() == 2;
+    (is_matrix || c.rank("x", 3, "[d, T] or [d, n, T]", "")).then_some(x)
 }
 
 fn grid_attention(c: &mut Call<'_>) -> Option<Shape> {

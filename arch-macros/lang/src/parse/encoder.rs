@@ -22,6 +22,7 @@
 //!           | "within" "(" EXPR "," "rows" "=" EXPR ")"                (* divisor of the sides; number of rows *)
 //!           | "fitting" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")"     (* divisor of the sides; number of rows *)
 //!           | "closest" "(" EXPR "," "rows" "=" EXPR ")"               (* divisor of the sides; number of rows *)
+//!           | "stepped" "(" EXPR "," "rows" "=" EXPR ")"               (* divisor of the sides; number of rows *)
 //!           | "bordered" "(" EXPR "," "rows" "=" EXPR ")"              (* divisor of the sides; number of rows *)
 //!           | "extended" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")"    (* divisor of the sides; number of rows *)
 //!           | "multiple" "(" EXPR "," "rows" "=" EXPR ".." EXPR ")" ;   (* divisor of the sides; number of rows *)
@@ -160,12 +161,13 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     match word.to_string().as_str() {
         "fixed" => return argument_of(input, "fixed").map(SizeSyntax::Fixed),
         "padded" => return argument_of(input, "padded").map(SizeSyntax::Padded),
-        "contained" | "area" | "longest" | "within" | "fitting" | "closest" | "bordered" | "extended" | "multiple" => {}
+        "contained" | "area" | "longest" | "within" | "fitting" | "closest" | "stepped" | "bordered" | "extended"
+        | "multiple" => {}
         _ => {
             let message = format!(
                 "expected `fixed(…)`, `padded(…)`, `contained(…)`, `area(…)`, `longest(…)`, `within(…, rows = …)`, \
-                 `fitting(…, rows = …)`, `closest(…, rows = …)`, `bordered(…, rows = …)`, `extended(…, rows = …)`, or \
-                 `multiple(…, rows = …)`, found `{word}`"
+                 `fitting(…, rows = …)`, `closest(…, rows = …)`, `stepped(…, rows = …)`, `bordered(…, rows = …)`, \
+                 `extended(…, rows = …)`, or `multiple(…, rows = …)`, found `{word}`"
             );
             return Err(syn::Error::new(word.span(), message));
         }
@@ -206,6 +208,9 @@ fn size(input: ParseStream<'_>) -> syn::Result<SizeSyntax> {
     }
     if word == "closest" {
         return Ok(SizeSyntax::Closest { unit: first, max: rows });
+    }
+    if word == "stepped" {
+        return Ok(SizeSyntax::Stepped { unit: first, max: rows });
     }
     let (min, max) = limits(rows)?;
     let unit = first;

@@ -103,6 +103,7 @@ impl Lowering<'_, '_> {
                 max: usize::MAX,
             }),
             LangImageSize::Closest { unit, max } => (vec![unit, max], |n| ImageSize::Closest { unit: n[0], max: n[1] }),
+            LangImageSize::Stepped { unit, max } => (vec![unit, max], |n| ImageSize::Stepped { unit: n[0], max: n[1] }),
             LangImageSize::Extended { unit, min, max } => (vec![unit, min, max], |n| ImageSize::Extended {
                 unit: n[0],
                 min: n[1],

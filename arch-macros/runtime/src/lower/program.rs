@@ -215,6 +215,7 @@ fn form(read: LangRead) -> Read {
         LangRead::One(Ty::List) | LangRead::PerLayer(Ty::List) | LangRead::List => Read::List,
         LangRead::Pattern => Read::Pattern,
         LangRead::DenseFirst => Read::DenseFirst,
+        LangRead::Listed => Read::Listed,
     }
 }
 
