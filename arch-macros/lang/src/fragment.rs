@@ -6,7 +6,7 @@
 //! also identifies the `use`.
 //!
 //! ```ebnf
-//! file      = { options | needs | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group } "}"
+//! file      = { options | needs | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group | layers } "}"
 //!           | "checkpoint" "{" { mapping } "}" | function } ;
 //! function  = "fn" IDENT "(" [ params ] ")" "{" { stmt | loop } EXPR "}" ;
 //! params    = param { "," param } [ "," ".." ] | ".." ;                 (* optional parameters follow required ones *)
@@ -52,6 +52,7 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
         mappings: Vec::new(),
         functions: Vec::new(),
         inside: Vec::new(),
+        in_layer: false,
         n_tokens: 0,
     };
     expander.items(&mut decl.tensors);
@@ -97,6 +98,8 @@ struct Expander<'a> {
     functions: Vec<(String, Function)>,
     /// Fragments being expanded, outermost first.
     inside: Vec<String>,
+    /// True inside a `layer` block, which contains no other one.
+    in_layer: bool,
     /// Number of tokens of all fragments.
     n_tokens: usize,
 }
@@ -111,7 +114,11 @@ impl Expander<'_> {
                     placed.extend(given.into_iter().map(|item| Placed { item, given: true }));
                     continue;
                 }
-                TensorItem::Layer { items, .. } => self.items(items),
+                TensorItem::Layer { items, .. } => {
+                    let outside = std::mem::replace(&mut self.in_layer, true);
+                    self.items(items);
+                    self.in_layer = outside;
+                }
                 TensorItem::If { then, otherwise, .. } => {
                     self.items(then);
                     self.items(otherwise);
@@ -181,11 +188,11 @@ impl Expander<'_> {
             name: u.name.clone(),
             file: source.file,
         });
-        let errors = &mut *self.errors;
+        let (errors, top) = (&mut *self.errors, !self.in_layer);
         let parser = |input: ParseStream<'_>| {
             let (hparams, tensors) = (
                 parse::hparam_items(input, errors)?,
-                parse::tensor_items(input, false, errors)?,
+                parse::tensor_items(input, top, errors)?,
             );
             Ok((hparams, tensors))
         };

@@ -535,6 +535,30 @@ fn patches_are_only_available_in_encoders() {
     );
 }
 
+/// A loop over a group of one layer runs once, so the shape of its value may change.
+#[test]
+fn single_layers_may_change_shapes() {
+    let with = |count: &str, body: &str| {
+        let tensors =
+            format!(r#"layer first "v.first" {count} {{ wide: linear "wide" [n_embd -> 2 * n_embd]; }} layer {{"#);
+        let text = BASE.replacen("layer {", &tensors, 1);
+        let text = text.replacen("[n_embd * merge", "[2 * n_embd * merge", 1);
+        let text = text.replacen("fc(merge(", &format!("for first {{ {body} }} fc(merge("), 1);
+        let faults = compile_file("my.rs", &text, &library()).err().unwrap_or_default();
+        faults.iter().map(common::shown).collect::<Vec<_>>()
+    };
+    assert_eq!(with("1", "x = wide(x);"), Vec::<String>::new());
+    let message = "cannot assign to `x`: its shape is [n_embd, T], found [2 * n_embd, T]";
+    for (count, body) in [
+        ("merge", "x = wide(x);"),
+        ("1", "if merge > 2 { x = wide(x); }"),
+        ("1", "for _ in 0..merge { x = wide(x); }"),
+    ] {
+        let found = with(count, body);
+        assert!(found.iter().any(|m| m.contains(message)), "{body}: {found:?}");
+    }
+}
+
 /// Valid declaration of an encoder of audio. Each case replaces one part.
 const AUDIO: &str = r#"
 encoder! {

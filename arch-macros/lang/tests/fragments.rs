@@ -40,6 +40,10 @@ const WRITTEN_OUT: &str = "gate, up: linear \"ffn_gate\", \"ffn_up\" [n_embd -> 
 const SHAPED: &str = "options(width = n_embd); fn once(x: [n_embd, T]) { x } fn narrow(x: [width, T]) { x }
     fn first(x: [n, T], n = width) { x } fn any(x: [_, T]) { x }";
 
+/// Fragment with layers of its own.
+const GROUP: &str = "tensors { layer side \"side\" 2 { w: linear \"w\" [n_embd -> n_embd]; } }
+    fn through(x: [n_embd, T]) { let y = x; for side { y += w(y); } y }";
+
 struct Memory(BTreeMap<&'static str, &'static str>);
 
 impl Library for Memory {
@@ -111,6 +115,7 @@ fn library() -> Memory {
         ("egg", "tensors { use hen; }"),
         ("nest", "tensors { use unknown_size; } fn nested(x) { once(x) }"),
         ("parent", ""),
+        ("group", GROUP),
         (
             "window",
             r#"options(length?, kind = pattern, period?); hparams {
@@ -227,6 +232,15 @@ fn fragments_may_use_fragments() {
 }
 
 /// A tensor of the declaration replaces a fragment's tensor of the same name in its position.
+/// A function may contain the loop over a group of its fragment.
+#[test]
+fn fragments_may_have_groups_of_layers() {
+    let text = source("", "x += h + y;", "").replacen("tensors {", "tensors { use group;", 1);
+    let used = description(&text.replacen("rms_norm(x, output", "rms_norm(through(x), output", 1));
+    let own = used.tensors.iter().find(|row| row[1].starts_with("side."));
+    assert_eq!(own.map(|row| row[1].as_str()), Some("side.N.w"));
+}
+
 #[test]
 fn override_replaces_tensor_in_position() {
     let call = "if n_wide > 1 { x += twice(h) + y; }";
@@ -314,6 +328,14 @@ fn errors_name_the_fragment_file() {
             "x += nested(h) + y;",
             "",
             vec!["nest: fragments/unknown_size.rs:2:48: no hyper-parameter named `n_wide`"],
+        ),
+        (
+            "use group;",
+            call,
+            "",
+            vec![
+                "group: fragments/group.rs:2:23: `layer` blocks must be at the top level of `tensors`, not in another block",
+            ],
         ),
         (
             "use hen;",

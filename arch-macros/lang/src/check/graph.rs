@@ -306,7 +306,9 @@ impl Checker<'_> {
         let Lowered::Tensor(new) = lowered? else {
             return self.error(value, "expected a tensor, found a number or condition");
         };
-        if !new.shape.same(&shape) {
+        if self.single == Some([self.n_blocks, self.inside.len()]) {
+            self.vars[var.0].bound = Bound::Tensor(new.shape.clone());
+        } else if !new.shape.same(&shape) {
             let message = format!(
                 "cannot assign to `{name}`: its shape is {shape}, found {}; use `let` for a new shape",
                 new.shape
@@ -461,7 +463,13 @@ impl Checker<'_> {
         let known = (group == 0).then(|| facts::mtp(false));
         let before = self.facts.len();
         self.facts.extend(known);
+        let count = self.groups[group]
+            .count
+            .as_ref()
+            .and_then(|count| count.dim.as_constant());
+        self.single = (range.is_none() && count == Some(1)).then_some([self.n_blocks, self.inside.len()]);
         let (stmts, assigned) = self.loop_body(&each.body, None);
+        self.single = None;
         self.facts.truncate(before);
         self.group = None;
         self.place = Place::Graph;
@@ -519,7 +527,9 @@ impl Checker<'_> {
             };
             self.new_var(name, bound)
         });
+        let single = self.single.take();
         let (stmts, _) = self.loop_body(&each.body, var);
+        self.single = single;
         Some(Stmt::Repeat {
             var,
             range,

@@ -174,6 +174,9 @@ struct Checker<'e> {
     unknown_names: HashSet<String>,
     /// Variables that the innermost loop assigns to, in order.
     assigned_in_loop: Vec<VarId>,
+    /// Numbers of enclosing branches and functions of the body of a loop over a group of one layer. There, values may change
+    /// their shapes.
+    single: Option<[usize; 2]>,
     functions: FunctionList,
     /// Named parameters of the functions that forward theirs.
     taken: RefCell<HashMap<String, Vec<String>>>,
@@ -228,6 +231,7 @@ impl<'e> Checker<'e> {
             wrong_ifs: HashSet::new(),
             unknown_names: HashSet::new(),
             assigned_in_loop: Vec::new(),
+            single: None,
             functions: FunctionList::default(),
             taken: RefCell::default(),
             mentioned: HashSet::new(),
