@@ -52,7 +52,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens] * sqrt(n_embd);
+        let x = with_media(token_embd[tokens] * sqrt(n_embd));
         let per_layer = per_layer_embeddings(x);
         let states = altup_states(x);
         for layer {

@@ -33,8 +33,8 @@ arch_macros::encoder! {
             x += ffn(layer_norm(x, ln2));
         }
         let x = fc2(gelu_erf(fc1(without_class(x))));
-        let x = x + inverted(depthwise_grid(x, taps1, side, 1));
-        second_inverted(depthwise_grid(x, taps2, side, 2))
+        let x = x + inverted(depthwise_grid(x, taps1, 1));
+        second_inverted(depthwise_grid(x, taps2, 2))
     }
 
     test { n_embd: 64, n_head: 4, n_layer: 3, n_ff: 96, image_size: 56, patch_size: 8, n_out: 64, n_squeezed: 16 }

@@ -35,7 +35,7 @@ arch_macros::encoder! {
             x += ffn(layer_norm(x, ln2));
         }
         let x = pool_rows(fc2(gelu_erf(fc1(without_class(x)))), 4);
-        x + depthwise_grid(x, taps, side / 2, 1) + shift
+        x + depthwise_grid(x, taps, 1) + shift
     }
 
     test { n_embd: 64, n_head: 4, n_layer: 3, n_ff: 96, image_size: 48, patch_size: 8, n_out: 64 }

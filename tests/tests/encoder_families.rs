@@ -26,7 +26,7 @@ pub(crate) struct Family {
     pub has_bounds: bool,
 }
 
-pub(crate) const FAMILIES: [Family; 39] = [
+pub(crate) const FAMILIES: [Family; 40] = [
     // The window hides the first tokens from the last rows of the image.
     Family {
         name: "gemma3",
@@ -572,6 +572,38 @@ pub(crate) const FAMILIES: [Family; 39] = [
         encoder: "mimovl",
         text: "llama",
         without_bias: &["v.patch_embd", "v.post_ln", "mm.0", "mm.2"],
+        ..PLAIN
+    },
+    // Every kind of block. Rows of media have the per-layer embeddings of token 0.
+    Family {
+        name: "gemma3nv",
+        encoder: "gemma3nv",
+        text: "gemma3n",
+        image: [192, 192],
+        sizes: &[
+            ("n_embd", 64.0),
+            ("n_head", 2.0),
+            ("n_head_kv", 1.0),
+            ("head_dim", 32.0),
+            ("head_dim_v", 32.0),
+            ("n_layer", 22.0),
+            ("n_ff", 96.0),
+            ("n_vocab", 128.0),
+            ("n_swa", 20.0),
+        ],
+        without_bias: &[
+            "conv_exp",
+            "conv_pwl",
+            "pw_exp.conv",
+            "pw_proj.conv",
+            "attn.query.proj",
+            "attn.key.proj",
+            "attn.value.proj",
+            "attn.output.proj",
+            "v.msfa.ffn.pw_exp.conv",
+            "v.msfa.ffn.pw_proj.conv",
+            "mm.input_projection",
+        ],
         ..PLAIN
     },
 ];

@@ -61,6 +61,10 @@ impl Family {
                 .insert("glm4.rope.dimension_sections", vec![1i32, 2, 1, 0]);
             text.metadata.insert("glm4.rope.dimension_count", 8u32);
         }
+        if self.text == "gemma3n" {
+            // The graph magnifies rounding errors.
+            text.metadata.insert(seeded::KEY_SCALE, 0.5f32);
+        }
         self.insert_lists(&mut text);
         if arch.rope == Some(RopeKind::Imrope) {
             // As in Qwen3-VL, the last pair is beyond the section of its axis.
@@ -286,7 +290,7 @@ fn rows_do_not_change_text_of_other_sequences() {
 fn encoder_describes_image_before_it_is_computed() {
     const N_ROWS: [usize; FAMILIES.len()] = [
         16, 16, 35, 35, 35, 35, 35, 9, 70, 36, 15, 35, 35, 35, 35, 35, 15, 35, 9, 35, 35, 8, 36, 16, 9, 42, 9, 35, 21,
-        36, 17, 35, 16, 35, 35, 35, 35, 35, 35,
+        36, 17, 35, 16, 35, 35, 35, 35, 35, 35, 16,
     ];
     for (family, expected) in FAMILIES.iter().zip(N_ROWS) {
         let width = match family.name {
@@ -551,7 +555,7 @@ fn row_counts_of_random_sizes_match() {
             for part in encoder.sizes().parts(width, height).unwrap() {
                 blocks += match family.name {
                     "resampler" => 8,
-                    "ldp" => 16,
+                    "ldp" | "gemma3nv" => 16,
                     "hunyuanvl" => part.size[1] / unit * (part.size[0] / unit + 1) + 2,
                     _ => part.size[0] / unit * (part.size[1] / unit),
                 };

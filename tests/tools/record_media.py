@@ -22,7 +22,7 @@ Writes `hunyuanvl-two.logits`, whose prompt has an image twice. Writes `idefics3
 `granite-tiles`, and `step3vl-tiles` with the same suffixes: an image that is split into tiles. Also writes
 `listed.txt`: sizes of images and the numbers of their rows with the tiles of LLaVA 1.6.
 
-Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
+Needs: pip install torch transformers timm numpy (about 5 GB with torch's libraries; a CPU is enough).
 """
 
 import re
@@ -78,7 +78,7 @@ class Seeded(Gguf):
     """A header whose tensors have seeded weights."""
 
     def tensor(self, path, name, start, shape, kind, offset):
-        return seeded(name, shape)
+        return seeded(name, shape) * self.keys.get("fixture.weight_scale", 1.0)
 
     def key(self, key):
         prefix = "clip.vision" if self.keys["general.architecture"] == "clip" else self.keys["general.architecture"]
@@ -94,7 +94,7 @@ def pixels(width, height):
 # Width and height of images for encoders that take images of any size.
 SIZE = (112, 80)
 SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72), "resampler": (72, 56), "deepseekocr": (64, 64), "deepseekocr2": (64, 64), "phi4": (56, 40), "step3vl": (64, 64)}
-FIXED = ("gemma3", "idefics3", "internvl", "mlp", "llama4", "granite4_vision", "ldp", "ldpv2", "nemotron_v2_vl", "janus_pro")
+FIXED = ("gemma3", "idefics3", "internvl", "mlp", "llama4", "granite4_vision", "ldp", "ldpv2", "nemotron_v2_vl", "janus_pro", "gemma3nv")
 
 
 VISION = {
@@ -379,12 +379,14 @@ FAMILIES = {
 def families():
     import record_media_families
     import record_media_learned
+    import record_media_mobile
     import record_media_newer
     import record_media_ocr
     import record_media_restated
     import record_media_windows
 
     newer = record_media_newer.FAMILIES | record_media_learned.FAMILIES | record_media_ocr.FAMILIES | record_media_windows.FAMILIES
+    newer |= record_media_mobile.FAMILIES
     return FAMILIES | record_media_families.FAMILIES | newer | record_media_restated.FAMILIES
 
 

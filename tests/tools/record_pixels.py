@@ -268,6 +268,7 @@ def parts():
     from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
     from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
     raw = dict(do_rescale=False, do_normalize=False, do_convert_rgb=False)
     square = lambda side: dict(height=side, width=side)
     processors = dict(
@@ -275,6 +276,7 @@ def parts():
             size=dict(shortest_edge=48), crop_size=square(48), image_grid_pinpoints=[[48, 96], [96, 48], [48, 144], [96, 96]], **raw
         ),
         gemma3=Gemma3ImageProcessorPil(size=square(112), **raw),
+        gemma3nv=SiglipImageProcessorPil(size=square(192), resample=Image.Resampling.BILINEAR, **raw),
         glm5v=Glm5NextImageProcessorPil(patch_size=8, merge_size=2, min_image_tokens=8, max_image_tokens=80, **raw),
         idefics3=Idefics3ImageProcessorPil(size=dict(longest_edge=224), max_image_size=dict(longest_edge=112), do_pad=False, **raw),
         internvl=GotOcr2ImageProcessorPil(crop_to_patches=True, min_patches=1, max_patches=12, size=square(48), **raw),

@@ -12,6 +12,48 @@ pub struct Conv2dArgs {
     pub time_first: bool,
 }
 
+/// Arguments of [`Builder::conv_grid`] and [`Builder::depthwise_grid`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct GridConvArgs {
+    /// The zeros around the lines are the smallest number that covers all values. The larger half follows them.
+    pub same: bool,
+}
+
+/// Steps and surrounding zeros of a convolution along both axes.
+#[derive(Clone, Copy)]
+pub(super) struct Steps {
+    pub stride: usize,
+    pub args: GridConvArgs,
+}
+
+impl Steps {
+    /// Returns steps between equal numbers of zeros on both sides.
+    pub(super) fn of(stride: usize) -> Steps {
+        Steps {
+            stride: stride.max(1),
+            args: GridConvArgs::default(),
+        }
+    }
+
+    /// Returns the number of results along an axis of `n` values.
+    fn results(self, n: usize) -> usize {
+        n.div_ceil(self.stride)
+    }
+
+    /// Returns the numbers of zeros before and after an axis of `n` values, for a convolution of `taps` values.
+    fn zeros(self, n: usize, taps: usize) -> [usize; 2] {
+        if !self.args.same {
+            return [taps / 2; 2];
+        }
+        let last = self.results(n).saturating_sub(1) * self.stride;
+        let all = (last + taps).saturating_sub(n);
+        [all / 2, all.div_ceil(2)]
+    }
+}
+
+/// Maximum number of taps of a convolution along an axis.
+const MAX_TAPS: usize = 16;
+
 /// Bytes of a value.
 pub(super) const F32: usize = size_of::<f32>();
 
@@ -19,15 +61,15 @@ impl Builder<'_> {
     /// Applies a convolution of 3 x 3 taps with stride 2 to `x [c, F, T]`: `[m, F / 2, T / 2]`, rounded up. Zeros
     /// surround the values. The weights are `w [9 * c -> m]`.
     pub fn conv_2d(&mut self, x: TensorId, w: Linear, args: Conv2dArgs) -> TensorId {
-        self.conv_by(x, w, 2, args.time_first)
+        self.conv_by(x, w, Steps::of(2), args.time_first)
     }
 
-    /// Applies a convolution like [`conv_2d`](Self::conv_2d) with another stride.
-    pub(super) fn conv_by(&mut self, x: TensorId, w: Linear, stride: usize, time_first: bool) -> TensorId {
-        let [c, f, t, _] = self.g.tensor(x).ne;
-        let (rows, columns) = (f.div_ceil(stride), t.div_ceil(stride));
-        let x = self.padded(x, 2, [1, 1]);
-        let taps = self.taps(x, stride);
+    /// Applies a convolution like [`conv_2d`](Self::conv_2d) with other steps.
+    pub(super) fn conv_by(&mut self, x: TensorId, w: Linear, steps: Steps, time_first: bool) -> TensorId {
+        let ([c, f, t, _], stride) = (self.g.tensor(x).ne, steps.stride);
+        let (rows, columns) = (steps.results(f), steps.results(t));
+        let x = self.padded(x, 2, steps.zeros(t, 3));
+        let taps = self.taps(x, steps);
         let column = 3 * c * rows * F32;
         let taps = if time_first {
             let ne = [3, 3 * c * rows, columns, 1];
@@ -53,7 +95,7 @@ impl Builder<'_> {
         let (rows, frames) = (f.div_ceil(2), n.saturating_sub(1) / 2);
         let x = self.dense(x);
         let x = self.reshaped(x, [c, f, n * t, 1]);
-        let taps = self.taps(x, 2);
+        let taps = self.taps(x, Steps::of(2));
         let column = 3 * c * rows * F32;
         let taps = self.unfolded(
             taps,
@@ -67,12 +109,14 @@ impl Builder<'_> {
         self.reshaped(y, [m * rows, frames, t, 1])
     }
 
-    /// Returns 3 neighbors of each `stride`th row of `x [c, F, T]`, between zeros: `[3, c, F / stride, T]`, rounded up.
-    fn taps(&mut self, x: TensorId, stride: usize) -> TensorId {
+    /// Returns 3 neighbors of each row of `x [c, F, T]` that the steps reach, between zeros: `[3, c, F / stride, T]`, rounded up.
+    fn taps(&mut self, x: TensorId, steps: Steps) -> TensorId {
         let [c, f, t, _] = self.g.tensor(x).ne;
-        let x = self.padded(x, 1, [1, 1]);
-        let (row, column) = (c * F32, c * (f + 2) * F32);
-        self.unfolded(x, [3, c, f.div_ceil(stride), t], [row, F32, stride * row, column], 0)
+        let [before, after] = steps.zeros(f, 3);
+        let x = self.padded(x, 1, [before, after]);
+        let (row, column) = (c * F32, c * (before + f + after) * F32);
+        let ne = [3, c, steps.results(f), t];
+        self.unfolded(x, ne, [row, F32, steps.stride * row, column], 0)
     }
 
     /// Applies a convolution of its own to each channel of `x [c, T]`, with weights `w [n, c]`: `[c, T]`. Of the `n`
@@ -91,41 +135,39 @@ impl Builder<'_> {
     /// Applies a convolution of 3 x 3 taps with stride 2 of its own to each channel of `x [c, F, T]`: `[c, F / 2, T / 2]`,
     /// rounded up. Zeros surround the values. The weights are `w [9, c]`.
     pub fn depthwise_2d(&mut self, x: TensorId, w: Vector) -> TensorId {
-        self.depthwise_by(x, w, 2)
+        self.depthwise_by(x, w, Steps::of(2))
     }
 
-    /// Applies a convolution of 3 x 3 taps of its own to each channel of `x [c, T]`, over lines of `side` columns and between
-    /// zeros: `[c, T]`. Stride 2 skips every other column and line. Zeros complete the last line. The weights are `w [9, c]`.
-    pub fn depthwise_grid(&mut self, x: TensorId, w: Vector, side: usize, stride: usize) -> TensorId {
-        let n = self.g.tensor(x).ne[1];
-        let x = self.padded_rows(x, side);
-        let x = self.group_rows(x, side);
-        let y = self.depthwise_by(x, w, stride.max(1));
-        let [c, columns, lines, _] = self.g.tensor(y).ne;
-        let y = self.reshaped(y, [c, columns * lines, 1, 1]);
-        if stride > 1 || columns * lines <= n {
-            return y;
+    /// Applies a convolution of its own to each channel of `x [c, F, T]`, with `taps` values along both axes. The products with
+    /// the weights `w [taps * taps, c]` of each tap are added in turn, so that no copy contains all taps.
+    pub(super) fn depthwise_by(&mut self, x: TensorId, w: Vector, steps: Steps) -> TensorId {
+        let ([c, f, t, _], w) = (self.g.tensor(x).ne, self.leaf(w.0));
+        let (rows, columns) = (steps.results(f), steps.results(t));
+        let taps = (self.g.tensor(w).nelements() / c.max(1)).isqrt().min(MAX_TAPS);
+        let w = self.reshaped(w, [taps * taps, c, 1, 1]);
+        let by_tap = self.g.permute(w, [1, 0, 2, 3]);
+        let by_tap = self.ok(by_tap, w);
+        let by_tap = self.dense(by_tap);
+        let [before, after] = steps.zeros(f, taps);
+        let x = self.padded(x, 1, [before, after]);
+        let x = self.padded(x, 2, steps.zeros(t, taps));
+        let (row, column) = (c * F32, c * (before + f + after) * F32);
+        let nb = [F32, steps.stride * row, steps.stride * column, column * t];
+        let mut sum = None;
+        for i in 0..taps * taps {
+            let near = self
+                .g
+                .view(x, [c, rows, columns, 1], nb, i % taps * row + i / taps * column);
+            let near = self.ok(near, x);
+            let weights = self.g.view(by_tap, [c, 1, 1, 1], [F32, row, row, row], i * row);
+            let weights = self.ok(weights, by_tap);
+            let product = self.mul(near, weights);
+            sum = Some(match sum {
+                Some(sum) => self.add(sum, product),
+                None => product,
+            });
         }
-        // Without the zeros of the last line.
-        let nb = self.g.tensor(y).nb;
-        let kept = self.g.view(y, [c, n, 1, 1], nb, 0);
-        self.ok(kept, y)
-    }
-
-    fn depthwise_by(&mut self, x: TensorId, w: Vector, stride: usize) -> TensorId {
-        let [c, f, t, _] = self.g.tensor(x).ne;
-        let (rows, columns) = (f.div_ceil(stride), t.div_ceil(stride));
-        let x = self.padded(x, 2, [1, 1]);
-        let taps = self.taps(x, stride);
-        let column = 3 * c * rows * F32;
-        let ne = [3, 3, c * rows, columns];
-        let taps = self.unfolded(taps, ne, [F32, column, 3 * F32, stride * column], 0);
-        let taps = self.reshaped(taps, [9, c, rows * columns, 1]);
-        let w = self.leaf(w.0);
-        let w = self.reshaped(w, [9, c, 1, 1]);
-        let taps = self.mul(taps, w);
-        let y = self.sum_rows(taps);
-        self.reshaped(y, [c, rows, columns, 1])
+        sum.unwrap_or(x)
     }
 
     /// Shifts and scales the values of each column of `x [d, T]` to mean 0 and variance 1, by the weights `mean [d]` and

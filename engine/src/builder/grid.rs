@@ -3,7 +3,7 @@
 
 use crate::graph::TensorId;
 
-use super::convolve::F32;
+use super::convolve::{F32, GridConvArgs, Steps};
 use super::handles::{Linear, Vector};
 use super::inputs::TableFilter;
 use super::local_attention::BlockScores;
@@ -160,18 +160,38 @@ impl Builder<'_> {
 
     /// Applies a convolution of 3 x 3 taps over the lines of `x [c, n]`, between zeros: `[m, n]`, or `[m, n / 4]` with stride 2,
     /// rounded up along both axes. The weights are `w [9 * c -> m]`, the taps of a line first.
-    pub fn conv_grid(&mut self, x: TensorId, w: Linear, stride: usize) -> TensorId {
-        let [c, n, ..] = self.g.tensor(x).ne;
-        let [columns, lines] = self.sides_of(n);
-        let x = self.dense(x);
-        let x = self.reshaped(x, [c, columns, lines, 1]);
-        let y = self.conv_by(x, w, stride.max(1), false);
+    pub fn conv_grid(&mut self, x: TensorId, w: Linear, stride: usize, args: GridConvArgs) -> TensorId {
+        let x = self.in_lines(x);
+        let y = self.conv_by(
+            x,
+            w,
+            Steps {
+                args,
+                ..Steps::of(stride)
+            },
+            false,
+        );
+        self.merge_lines(y)
+    }
+
+    /// Applies a convolution like [`conv_grid`](Self::conv_grid) of its own to each channel of `x [c, n]`. The weights are
+    /// `w [taps * taps, c]`.
+    pub fn depthwise_grid(&mut self, x: TensorId, w: Vector, stride: usize, args: GridConvArgs) -> TensorId {
+        let x = self.in_lines(x);
+        let y = self.depthwise_by(
+            x,
+            w,
+            Steps {
+                args,
+                ..Steps::of(stride)
+            },
+        );
         self.merge_lines(y)
     }
 
     /// Resizes the rows of the square `table [d, first + side * side]` after the first ones to the lines of `x [c, n]`: `[d, n]`.
-    pub fn resized_to(&mut self, table: Vector, x: TensorId, first: usize, filter: Option<TableFilter>) -> TensorId {
-        let table = self.leaf(table.0);
+    pub fn resized_to(&mut self, table: TensorId, x: TensorId, first: usize, filter: Option<TableFilter>) -> TensorId {
+        let table = self.dense(table);
         let ([d, n_rows, ..], nb) = (self.g.tensor(table).ne, self.g.tensor(table).nb);
         let first = first.min(n_rows);
         let side = (n_rows - first).isqrt();
@@ -180,6 +200,14 @@ impl Builder<'_> {
         let rows = self.ok(rows, table);
         let rows = self.dense(rows);
         self.resized_grid(rows, side, sides, filter.unwrap_or_default())
+    }
+
+    /// Splits the columns of `x [c, n]` into lines: `[c, columns, lines]`.
+    fn in_lines(&mut self, x: TensorId) -> TensorId {
+        let [c, n, ..] = self.g.tensor(x).ne;
+        let [columns, lines] = self.sides_of(n);
+        let x = self.dense(x);
+        self.reshaped(x, [c, columns, lines, 1])
     }
 
     /// Joins the lines of `x [c, columns, lines]`: `[c, columns * lines]`.

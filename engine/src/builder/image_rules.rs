@@ -11,6 +11,8 @@ use super::tiles::TileRules;
 const MAX_SIDE: usize = 1 << 14;
 /// Maximum number of patches of an image.
 const MAX_PATCHES: usize = 1 << 16;
+/// Maximum number of pixels of an image whose patches are pixels. Convolutions reduce their number.
+const MAX_PIXELS: usize = 1 << 20;
 /// Largest side of a window in patches.
 const MAX_WINDOW: usize = 1 << 8;
 
@@ -568,8 +570,9 @@ impl ImageRules {
                 "windows have sides of {window} blocks of {block} patches; the maximum is {MAX_WINDOW} patches"
             ));
         }
+        let most = if self.patch == 1 { MAX_PIXELS } else { MAX_PATCHES };
         match self.max_patches() {
-            n if n > MAX_PATCHES => Err(format!("images have {n} patches; the maximum is {MAX_PATCHES}")),
+            n if n > most => Err(format!("images have {n} patches; the maximum is {most}")),
             _ => Ok(()),
         }
     }

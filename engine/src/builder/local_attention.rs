@@ -185,7 +185,7 @@ impl Builder<'_> {
     }
 
     /// Attends from each column to all: q `[d, n, T]`, k `[d, n, U]`, v `[dv, n, U]` -> `[dv * n, T]`. Unlike
-    /// [`attention`](Self::attention), it takes any number of columns.
+    /// [`attention`](Self::attention), it takes any number of columns. The heads of q may share one head of k and v.
     pub fn full_attention(&mut self, q: TensorId, k: TensorId, v: TensorId) -> TensorId {
         let [n_queries, n_keys] = [q, k].map(|x| self.g.tensor(x).ne[2]);
         self.block_attention(q, k, v, n_queries, n_keys, None)

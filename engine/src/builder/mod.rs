@@ -48,7 +48,7 @@ pub use audio::RopeTimeArgs;
 pub use audio_rules::{AudioRules, Silence, Spectrogram};
 pub use caches::{CacheView, CrossSlot, CrossSpec, KvSlot, KvSpec, MemorySpecs, PoolView, StateSlot, StateSpec};
 pub use contract::{BuildGraph, Results};
-pub use convolve::Conv2dArgs;
+pub use convolve::{Conv2dArgs, GridConvArgs};
 pub use error::BuildError;
 pub(crate) use error::{MAX_NODES, MAX_STEPS};
 pub use graph_builder::{BuildTables, Builder, WeightLeaf, WeightPart};

@@ -1,8 +1,8 @@
 //! Operations of the language and the builder methods that add them to a graph.
 
 use crate::builder::{
-    AttentionArgs, Builder, Conv2dArgs, LinearAttentionArgs, LocalAttentionArgs, Mamba2Args, MoeArgs, NgramArgs,
-    ResizedArgs, RopeArgs, RopeGridArgs, RopeTimeArgs, Vector, chunked, sliding, symmetric,
+    AttentionArgs, Builder, Conv2dArgs, GridConvArgs, LinearAttentionArgs, LocalAttentionArgs, Mamba2Args, MoeArgs,
+    NgramArgs, ResizedArgs, RopeArgs, RopeGridArgs, RopeTimeArgs, Vector, chunked, sliding, symmetric,
 };
 use crate::graph::{TensorId, Unary, Window};
 
@@ -200,7 +200,7 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(after_prefix(y, x) after_prefix),
     operation!(matching_rows(x, a, b) matching_rows),
     operation!(prefix_attention(q, k, v, x) prefix_attention),
-    operation!(depthwise_grid(x, w, side, stride) depthwise_grid),
+    operation!(depthwise_grid(x, w, stride) depthwise_grid GridConvArgs { same }),
     operation!(in_windows(x, n) in_windows),
     operation!(from_windows(x, n) from_windows),
     operation!(by_columns(x, n) by_columns),
@@ -212,7 +212,7 @@ pub static OPERATIONS: &[Operation] = &[
             builder.grid_attention(q, k, v, lines, columns, side)
         }
     ),
-    operation!(conv_grid(x, w, stride) conv_grid),
+    operation!(conv_grid(x, w, stride) conv_grid GridConvArgs { same }),
     operation!(resized_to(w, x, first, by) resized_to),
     operation!(transposed(w) transposed),
     operation!(interleave(x, n) interleave),

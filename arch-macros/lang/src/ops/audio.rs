@@ -183,7 +183,7 @@ pub static OPS: &[OpSpec] = &[
         attention_to_columns,
         Emit::Method("full_attention"),
         "attends from each column to all: q [d, n, T], k [d, n, U], and v [dv, n, U] -> [dv * n, T]. T and U are any \
-         numbers of columns",
+         numbers of columns. All heads of q may share one head of k and v",
     ),
     op(
         "at_distances",
@@ -377,7 +377,9 @@ fn attention_to_columns(c: &mut Call<'_>) -> Option<Shape> {
         return None;
     }
     c.want("k", 0, &q.dim(0), "dimension 0 of `q`");
-    c.want("k", 1, &q.dim(1), "the heads of `q`");
+    if k.dim(1).as_constant() != Some(1) {
+        c.want("k", 1, &q.dim(1), "the heads of `q`");
+    }
     for i in 1..3 {
         c.want("v", i, &k.dim(i), "as in `k`");
     }

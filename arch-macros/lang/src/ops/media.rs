@@ -226,13 +226,12 @@ pub static OPS: &[OpSpec] = &[
         &[
             tensor("x"),
             positional("w", ParamKind::Vector),
-            positional("side", ParamKind::Int),
             positional("stride", ParamKind::Int),
+            keyword("same", ParamKind::Bool),
         ],
         depthwise_grid,
-        Emit::Method("depthwise_grid"),
-        "convolution of each channel with 3 x 3 taps over lines of `side` columns, between zeros: x [c, T] and w [9, c] -> \
-         [c, T]. Stride 2 skips every other column and line: [c, T / 4], rounded up along both axes",
+        Emit::Struct("depthwise_grid", "GridConvArgs"),
+        "convolution of each channel, otherwise like `conv_grid`: x [c, T] and w [k * k, c] -> [c, T], or [c, T / 4] with stride 2",
     ),
     op(
         "in_windows",
@@ -284,16 +283,18 @@ pub static OPS: &[OpSpec] = &[
             tensor("x"),
             positional("w", ParamKind::Linear),
             positional("stride", ParamKind::Int),
+            keyword("same", ParamKind::Bool),
         ],
         conv_grid,
-        Emit::Method("conv_grid"),
+        Emit::Struct("conv_grid", "GridConvArgs"),
         "convolution of 3 x 3 taps over the lines of patches, between zeros: x [c, T] and w [9 * c -> m] -> [m, T]. Stride 2 \
-         skips every other column and line: [m, T / 4], rounded up along both axes",
+         skips every other column and line: [m, T / 4], rounded up along both axes. With `same`, the zeros are as few as cover \
+         all patches, and the larger half of them is at the right and at the bottom",
     ),
     op(
         "resized_to",
         &[
-            positional("w", ParamKind::Vector),
+            tensor("w"),
             tensor("x"),
             positional("first", ParamKind::Int),
             maybe("by", ParamKind::Word("TableFilter", FILTERS)),
@@ -463,21 +464,24 @@ fn prefix_attention(c: &mut Call<'_>) -> Option<Shape> {
 }
 
 fn depthwise_grid(c: &mut Call<'_>) -> Option<Shape> {
-    let (x, side, stride) = (c.shape("x")?, c.dim("side")?, c.dim("stride")?);
+    let x = c.shape("x")?;
     c.want("w", 1, &x.dim(0), "dimension 0 of `x`");
-    c.want("w", 0, &Dim::constant(9), "the taps of each channel");
-    let ranks = [c.rank("w", 2, "[9, c]", ""), c.rank("x", 2, "[c, T]", "")];
-    let lines = x.dim(1).div(&side);
-    let half = |n: &Dim| n.add(&Dim::constant(1)).div(&Dim::constant(2));
-    let columns = match stride.as_constant() {
-        Some(1) => x.dim(1),
-        Some(2) => half(&side).mul(&half(&lines)),
-        _ => {
-            c.fail("stride", format!("`depthwise_grid` has stride 1 or 2, found {stride}"));
-            return None;
-        }
-    };
+    let ranks = [c.rank("w", 2, "[k * k, c]", ""), c.rank("x", 2, "[c, T]", "")];
+    let columns = columns_after(c, "depthwise_grid", &x)?;
     (!ranks.contains(&false)).then(|| Shape(vec![x.dim(0), columns]))
+}
+
+/// Number of columns after a convolution over the lines of `x`.
+fn columns_after(c: &mut Call<'_>, name: &str, x: &Shape) -> Option<Dim> {
+    let stride = c.dim("stride")?;
+    match stride.as_constant() {
+        Some(1) => Some(x.dim(1)),
+        Some(2) => Some(x.dim(1).div(&Dim::constant(4))),
+        _ => {
+            c.fail("stride", format!("`{name}` has stride 1 or 2, found {stride}"));
+            None
+        }
+    }
 }
 
 fn in_windows(c: &mut Call<'_>) -> Option<Shape> {
@@ -522,16 +526,9 @@ fn grid_attention(c: &mut Call<'_>) -> Option<Shape> {
 }
 
 fn conv_grid(c: &mut Call<'_>) -> Option<Shape> {
-    let (x, w, stride) = (c.shape("x")?, c.shape("w")?, c.dim("stride")?);
+    let (x, w) = (c.shape("x")?, c.shape("w")?);
     c.want("w", 0, &x.dim(0).mul(&Dim::constant(9)), "9 taps of dimension 0 of `x`");
-    let columns = match stride.as_constant() {
-        Some(1) => x.dim(1),
-        Some(2) => x.dim(1).div(&Dim::constant(4)),
-        _ => {
-            c.fail("stride", format!("`conv_grid` has stride 1 or 2, found {stride}"));
-            return None;
-        }
-    };
+    let columns = columns_after(c, "conv_grid", &x)?;
     c.rank("x", 2, "[c, T]", "").then(|| Shape(vec![w.dim(1), columns]))
 }
 
