@@ -1,5 +1,5 @@
-//! MiMo-V2.5: the vision transformer of Qwen2.5-VL, whose queries share keys in groups. In most layers, patches attend to near ones
-//! in an order of blocks line by line or column by column.
+//! MiMo-V2.5: the vision transformer of Qwen2.5-VL, whose queries share keys in groups. In most layers, patches
+//! attend to nearby patches, with blocks ordered by lines or by columns.
 
 arch_macros::encoder! {
     name: "mimovl";

@@ -15,7 +15,7 @@ pub struct Conv2dArgs {
 /// Arguments of [`Builder::conv_grid`] and [`Builder::depthwise_grid`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct GridConvArgs {
-    /// The zeros around the lines are the smallest number that covers all values. The larger half follows them.
+    /// Pads lines with the fewest zeros that cover all values. The larger half follows the values.
     pub same: bool,
 }
 

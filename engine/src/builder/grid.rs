@@ -53,13 +53,14 @@ impl Builder<'_> {
         self.reshaped(kept, [d, columns * rows, 1, 1])
     }
 
-    /// Returns the columns of `x [d, T]` or `[d, h, T]`, whose blocks of `n * n` patches are in reading order, column by column.
+    /// Reorders the columns of `x [d, T]` or `[d, h, T]`: blocks of `n * n` patches, in reading order, become ordered
+    /// by columns.
     pub fn by_columns(&mut self, x: TensorId, n: usize) -> TensorId {
         let [across, down] = self.blocks_of(n);
         self.with_blocks(x, [across, down])
     }
 
-    /// Returns the columns of `x`, the result of [`by_columns`](Self::by_columns), line by line.
+    /// Reverses [`by_columns`](Self::by_columns): blocks ordered by columns return to reading order.
     pub fn by_lines(&mut self, x: TensorId, n: usize) -> TensorId {
         let [across, down] = self.blocks_of(n);
         self.with_blocks(x, [down, across])
@@ -71,7 +72,7 @@ impl Builder<'_> {
         [columns, rows].map(|side| side.checked_div(n).unwrap_or(0))
     }
 
-    /// Transposes the blocks in `x`, whose columns have the order `[column of the block, line]`.
+    /// Transposes the order of the blocks in `x`, where `inner` blocks follow each other in each of `outer` lines.
     fn with_blocks(&mut self, x: TensorId, [inner, outer]: [usize; 2]) -> TensorId {
         let ne = self.g.tensor(x).ne;
         let n_values = ne.iter().fold(1usize, |n, &side| n.saturating_mul(side));

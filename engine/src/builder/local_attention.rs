@@ -109,9 +109,11 @@ impl Builder<'_> {
         self.ok(mask, inside)
     }
 
-    /// Attends from each block of `size` columns to the block of `keys` columns with the same number. Shapes: q `[d,
-    /// n, T]`, k `[d, n, U]`, v `[dv, n, U]` -> `[dv * n, T]`. Columns of `relative [d, size + keys - 1]` are added
-    /// to the keys of all heads, from the largest distance between the columns of a block down.
+    /// Attends from each block of `size` columns to the block of `keys` columns with the same number.
+    ///
+    /// Shapes: q `[d, n, T]`, k `[d, n, U]`, v `[dv, n, U]` -> `[dv * n, T]`. Columns of
+    /// `relative [d, size + keys - 1]` are added to the keys of all heads, from the largest distance between the columns
+    /// of a block down.
     pub fn block_attention(
         &mut self,
         q: TensorId,
@@ -216,9 +218,10 @@ impl Builder<'_> {
         )
     }
 
-    /// Attends between the first columns, and from each later column to all up to itself. Shapes: q `[d, h, T]`, k
-    /// `[d, g, T]`, v `[dv, g, T]` -> `[dv * h, T]`. The number of the first columns is that of the columns of `x [c,
-    /// n]`, and h is a multiple of g.
+    /// Attends between the first columns, and from each later column to all up to itself.
+    ///
+    /// Shapes: q `[d, h, T]`, k `[d, g, T]`, v `[dv, g, T]` -> `[dv * h, T]`, where `h` is a multiple of `g`. The number
+    /// of the first columns is that of the columns of `x [c, n]`.
     pub fn prefix_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, x: TensorId) -> TensorId {
         let [d, _, t, _] = self.g.tensor(q).ne;
         let n = self.g.tensor(x).ne[1].min(t);

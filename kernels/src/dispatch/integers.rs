@@ -58,7 +58,7 @@ pub(crate) struct IntKernels {
     pub quantize_pairs: unsafe fn(*const f32, usize, *mut u8),
     /// Multiplies 16-bit floats by pairs of 16-bit integers.
     pub pairs: unsafe fn(&PairProduct, &FloatFormat),
-    /// Whether [`pairs`](IntKernels::pairs) is faster than f32.
+    /// True if [`pairs`](IntKernels::pairs) is faster than f32.
     pub prefers_pairs: bool,
 }
 
