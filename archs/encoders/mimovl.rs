@@ -1,5 +1,5 @@
-//! MiMo-V2.5: the vision transformer of Qwen2.5-VL, whose queries share keys in groups. In most layers, patches
-//! attend to nearby patches, with blocks ordered by lines or by columns.
+//! MiMo-V2.5: the vision transformer of Qwen2.5-VL with grouped-query attention. In most layers, patches attend to
+//! nearby patches, with blocks ordered by lines or by columns.
 
 arch_macros::encoder! {
     name: "mimovl";

@@ -1,5 +1,5 @@
-//! Block of MobileNetV5's first stage: a convolution to four times the width, and a projection, each with a norm. The width before
-//! the block is `from`.
+//! Fused inverted residual of MobileNetV5 (edge residual): a 3 x 3 convolution to four times the width `from`, and a
+//! projection, each with a norm.
 
 fragment! {
     options(from, width);

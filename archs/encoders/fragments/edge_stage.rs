@@ -1,4 +1,4 @@
-//! First stage of MobileNetV5: blocks with convolutions. The first one halves the sides of the grid.
+//! First stage of MobileNetV5: edge residuals. The first one has stride 2.
 
 fragment! {
     needs(n_stem: usize, width0: usize, depth0: usize);

@@ -1,4 +1,4 @@
-//! Last stage of MobileNetV5: attention and inverted residuals in turn. The first block halves the sides of the grid.
+//! Last stage of MobileNetV5: attention and inverted residuals in turn. The first block has stride 2.
 
 fragment! {
     needs(width2: usize, width3: usize, depth3: usize, n_query3: usize, head_dim3: usize);
@@ -11,7 +11,7 @@ fragment! {
             if il > 0 {
                 gamma: raw "layer_scale.gamma" [width3];
                 if il % 2 == 1 {
-                    use shared_key_attention(width = width3, queries = n_query3, size = head_dim3);
+                    use multi_query_attention(width = width3, queries = n_query3, size = head_dim3);
                 } else {
                     use inverted_block(from = width3, mid = 2 * width3, width = width3);
                 }

@@ -1,5 +1,5 @@
-//! Inverted residual of MobileNetV5: projections from the width `from` to `mid` values, and to `width`, each with a norm. The
-//! results have a factor for each channel.
+//! Inverted residual of MobileNetV5: projections from the width `from` to `mid` values, and to `width`, each with a
+//! norm. The result has a layer scale.
 
 fragment! {
     options(from, mid, width);

@@ -1,5 +1,5 @@
-//! Attention to all patches, or to those within a distance in the order of blocks, line by line or column by column. Queries share
-//! keys in groups. In layers with distances, a learned bias of each head is added to the scores of the first patch.
+//! Grouped-query attention to all patches, or to a window of patches, with blocks ordered by lines or by columns. In
+//! layers with a window, a learned bias of each head is added to the scores of the first patch.
 
 fragment! {
     needs(merge: usize);
@@ -36,7 +36,7 @@ fragment! {
         })
     }
 
-    // The bias is an additional value of each query, and the first key has 1 in its place.
+    // Each query has the bias as an additional value. The first key has 1 as that value, and the other keys have 0.
     fn near(q: [d_head, n_head, T], k: [d_head, n_head_kv, T], v: [d_head, n_head_kv, T]) {
         let zeros = merge(k)[..n_head_kv] * 0.0;
         let first = join_rows(mean_rows(sigmoid(zeros) * 2.0), drop_rows(zeros, 1));

@@ -1,5 +1,5 @@
-//! Third stage of MobileNetV5: inverted residuals, and attention and inverted residuals in turn. Convolutions leave every fourth
-//! column for keys and values. The first block halves the sides of the grid.
+//! Third stage of MobileNetV5: inverted residuals, then attention and inverted residuals in turn. Depthwise
+//! convolutions with stride 2 reduce keys and values. The first block has stride 2.
 
 fragment! {
     needs(width1: usize, width2: usize, depth2: usize, n_plain: usize, n_query2: usize, head_dim2: usize);
@@ -12,7 +12,7 @@ fragment! {
             if il > 0 {
                 gamma: raw "layer_scale.gamma" [width2];
                 if il > n_plain && (il - n_plain) % 2 == 1 {
-                    use shared_key_attention(width = width2, queries = n_query2, size = head_dim2);
+                    use multi_query_attention(width = width2, queries = n_query2, size = head_dim2);
                     key_conv:   vector "attn.key.down_conv"   [9, width2];
                     value_conv: vector "attn.value.down_conv" [9, width2];
                     key_bn, value_bn: vector "attn.key.norm", "attn.value.norm" [width2];
@@ -22,7 +22,7 @@ fragment! {
                         width = width2
                     );
                     if il < n_plain {
-                        use channel_conv(taps = 25, width = width2);
+                        use depthwise_conv(taps = 25, width = width2);
                     }
                 }
             }
@@ -37,7 +37,7 @@ fragment! {
         for stage2 {
             if il > 0 {
                 if il > n_plain && (il - n_plain) % 2 == 1 {
-                    y += attend_to_fourth(rms_norm(y, attn_norm, 0.000001));
+                    y += attend_to_reduced(rms_norm(y, attn_norm, 0.000001));
                 } else {
                     y += inverted(if il < n_plain { started(y) } else { y });
                 }
@@ -46,7 +46,7 @@ fragment! {
         y
     }
 
-    fn attend_to_fourth(x: [width2, _]) {
+    fn attend_to_reduced(x: [width2, _]) {
         let keys = rms_norm(depthwise_grid(x, key_conv, 2, same = true), key_bn, 0.000001);
         let values = rms_norm(depthwise_grid(x, value_conv, 2, same = true), value_bn, 0.000001);
         attended(x, keys, values, n = n_query2 / head_dim2)

@@ -1,10 +1,10 @@
-//! First block of a stage of MobileNetV5: an inverted residual with a convolution of each channel that leaves every fourth column.
+//! First block of a stage of MobileNetV5: an inverted residual with a depthwise convolution of stride 2.
 
 fragment! {
     options(taps, from, width);
 
     tensors {
-        use channel_conv(taps = taps, width = from), inverted_block(from = from, mid = 6 * from, width = width);
+        use depthwise_conv(taps = taps, width = from), inverted_block(from = from, mid = 6 * from, width = width);
         dw_mid: vector "dw_mid.conv"       [25, 6 * from];
         mid_bn: vector "dw_mid.bn"         [6 * from];
         gamma:  raw    "layer_scale.gamma" [width];

@@ -1,5 +1,5 @@
-//! Second stage of MobileNetV5: inverted residuals after convolutions of each channel with 25 and 9 taps in turn. The first block
-//! halves the sides of the grid.
+//! Second stage of MobileNetV5: inverted residuals after depthwise convolutions of 5 x 5 and 3 x 3 weights in turn.
+//! The first block has stride 2.
 
 fragment! {
     needs(width0: usize, width1: usize, depth1: usize);
@@ -10,7 +10,7 @@ fragment! {
         }
         layer stage1 "v.blk.1" depth1 {
             if il > 0 {
-                use channel_conv(taps = if il % 2 == 1 { 25 } else { 9 }, width = width1);
+                use depthwise_conv(taps = if il % 2 == 1 { 25 } else { 9 }, width = width1);
                 gamma: raw "layer_scale.gamma" [width1];
                 use inverted_block(from = width1, mid = 4 * width1, width = width1);
             }

@@ -138,8 +138,8 @@ impl Builder<'_> {
         self.depthwise_by(x, w, Steps::of(2))
     }
 
-    /// Applies a convolution of its own to each channel of `x [c, F, T]`, with `taps` values along both axes. The products with
-    /// the weights `w [taps * taps, c]` of each tap are added in turn, so that no copy contains all taps.
+    /// Applies a depthwise convolution to `x [c, F, T]`, with `taps` weights along both axes, `w [taps * taps, c]`.
+    /// Adds the products of one tap at a time, so that no copy contains all taps.
     pub(super) fn depthwise_by(&mut self, x: TensorId, w: Vector, steps: Steps) -> TensorId {
         let ([c, f, t, _], w) = (self.g.tensor(x).ne, self.leaf(w.0));
         let (rows, columns) = (steps.results(f), steps.results(t));

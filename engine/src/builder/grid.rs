@@ -175,7 +175,7 @@ impl Builder<'_> {
         self.merge_lines(y)
     }
 
-    /// Applies a convolution like [`conv_grid`](Self::conv_grid) of its own to each channel of `x [c, n]`. The weights are
+    /// Applies a depthwise convolution like [`conv_grid`](Self::conv_grid) to `x [c, n]`. The weights are
     /// `w [taps * taps, c]`.
     pub fn depthwise_grid(&mut self, x: TensorId, w: Vector, stride: usize, args: GridConvArgs) -> TensorId {
         let x = self.in_lines(x);

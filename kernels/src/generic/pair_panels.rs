@@ -1,8 +1,8 @@
 //! GEMM of 16-bit floats with activations as 16-bit integers, for many columns.
 //!
-//! A multiplication of 16-bit integers adds two products per lane, so it does twice the work of an f32
-//! multiply-add. Weights and activations are rounded to integers with a scale for each [`CHUNK`] of a row. The scale
-//! bounds the norm of the chunk, so sums over a chunk fit 32 bits (Cauchy–Schwarz):
+//! A dot product of 16-bit integers (`vpdpwssd`) adds two products per lane, twice as many as an f32 multiply-add.
+//! Weights and activations are rounded to integers with a scale for each [`CHUNK`] of a row. The scale bounds the
+//! norm of the chunk, so sums over a chunk fit 32 bits (Cauchy–Schwarz):
 //!
 //! ```text
 //! |sum of q_w q_x| <= norm(q_w) * norm(q_x) < 2^31

@@ -58,7 +58,7 @@ pub static OPS: &[OpSpec] = &[
         ],
         depthwise,
         Emit::Method("depthwise"),
-        "convolution of each channel over columns, between zeros: x [c, T], w [k, c] -> [c, T]. Of k columns, `before` \
+        "depthwise convolution over columns, between zeros: x [c, T], w [k, c] -> [c, T]. Of k columns, `before` \
          precede the column of the result",
     ),
     op(
@@ -66,7 +66,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("w", ParamKind::Vector)],
         depthwise_2d,
         Emit::Method("depthwise_2d"),
-        "convolution of each channel with 3 x 3 taps and stride 2, between zeros: x [c, F, T] and w [9, c] -> [c, F / 2, \
+        "depthwise convolution with 3 x 3 taps and stride 2, between zeros: x [c, F, T] and w [9, c] -> [c, F / 2, \
          T / 2], rounded up. Weights have the taps of F first",
     ),
     op(

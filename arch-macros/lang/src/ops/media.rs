@@ -231,7 +231,7 @@ pub static OPS: &[OpSpec] = &[
         ],
         depthwise_grid,
         Emit::Struct("depthwise_grid", "GridConvArgs"),
-        "convolution of each channel, otherwise like `conv_grid`: x [c, T] and w [k * k, c] -> [c, T], or [c, T / 4] with stride 2",
+        "depthwise convolution, otherwise like `conv_grid`: x [c, T] and w [k * k, c] -> [c, T], or [c, T / 4] with stride 2",
     ),
     op(
         "in_windows",

@@ -1,4 +1,5 @@
-//! Convolution of each channel with a norm, before an inverted residual of MobileNetV5. `taps` counts the values of both axes.
+//! Depthwise convolution with a norm, before an inverted residual of MobileNetV5. `taps` is the number of weights of
+//! a channel.
 
 fragment! {
     options(taps, width);

@@ -1,4 +1,4 @@
-//! Attention of MobileNetV5: all heads share one head of keys and values. The results have a factor for each channel.
+//! Multi-query attention of MobileNetV5. The result has a layer scale.
 
 fragment! {
     options(width, queries, size);
