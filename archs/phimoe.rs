@@ -27,8 +27,8 @@ arch_macros::arch! {
         }
     }
 
-    // Weight of the expert with the largest logit, at its place: a softmax over the experts whose logits are
-    // close to the largest. `is_taken` is 1 for an expert that is no longer eligible.
+    // Weight of the expert with the largest logit, at its index: a softmax over the experts whose logits are close to
+    // the largest. `is_taken` is 1 for an expert that is no longer eligible.
     fn best_weight(logits: [n_expert, T], is_taken: [n_expert, T]) {
         let eligible = logits - is_taken * 1000000000000.0;
         let is_best = top_mask(eligible, 1);

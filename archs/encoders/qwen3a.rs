@@ -1,5 +1,5 @@
-//! Qwen3-Omni and Qwen3-ASR: a transformer over pieces of 100 frames, which three convolutions turn into 13 rows. Rows
-//! attend to those of eight pieces, and have positions in their piece.
+//! Qwen3-Omni and Qwen3-ASR: a transformer over pieces of 100 frames. Three convolutions reduce each piece to 13 rows.
+//! Rows attend to a group of eight pieces, and their positions start at 0 in each piece.
 
 arch_macros::encoder! {
     name: "qwen3a";

@@ -132,8 +132,8 @@ pub fn rank(name: &str) -> usize {
     BUILTINS.iter().position(|b| b.name == name).unwrap_or(BUILTINS.len())
 }
 
-/// The epsilon of a norm. A declaration that uses it reads its key, which is then required, without declaring it.
-/// A hyper-parameter of the declaration that reads the key, for example with a default, takes precedence.
+/// The epsilon of a norm. Its key is required in every declaration that uses the name; the declaration need not list
+/// the key. A hyper-parameter of the declaration that reads the key, for example with a default, takes precedence.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Epsilon {
     pub name: &'static str,

@@ -118,7 +118,7 @@ pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Opt
 }
 
 /// Like [`compile_file`], and converts the checked model. The errors of `stage` are reported like those of the
-/// compiler; without any, it must return a result.
+/// compiler. A `stage` that reports no error must return a result.
 pub fn compile_file_to<T>(
     file: &str,
     text: &str,

@@ -1,5 +1,5 @@
-//! Limits of the compiler. A declaration that is read at run time comes from an untrusted file, so neither the recursion
-//! nor the memory may depend on its content without a bound.
+//! Limits of the compiler. A declaration that is read at run time is untrusted, so its content must not cause
+//! unbounded recursion or memory use.
 
 use proc_macro2::{TokenStream, TokenTree};
 

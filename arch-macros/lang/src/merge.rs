@@ -113,7 +113,8 @@ pub fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, error
     replaced_in_place(inherited, own)
 }
 
-/// Replaces items by own items of the same name, each with the own items before it, and appends the others.
+/// Replaces inherited items by own items of the same name, each preceded by the own items before it. Appends the
+/// remaining own items.
 fn replaced_in_place(inherited: Vec<HparamItem>, own: Vec<HparamItem>) -> Vec<HparamItem> {
     let places = places(inherited.iter().map(HparamItem::name));
     let mut inherited: Vec<Vec<HparamItem>> = inherited.into_iter().map(|item| vec![item]).collect();

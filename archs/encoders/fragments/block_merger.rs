@@ -1,5 +1,5 @@
-//! Merger of blocks: patches of a block attend to each other, and a network of the joined patches is added to their mean.
-//! Files without these tensors have blocks of one patch.
+//! Merger of blocks: attention within each block of patches, then an MLP of the concatenated patches, added to their
+//! mean. Files without these tensors have blocks of one patch.
 
 fragment! {
     hparams {

@@ -1,5 +1,5 @@
-//! Input of Gemma's conformer: two convolutions over frequencies and time, each with a norm, leave a quarter of the frames
-//! and of the filters. Their channels are projected to the width of the encoder.
+//! Input of Gemma's conformer: two convolutions over frequency and time, each followed by a norm, reduce frames and
+//! frequencies to a quarter. Their channels are projected to the width of the encoder.
 
 fragment! {
     needs(n_mel: usize, n_freq: usize);

@@ -13,8 +13,8 @@ fragment! {
     }
 
     fn convolved_frames() {
-        // Both convolutions see three positions, and the second one skips every other. So a position has the five
-        // frames that a result depends on. The second convolution sees zeros where frames are beyond the chunk.
+        // Both convolutions have a kernel of three frames, and the second one has a stride of 2. So a position has the
+        // five frames that a result depends on. The second convolution sees zeros where frames are beyond the chunk.
         let before = gelu_erf(conv1(interleave(frames[0..n_mel * 3], 3))) * frames[n_mel * 5 + 1..n_mel * 5 + 2];
         let at = gelu_erf(conv1(interleave(frames[n_mel..n_mel * 4], 3)));
         let behind = gelu_erf(conv1(interleave(frames[n_mel * 2..n_mel * 5], 3))) * frames[n_mel * 5 + 3..n_mel * 5 + 4];

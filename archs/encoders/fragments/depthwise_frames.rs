@@ -1,5 +1,5 @@
-//! Input of NeMo's conformers: a convolution over frequencies and time, and two convolutions of each channel, leave an
-//! eighth of the frames and of the filters. The channels are projected to the width of the encoder.
+//! Input of NeMo's conformers: a convolution over frequency and time and two depthwise convolutions reduce frames and
+//! frequencies to an eighth. The channels are projected to the width of the encoder.
 
 fragment! {
     hparams {

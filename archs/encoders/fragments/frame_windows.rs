@@ -1,5 +1,5 @@
-//! Input of audio encoders: three convolutions over frequencies and time leave one of the 15 frames of a position
-//! and an eighth of the filters. Their channels are projected to the width of the encoder.
+//! Input of audio encoders: three convolutions over frequency and time reduce the 15 frames of a position to one, and
+//! the frequencies to an eighth. Their channels are projected to the width of the encoder.
 
 fragment! {
     needs(n_mel: usize, n_freq: usize);

@@ -1,5 +1,5 @@
-//! Block of a projector with learned queries: they attend to each other and to a window of columns, before a feed-forward
-//! network. Layer norms follow all parts.
+//! Q-Former block with learned queries: self-attention of the queries, cross-attention to a window of columns, and a
+//! feed-forward network. Layer norms follow all parts.
 
 fragment! {
     needs(n_kept: usize, window: usize, per_window: usize, n_head_proj: usize, n_ff_proj: usize);

@@ -1,5 +1,5 @@
-//! Projectors with learned queries for each window of patches: their sizes, the matrix of the first projector, and the row
-//! after each line of an image that is split.
+//! Projectors with learned queries for each window of patches: their sizes, the matrix of the first projector, and the
+//! row that follows each line of a split image.
 
 fragment! {
     hparams {
@@ -7,7 +7,7 @@ fragment! {
         window_side: usize = "projector.window_side";
         // Index of the layer that each projector reads.
         feature_layers: [usize; 1..] = "feature_layer";
-        // Place in the block of patches that each projector takes, or -1 for the mean.
+        // Index of the patch in its block that each projector reads, or -1 for the mean of the block.
         spatial_offsets: [usize; 1..] = "projector.spatial_offsets";
         n_ff_proj: usize = "projector.feed_forward_length" or file_rows("v.proj_blk.0.ffn_up.weight");
         let factor = window_side / query_side;

@@ -1,5 +1,5 @@
-//! Projector with learned queries for each window of patches: a query is added to the mean of a block of patches, or to the
-//! patch at the projector's place in the block. The results of all projectors but the first are features.
+//! Projector with learned queries for each window of patches. Each query is added to the mean of a block of patches,
+//! or to one patch of the block. The results of all projectors but the first are features.
 
 fragment! {
     needs(

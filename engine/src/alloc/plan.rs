@@ -129,7 +129,7 @@ pub(super) struct Memories<'a> {
 /// Returns true if the first two steps are a sum and its norm.
 ///
 /// A backend that fuses them may store a row of the norm in quantized form, at the offset of a different f32
-/// row. The sum's operands therefore stay allocated until the norm is.
+/// row. The operands of the sum therefore stay allocated until the norm has been computed.
 fn is_normed_next(graph: &Graph, steps: &[AllocStep]) -> bool {
     let &[AllocStep::Compute(sum), AllocStep::Compute(norm), ..] = steps else {
         return false;
@@ -375,8 +375,8 @@ impl AllocPlan {
     }
 
     fn is_reusable(&self, owner: TensorId) -> bool {
-        // A tensor that the plan has not seen counts as reusable, so that reading it differs from the planned
-        // reads.
+        // A tensor that the plan has not seen counts as reusable. Reading it is then reported as a difference from the
+        // plan.
         (self.families.get(owner.index())).is_none_or(|f| f.place.is_some() && !f.pinned)
     }
 

@@ -24,8 +24,8 @@ pub struct AudioRules {
     pub window: usize,
     /// Frames between positions.
     pub step: usize,
-    /// Frames in a piece, or 0. The positions of a piece start with its first frame, and read no other piece. Zeros fill
-    /// the last piece.
+    /// Frames in a piece, or 0. Positions of a piece are counted from its first frame and read frames of this piece
+    /// only. Zeros fill the last piece.
     pub piece: usize,
     /// Treatment of the silence that fills a chunk.
     pub silence: Silence,
@@ -65,7 +65,7 @@ pub enum Silence {
     Cut,
     /// Silence follows in the spectrogram, and zeros follow the last frame with sound in the encoder.
     Ended,
-    /// Silence fills the last chunk, and is encoded. The result has no rows of its own for it.
+    /// Silence fills the last chunk, and is encoded. The result contains no rows for the silence.
     Trimmed,
     /// Silence follows in the spectrogram, and zeros follow the last whole hop between frames in the encoder.
     Whole,
@@ -100,12 +100,12 @@ impl AudioRules {
         }
     }
 
-    /// Returns the place of a position: in its piece, or in the chunk.
+    /// Returns the index of a position in its piece, or in the chunk if there are no pieces.
     pub fn place(&self, position: usize) -> usize {
         self.piece_positions().map_or(position, |n| position % n)
     }
 
-    /// Returns true if each chunk has a spectrogram of its own, as in the published processors.
+    /// Returns true if the spectrogram is computed for each chunk separately, as in the published processors.
     pub fn has_own_spectrograms(&self) -> bool {
         self.mel == Spectrogram::Normalized || matches!(self.silence, Silence::Trimmed | Silence::Whole)
     }
@@ -221,8 +221,8 @@ impl AudioRules {
         }
     }
 
-    /// Returns the columns of the input for the frames `frames` of a spectrogram: the window around each position, and
-    /// 1 for each of its frames in the chunk, else 0. Frames outside of the chunk are zeros.
+    /// Returns the columns of the input for the frames `frames` of a spectrogram. Each column has the window around a
+    /// position, then a flag per frame: 1 inside the chunk, else 0. Frames outside of the chunk are zeros.
     pub fn columns(&self, spectrogram: &[f32], frames: Range<usize>) -> Vec<f32> {
         let n_mel = self.n_mel;
         let n_frames = spectrogram.len().checked_div(n_mel).unwrap_or(0);

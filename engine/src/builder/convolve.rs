@@ -119,7 +119,7 @@ impl Builder<'_> {
         self.unfolded(x, ne, [row, F32, steps.stride * row, column], 0)
     }
 
-    /// Applies a convolution of its own to each channel of `x [c, T]`, with weights `w [n, c]`: `[c, T]`. Of the `n`
+    /// Applies a depthwise convolution to the channels of `x [c, T]`, with weights `w [n, c]`: `[c, T]`. Of the `n`
     /// columns that a result depends on, `before` precede its column. Zeros surround the columns.
     pub fn depthwise(&mut self, x: TensorId, w: Vector, before: usize) -> TensorId {
         let w = self.leaf(w.0);
@@ -132,8 +132,8 @@ impl Builder<'_> {
         self.reshaped(y, [c, t, 1, 1])
     }
 
-    /// Applies a convolution of 3 x 3 taps with stride 2 of its own to each channel of `x [c, F, T]`: `[c, F / 2, T / 2]`,
-    /// rounded up. Zeros surround the values. The weights are `w [9, c]`.
+    /// Applies a depthwise convolution of 3 x 3 taps with stride 2 to the channels of `x [c, F, T]`:
+    /// `[c, F / 2, T / 2]`, rounded up. Zeros surround the values. The weights are `w [9, c]`.
     pub fn depthwise_2d(&mut self, x: TensorId, w: Vector) -> TensorId {
         self.depthwise_by(x, w, Steps::of(2))
     }
@@ -170,8 +170,7 @@ impl Builder<'_> {
         sum.unwrap_or(x)
     }
 
-    /// Shifts and scales the values of each column of `x [d, T]` to mean 0 and variance 1, by the weights `mean [d]` and
-    /// `variance [d]`.
+    /// Normalizes `x [d, T]` per channel with the stored statistics `mean [d]` and `variance [d]`.
     pub fn batch_norm(&mut self, x: TensorId, mean: Vector, variance: Vector, eps: f32) -> TensorId {
         let [mean, variance] = [mean, variance].map(|w| self.leaf(w.0));
         let moved = self.sub(x, mean);

@@ -1,5 +1,5 @@
-//! Operations over the lines of patches: windows, attention with relative positions along both axes, convolutions, and
-//! tables that are resized to a part of the lines. They are composed of views, copies, and matmuls.
+//! Operations over the grid of patches: windows, attention with relative positions along both axes, convolutions, and
+//! resized tables. All are composed of views, copies, and matmuls.
 
 use crate::graph::TensorId;
 
@@ -84,8 +84,8 @@ impl Builder<'_> {
     /// `[dv, n, T]` -> `[dv * n, T]`. Scores include the products of the query with a row of `lines` and a row of `columns`,
     /// `[d, L]`, which are learned for each distance along both axes. The tables are resized to the distances in a window.
     ///
-    /// The products are appended to the queries, and one-hot vectors of line and column to the keys. So the dot product of
-    /// query and key includes both terms, which are those of Li et al., arXiv 2112.01526.
+    /// The products are appended to the queries, and one-hot vectors of line and column to the keys. The dot product
+    /// of query and key then includes both terms (Li et al., arXiv 2112.01526).
     pub fn grid_attention(
         &mut self,
         q: TensorId,

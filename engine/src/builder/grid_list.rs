@@ -3,7 +3,7 @@
 /// Maximum number of grids of a file.
 const MAX_GRIDS: usize = 64;
 
-/// Grids of tiles that a file lists. If an image fits two grids equally, it takes the earlier one.
+/// Grids of tiles that a file lists. If two grids fit an image equally well, the earlier one is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GridList {
     /// Columns and rows of each grid.

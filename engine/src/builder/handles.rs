@@ -78,8 +78,7 @@ impl From<Vector> for Norm {
     }
 }
 
-/// Handles with a placeholder for [`Builder::present`](super::Builder::present) to return if a tensor is
-/// missing.
+/// Handles with a placeholder, which [`Builder::present`](super::Builder::present) returns if a tensor is missing.
 pub trait Placeholder {
     /// Returns a dummy. The build fails, so the dummy is never used in a computation.
     fn placeholder() -> Self;

@@ -27,8 +27,8 @@ pub struct ImageRules {
     pub patch: usize,
     /// Side of a block in patches. The patches of a block are consecutive columns of the input.
     pub block: usize,
-    /// Side of a window in blocks; 0 without windows. The blocks of a window are consecutive, and the windows at the
-    /// right and bottom edges are smaller, unless the sides of images are multiples of windows.
+    /// Side of a window in blocks; 0 without windows. The blocks of a window are consecutive. Windows at the right and
+    /// bottom edges are smaller if the image does not divide into whole windows.
     pub window: usize,
     /// Positions of rows in the language model.
     pub positions: RowPositions,
@@ -80,8 +80,7 @@ pub enum ImageSize {
         /// Maximum area in squares of a unit.
         max: usize,
     },
-    /// Multiples of `unit` pixels. The area is at most the number of whole squares of a unit in the image, limited to `min` to
-    /// `max`.
+    /// Multiples of `unit` pixels. The area is at most the number of whole units in the image, clamped to `min..=max`.
     Fitting {
         /// Divisor of both sides in pixels.
         unit: usize,
@@ -143,7 +142,7 @@ pub enum RowPositions {
     Sequence,
     /// Along the axes of M-RoPE: the row and the column of their block.
     Axes,
-    /// Along the axes of XD-RoPE: the place in the sequence, the column and the line of their block, and the number of the
+    /// Along the axes of XD-RoPE: the index in the sequence, the column and line of the block, and the index of the
     /// image. A learned row follows each line, and one is on each side of the image.
     Xd,
 }

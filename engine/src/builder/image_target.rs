@@ -145,8 +145,8 @@ pub(super) fn fitting(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) ->
     cut(scaled(low), max).map(|n| n * unit)
 }
 
-/// Returns the multiples of `unit` whose ratio is the closest to that of the sides. The numbers of units are those of the sides,
-/// scaled down to an area of `max` and rounded either way, as in the published preprocessing of Muse Glimmer.
+/// Returns the multiples of `unit` whose ratio is the closest to that of the sides. The sides are scaled down to an
+/// area of `max` units and rounded up or down, as in the published preprocessing of Muse Glimmer.
 pub(super) fn closest(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] {
     let [mut across, mut down] = sides.map(|side| side as f64 / unit as f64);
     let ratio = across / down;
@@ -184,8 +184,8 @@ pub(super) fn stepped(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] 
     }
 }
 
-/// Returns the sides that an image is scaled to, and these sides with borders that complete multiples of `unit`, as in the
-/// published preprocessing of GLM 5. An area beyond the limits, in squares of a unit, is scaled to the nearest limit.
+/// Returns the sides that an image is scaled to, and these sides padded to multiples of `unit`, as in the published
+/// preprocessing of GLM 5. An area beyond the limits, in squares of a unit, is scaled to the nearest limit.
 pub(super) fn extended(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) -> [[usize; 2]; 2] {
     let area = sides[0] as f64 * sides[1] as f64;
     let least = min as f64 * (unit as f64).powi(2);
@@ -204,8 +204,8 @@ pub(super) fn extended(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) -
     [scaled, whole]
 }
 
-/// Returns the numbers of units, rounded up, in the largest image of the same ratio and an area of up to `max`. The published
-/// search halves an interval of heights.
+/// Returns the sides, in units and rounded up, of the largest image with the same aspect ratio and an area of at most
+/// `max`. The published search halves an interval of heights.
 fn largest_within([width, height]: [usize; 2], unit: usize, max: usize) -> [usize; 2] {
     let (mut low, mut high, mut best) = (1, height, [1; 2]);
     while low <= high {
@@ -222,9 +222,9 @@ fn largest_within([width, height]: [usize; 2], unit: usize, max: usize) -> [usiz
     best
 }
 
-/// Scales sides down to an area of `area` squares of a unit, which counts whole patches, and to a longest side. Returns
-/// the scaled sides, and these sides rounded up to multiples of `unit`, as the published preprocessing of Kimi does. An
-/// area above `max` squares of a unit is scaled down to it.
+/// Scales sides down to an area of `area` squares of a unit, counted in whole patches, and to a maximum side. Returns
+/// the scaled sides, and these sides rounded up to multiples of `unit`, as the published preprocessing of Kimi does.
+/// An area above `max` squares of a unit is scaled down to it.
 pub(super) fn bordered(sides: [usize; 2], patch: usize, unit: usize, [area, max]: [usize; 2]) -> [[usize; 2]; 2] {
     let (patch, longest) = (patch.max(1), MAX_BORDERED * patch.max(1));
     let n_patches = sides.map(|side| (side / patch).max(1) as f64);

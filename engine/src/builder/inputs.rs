@@ -87,7 +87,8 @@ pub enum TableFilter {
     Nearest,
     /// Linear interpolation between the two nearest rows, with rows of zeros around the table.
     Zeros,
-    /// Bilinear interpolation whose scale is that of a grid with 0.1 patches more on each side, as in DINO. An axis of equal size is not resized.
+    /// Bilinear interpolation with the scale of a grid that is 0.1 patches larger on each side, as in DINO. An axis of
+    /// equal size is not resized.
     Dino,
     /// Cubic interpolation with a = -0.75. Rows beyond the borders repeat those at the borders.
     Bicubic,
@@ -124,7 +125,7 @@ pub struct GridFactors {
 pub struct Sinusoids {
     /// Number of values of a distance: sines, then cosines.
     pub d: usize,
-    /// Sines and cosines follow each other in turn, and their periods are those of rotary positions.
+    /// Sines and cosines alternate, with the periods of RoPE.
     pub in_turn: bool,
     /// Largest distance.
     pub before: usize,

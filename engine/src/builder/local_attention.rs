@@ -112,8 +112,8 @@ impl Builder<'_> {
     /// Attends from each block of `size` columns to the block of `keys` columns with the same number.
     ///
     /// Shapes: q `[d, n, T]`, k `[d, n, U]`, v `[dv, n, U]` -> `[dv * n, T]`. Columns of
-    /// `relative [d, size + keys - 1]` are added to the keys of all heads, from the largest distance between the columns
-    /// of a block down.
+    /// `relative [d, size + keys - 1]` are added to the keys of all heads, ordered from the largest distance within a
+    /// block down.
     pub fn block_attention(
         &mut self,
         q: TensorId,
@@ -150,8 +150,8 @@ impl Builder<'_> {
         let v = self.in_blocks(v, [keys, n_blocks], [1, 2, 0, 3]);
         let mut scores = self.matmul(k, q);
         if let Some(relative) = args.relative {
-            // The column of a query and a key is their distance below the largest one. It grows with the key, and falls
-            // with the query.
+            // The column of a query and a key is their distance below the largest one. The distance grows with the key
+            // index and falls with the query index.
             let w = size + keys - 1;
             let queries = self.reshaped(q, [d, size * n * n_blocks, 1, 1]);
             let relative = self.dense(relative);
@@ -187,7 +187,7 @@ impl Builder<'_> {
     }
 
     /// Attends from each column to all: q `[d, n, T]`, k `[d, n, U]`, v `[dv, n, U]` -> `[dv * n, T]`. Unlike
-    /// [`attention`](Self::attention), it takes any number of columns. The heads of q may share one head of k and v.
+    /// [`attention`](Self::attention), it accepts any number of columns. The heads of q may share one head of k and v.
     pub fn full_attention(&mut self, q: TensorId, k: TensorId, v: TensorId) -> TensorId {
         let [n_queries, n_keys] = [q, k].map(|x| self.g.tensor(x).ne[2]);
         self.block_attention(q, k, v, n_queries, n_keys, None)
@@ -245,8 +245,8 @@ impl Builder<'_> {
         self.ok(y, x)
     }
 
-    /// Returns `x [d, n, T]` in blocks of columns, completed with zeros, and its dimensions `[d, n, size, n_blocks]` in
-    /// another order.
+    /// Returns `x [d, n, T]` in blocks of columns, padded with zeros, with the dimensions `[d, n, size, n_blocks]`
+    /// permuted.
     fn in_blocks(&mut self, x: TensorId, [size, n_blocks]: [usize; 2], to: [usize; 4]) -> TensorId {
         let [d, n, t, _] = self.g.tensor(x).ne;
         let columns = self.merge(x);
@@ -291,8 +291,8 @@ impl Builder<'_> {
         self.sines(d, [before, after], false)
     }
 
-    /// Returns the input of sinusoids of the distances between the columns of `x [c, T]`, from T - 1 down to 1 - T. Sines
-    /// and cosines follow each other in turn: `[d, 2 T - 1]`.
+    /// Returns the input of sinusoids of the distances between the columns of `x [c, T]`, from T - 1 down to 1 - T.
+    /// Sines and cosines alternate: `[d, 2 T - 1]`.
     pub fn sinusoids_of(&mut self, x: TensorId, d: usize) -> TensorId {
         let last = self.g.tensor(x).ne[1].saturating_sub(1);
         self.sines(d, [last, last], true)
@@ -315,9 +315,9 @@ impl Builder<'_> {
         rows
     }
 
-    /// Attends from each column to all: q and k `[d, n, T]`, v `[dv, n, T]` -> `[dv * n, T]`. The scores are those of the
-    /// keys, and those of the columns of `relative [d * n, 2 T - 1]` by the distance, from T - 1 down (Transformer-XL).
-    /// A bias `[d, n]` is added to the queries for each.
+    /// Attends from each column to all: q and k `[d, n, T]`, v `[dv, n, T]` -> `[dv * n, T]`. Scores include the
+    /// products with the keys, and with the columns of `relative [d * n, 2 T - 1]` by distance, from T - 1 down
+    /// (Transformer-XL). A bias `[d, n]` is added to the queries for each.
     pub fn distance_attention(
         &mut self,
         q: TensorId,

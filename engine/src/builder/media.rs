@@ -1,4 +1,4 @@
-//! Rows of media: the patches that encoders read, and the rows that language models read in place of embeddings.
+//! Media rows: the patches that encoders read, and the rows that language models read in place of embeddings.
 
 use kernels::GgmlType;
 
@@ -219,8 +219,8 @@ impl Builder<'_> {
         values
     }
 
-    /// Rotates `x [d, n, T]` by the place of each patch: half of the pairs by the row, and the other half by the
-    /// column. The values of a head are reordered to pairs `(i, i + d / 2)`.
+    /// Rotates `x [d, n, T]` by the grid position of each patch: half of the pairs by the row, and the other half by
+    /// the column. The values of a head are reordered to pairs `(i, i + d / 2)`.
     pub fn rope_grid(&mut self, x: TensorId, base: f32, args: RopeGridArgs) -> TensorId {
         let [d, n_heads, n, _] = self.g.tensor(x).ne;
         let quarter = d / 4;
@@ -283,8 +283,8 @@ impl Builder<'_> {
         x
     }
 
-    /// Returns the operand of the call of [`keep`](Self::keep) with the number `calls[i]`. The build fails if there is no
-    /// such call.
+    /// Returns the operand of call number `calls[i]` of [`keep`](Self::keep). The build fails if there is no such
+    /// call.
     pub fn kept(&mut self, x: TensorId, calls: &[usize], i: usize) -> TensorId {
         match calls.get(i).and_then(|&call| self.encoded.kept.get(call)) {
             Some(&kept) => kept,
@@ -292,8 +292,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns the column at the place `places[i]` of each `n` consecutive columns of `x [d, T]`, or their mean for the place
-    /// [`NONE`]: `[d, T / n]`. The build fails for another place.
+    /// Returns column `places[i]` of each `n` consecutive columns of `x [d, T]`, or their mean for [`NONE`]:
+    /// `[d, T / n]`. The build fails for another place.
     pub fn sampled(&mut self, x: TensorId, n: usize, places: &[usize], i: usize) -> TensorId {
         match places.get(i) {
             Some(&NONE) => self.pool_rows(x, n),
@@ -363,7 +363,8 @@ impl Builder<'_> {
         self.ok(y, x)
     }
 
-    /// Returns `y [d, T]` without its first columns, whose number is that of the columns of `x [c, n]`: `[d, T - n]`.
+    /// Returns `y [d, T]` without its first `n` columns, where `n` is the number of columns of `x [c, n]`:
+    /// `[d, T - n]`.
     pub fn after_prefix(&mut self, y: TensorId, x: TensorId) -> TensorId {
         let n = self.g.tensor(x).ne[1];
         self.drop_rows(y, n)

@@ -147,8 +147,8 @@ impl MemoryParams {
 
     /// Returns the maximum number of cells that a decode call needs with a window of `n` positions.
     ///
-    /// The cells hold the windows of all sequences before the call, which are restored if the call fails, and the new
-    /// tokens. The new tokens are at most a batch, and at most the windows of all sequences plus a ubatch. Rounding
+    /// The cells hold the new tokens, and the windows of all sequences before the call, which a failed call restores.
+    /// The number of new tokens is limited by the batch, and by the windows of all sequences plus a ubatch. Rounding
     /// to pages is included, so that the windows of two sequences need not share a page.
     pub fn window_cells(&self, n: usize) -> usize {
         let windows = n.saturating_mul(self.n_seq_max);

@@ -22,13 +22,13 @@ pub struct TileRules {
     pub between: &'static str,
     /// Text between rows of tiles.
     pub between_rows: &'static str,
-    /// The whole image beside its tiles.
+    /// Overview (the whole image), if tiles have one.
     pub overview: Option<Overview>,
     /// Texts before and after an image that is not split.
     pub whole: [&'static str; 2],
 }
 
-/// The whole image beside its tiles.
+/// Overview of the whole image, in addition to its tiles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Overview {
     /// The overview precedes the tiles.
@@ -49,9 +49,9 @@ pub enum TileGrid {
         /// Maximum number of tiles.
         max: usize,
     },
-    /// The grid of [`Ratio`](Self::Ratio) for images with a side of more than a tile. The lines of the rows of all tiles come
-    /// first, then those of the whole image. Each line has a row of the file after it, and another row is the last one. Without
-    /// a row after lines, the rows of each tile follow each other.
+    /// The grid of [`Ratio`](Self::Ratio) for images with a side of more than a tile. The rows of all tiles come
+    /// first, line by line, then the lines of the whole image. A learned row follows each line, and another one is the
+    /// last row. Without the row after lines, the rows of each tile are consecutive.
     Lines {
         /// Side of a tile in pixels.
         side: usize,
@@ -64,8 +64,8 @@ pub enum TileGrid {
         /// Tensor with the last row.
         end: &'static str,
     },
-    /// The grid whose number of tiles follows from the area of the image, and whose ratio of sides is the closest to that
-    /// of the image. Tiles have the size of an image in [`ImageSize::Area`](super::ImageSize::Area).
+    /// The number of tiles follows from the area of the image, and the grid has the aspect ratio closest to that of
+    /// the image. Tiles have the size of an image in [`ImageSize::Area`](super::ImageSize::Area).
     Area {
         /// Side of a square with the area of a tile in pixels.
         side: usize,
@@ -260,8 +260,8 @@ impl TileRules {
         matches!(self.grid, TileGrid::Listed { widths_first: true, .. })
     }
 
-    /// Returns the key with the list of grids, the tensor with the row after each line of patches, and the side of a
-    /// tile, if the file lists grids.
+    /// Returns the key of the list of grids, the tensor of the row after each line, and the tile size, if the file
+    /// lists grids.
     pub fn list(&self) -> Option<(&'static str, &'static str, usize)> {
         match self.grid {
             TileGrid::Listed { key, newline, side, .. } => Some((key, newline, side)),
@@ -269,7 +269,7 @@ impl TileRules {
         }
     }
 
-    /// Returns the tensors with the row after each line, if there is one, and with the last row, if images have one.
+    /// Returns the tensors of the row after each line and of the last row, if tiles are arranged in lines.
     pub fn line_rows(&self) -> Option<(Option<&'static str>, &'static str)> {
         match self.grid {
             TileGrid::Lines { newline, end, .. } => Some((newline, end)),
@@ -345,8 +345,8 @@ impl TileRules {
     }
 }
 
-/// Returns the columns and rows of the grid with the closest ratio of sides. Of grids with the same ratio, the image
-/// takes a larger one if it fills more than half of it. The published preprocessing of InternVL and LFM2-VL compares
+/// Returns the columns and rows of the grid with the closest ratio of sides. Among grids of equal ratio, the larger
+/// one is used if the image fills more than half of it. The published preprocessing of InternVL and LFM2-VL compares
 /// in 64-bit floats, in the order of the number of tiles.
 fn closest([width, height]: [usize; 2], side: usize, min: usize, max: usize) -> [usize; 2] {
     let grids = (1..=max).flat_map(|columns| (1..=max).map(move |rows| [columns, rows]));
@@ -366,9 +366,9 @@ fn closest([width, height]: [usize; 2], side: usize, min: usize, max: usize) -> 
     best
 }
 
-/// Returns the columns and rows of the grid whose ratio of sides is the closest to that of the image on a logarithmic
-/// scale. The number of tiles differs by at most 1 from the area of the image in squares of `side` pixels, rounded up.
-/// The published preprocessing of MiniCPM-V compares in 64-bit floats, and takes more rows of two equal ratios.
+/// Returns the columns and rows of the grid whose aspect ratio is closest to that of the image on a logarithmic scale.
+/// The number of tiles differs by at most 1 from the area of the image in squares of `side` pixels, rounded up. The
+/// published preprocessing of MiniCPM-V compares in 64-bit floats, and takes more rows of two equal ratios.
 fn by_area([width, height]: [usize; 2], side: usize, max: usize) -> [usize; 2] {
     let [width, height] = [width as f64, height as f64];
     let n = ((width * height / (side as f64 * side as f64)).ceil() as usize).min(max);

@@ -1,5 +1,4 @@
-//! Checkpoints as models: tensors that only have another name are used in the mapped files, and all others are
-//! converted when they are read.
+//! Checkpoints as models. Renamed tensors are read from the mapped files; all other tensors are converted on access.
 
 use std::fmt;
 use std::ops::Range;
@@ -88,8 +87,8 @@ impl Conversion {
         Ok(Gguf::parse_header(&writer.header()?)?)
     }
 
-    /// Returns the checkpoint as an open model. Its first part has the metadata and the tensors that are converted
-    /// when they are read, and each file of the checkpoint is another part.
+    /// Returns the checkpoint as an open model. The first part has the metadata and the converted tensors. Each file
+    /// of the checkpoint is another part.
     ///
     /// # Errors
     /// Errors of [`Conversion::header`].

@@ -1,4 +1,4 @@
-//! Matrices of GPTQ, AWQ, and NVFP4 checkpoints: several tensors that together are one matrix.
+//! Matrices of GPTQ, AWQ, and NVFP4 checkpoints, each stored in several tensors.
 
 use kernels::GgmlType;
 

@@ -164,7 +164,7 @@ impl Conversion {
                 .map(|t| t.name.clone())
                 .collect();
             if !double.is_empty() {
-                // The scale of a matrix goes with it.
+                // Also remove the scale of the matrix.
                 let is_of_double = |name: &str| {
                     let base = name.strip_suffix(".scale");
                     base.is_some_and(|base| double.contains(&format!("{base}.weight")))

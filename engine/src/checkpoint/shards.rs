@@ -30,7 +30,7 @@ pub struct Shards {
     shards: Vec<Shard>,
     /// Shard and index of each tensor.
     names: HashMap<String, (usize, usize)>,
-    /// Matrices that several tensors contain, by name. They hide tensors of equal names.
+    /// Matrices that are stored in several tensors, by name. A matrix shadows a tensor of the same name.
     packed: HashMap<String, PackedMatrix>,
 }
 
@@ -113,7 +113,7 @@ impl Shards {
         self.names.get(name).map(|&(shard, i)| &self.shards[shard].tensors[i])
     }
 
-    /// Returns the bytes of a tensor, also if a matrix of equal name hides it; empty if no tensor has this name.
+    /// Returns the bytes of a tensor, even if a packed matrix shadows its name; empty if no tensor has this name.
     pub fn data(&self, name: &str) -> &[u8] {
         let found = self.names.get(name).map(|&(shard, i)| {
             let shard = &self.shards[shard];

@@ -166,8 +166,8 @@ impl View {
         }
     }
 
-    /// Returns all parts, outermost first. Parts that follow each other in memory are one, and parts of size 1 are
-    /// left out, except for the innermost.
+    /// Returns all parts, outermost first. Parts that are contiguous in memory are merged, and parts of size 1 are
+    /// dropped, except for the innermost.
     fn joined(&self) -> Vec<(usize, usize)> {
         let mut joined: Vec<(usize, usize)> = Vec::new();
         for (size, stride) in self.dims.concat().into_iter().filter(|&(size, _)| size != 1) {

@@ -28,7 +28,7 @@ pub struct ImageSyntax {
     /// Filter of the resizing.
     pub resize: Option<Ident>,
     pub patches: Option<PatchesSyntax>,
-    /// Place of a learned column for the whole image in tables of positions: `first` or `last`.
+    /// Position of the learned column for the whole image in tables of positions: `first` or `last`.
     pub class: Option<Ident>,
     /// Text between the rows of blocks.
     pub between_rows: Option<LitStr>,

@@ -21,7 +21,7 @@ pub struct TilesSyntax {
     pub between: Option<LitStr>,
     /// Text between rows of tiles.
     pub between_rows: Option<LitStr>,
-    /// Place of the overview, and the texts before and after it.
+    /// Position of the overview (`first` or `last`), and the texts before and after it.
     pub overview: Option<(Ident, Around)>,
     /// Texts before and after an image that is not split.
     pub whole: Option<Around>,
@@ -44,7 +44,7 @@ pub enum GridSyntax {
         /// Limits of the number of tiles.
         min: Expr,
         max: Expr,
-        /// Tensor with the row after each line; without it, the rows of each tile follow each other.
+        /// Tensor with the row that is appended to each line. Without it, the rows of each tile are consecutive.
         newline: Option<LitStr>,
         /// Tensor with the last row.
         end: LitStr,

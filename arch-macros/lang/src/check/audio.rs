@@ -90,8 +90,8 @@ impl Checker<'_> {
         None
     }
 
-    /// Returns the input `frames`: the frames of a position in each column, followed by a number for each frame: 1 in
-    /// the chunk, 0 beyond.
+    /// Returns the input `frames`. Each column holds the frames of a position, then a flag per frame: 1 inside the
+    /// chunk, 0 beyond it.
     pub(super) fn frames(&mut self, name: &Ident) -> Option<Value> {
         if !self.audio.is_open {
             let message = "`frames` is only available in an encoder of a declaration with `audio { … }`";

@@ -256,7 +256,7 @@ impl<'a> Sections<'a> {
         }
     }
 
-    /// Reports own items that refer to nothing, and duplicates.
+    /// Reports own items with an unknown target, and duplicates.
     fn targets(&mut self) {
         let tensors = names::set(self.arch.tensors.iter().map(|t| &t.name));
         let mut seen = HashSet::new();

@@ -674,7 +674,8 @@ impl Checker<'_> {
         if self.unknown_callee {
             return;
         }
-        // The errors of a graph in place of an inherited one come first: with them fixed, it may use the tensors.
+        // Report the errors of a graph that overrides an inherited one first: once they are fixed, the graph may use
+        // the tensors.
         let is_own = |sources: &SourceMap, span| sources.origin(span) == Origin::Own;
         let graph = decl.graph.as_ref().map(|graph| graph.span);
         let replaces = decl.like.is_some() && graph.is_some_and(|span| is_own(&self.errors.sources, span));

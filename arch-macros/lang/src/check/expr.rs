@@ -484,8 +484,8 @@ impl Checker<'_> {
         Some(Value { kind, shape })
     }
 
-    /// Checks a call of a numeric function such as `sqrt(n_embd)`. Returns `None` if `name` is no such
-    /// function.
+    /// Checks a call of a numeric function such as `sqrt(n_embd)`. Returns `None` if there is no function of this
+    /// name.
     pub fn scalar_call(&mut self, name: &Ident, args: &[Lowered], at: &[&Expr]) -> Option<Scalar> {
         let f = SCALAR_FNS.iter().find(|f| name == f.name)?;
         let args: Vec<Scalar> = args

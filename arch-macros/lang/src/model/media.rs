@@ -56,7 +56,7 @@ pub enum ImageSize {
     Longest { side: Scalar, unit: Scalar },
     /// Multiples of a unit in pixels, as large as a maximum area in squares of the unit allows.
     Within { unit: Scalar, max: Scalar },
-    /// Multiples of a unit in pixels, with an area of up to the number of whole squares of the unit in the image.
+    /// Multiples of a unit in pixels. The area is at most the number of whole units that fit into the image.
     Fitting {
         unit: Scalar,
         /// Limits of the area in squares of a unit.

@@ -39,7 +39,7 @@ pub enum TileGrid {
         /// Limits of the number of tiles.
         min: Scalar,
         max: Scalar,
-        /// Tensor with the row after each line; without it, the rows of each tile follow each other.
+        /// Tensor with the row that is appended to each line. Without it, the rows of each tile are consecutive.
         newline: Option<String>,
         /// Tensor with the last row.
         end: String,

@@ -20,7 +20,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", ParamKind::Int)],
         pooled,
         Emit::Method("pool_rows"),
-        "mean of n consecutive columns: [d, T] -> [d, T / n], without the columns that are left over",
+        "mean of n consecutive columns: [d, T] -> [d, T / n]; a remainder of fewer than n columns is dropped",
     ),
     op(
         "stack_rows",

@@ -141,7 +141,7 @@ pub static OPS: &[OpSpec] = &[
         ],
         same_as_x,
         Emit::Method("kept"),
-        "operand of the call of `keep` whose number is element i of `calls`. Its shape is that of x",
+        "operand of call number `calls[i]` of `keep`. Its shape is that of x",
     ),
     op(
         "sampled",

@@ -1,5 +1,5 @@
-//! Tests of the barrier's parts. They are not in the files of these parts, since the model of the barrier compiles
-//! those with other primitives.
+//! Tests of the barrier's parts. They are in a separate file because the model checker compiles the barrier with other
+//! primitives.
 
 use std::hint;
 use std::sync::Arc;
@@ -127,8 +127,8 @@ fn thread_that_starts_a_phase_is_its_first_member() {
     assert!(phases.leave(expected));
 }
 
-/// The announcement of a phase reaches groups one after the other. A thread whose group waits for it can already see
-/// the offers of threads in the new phase.
+/// The announcement of a phase reaches groups one after the other. A thread whose group has not been notified yet can
+/// already see offers from the new phase.
 #[test]
 fn chunk_is_stolen_with_its_own_phase_before_announcement() {
     let phases = Phases::new(Arc::new(Groups::new(&[2, 1])));

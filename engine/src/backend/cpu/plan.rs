@@ -76,7 +76,7 @@ pub(super) struct PlannedNode {
     /// True if a matmul with f32 activations may accumulate in [any
     /// order](kernels::MatMul::allow_reassociation).
     pub(super) allow_reassociation: bool,
-    /// Version of the quantized activations, to detect whether a thread's buffer holds them.
+    /// Version of the quantized activations. A thread compares it to detect whether its buffer already holds them.
     pub(super) activations_number: u32,
     pub(super) part: NodePart,
     /// True if the node's function supports [stealing](super::queue::WorkQueue::finish) of its chunks.

@@ -275,7 +275,7 @@ impl ThreadPool {
             cancel,
             nth,
             // With more threads than cores, a descheduled thread gets a core as soon as the waiting threads
-            // sleep. That is better than repeating its work.
+            // sleep. This wastes less time than repeating the work of that thread.
             n_offers: if nth <= self.n_cores { nth } else { 0 },
         };
         // SAFETY: `unfinished` is 0 and this caller holds the `callers` lock, so no other thread accesses the

@@ -216,8 +216,8 @@ impl WorkQueue<'_> {
     /// Takes up to `most` consecutive chunks out of `n`, and fewer near the end of the work, so that no
     /// thread waits long for the last chunks.
     ///
-    /// Each thread has a range of chunks that it takes in order, for sequential memory access. It then helps
-    /// with the ranges of other threads, first with those of its group. Returns `None` under the conditions of
+    /// Each thread has a range of chunks that it takes in order, for sequential memory access. It then takes chunks
+    /// from the ranges of other threads, first from those of its group. Returns `None` under the conditions of
     /// [`take`](WorkQueue::take).
     pub(super) fn take_some(&self, n: usize, most: usize) -> Option<Range<usize>> {
         let (ith, nth) = (self.worker.ith, self.nth);

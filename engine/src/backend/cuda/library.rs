@@ -33,7 +33,8 @@ pub(super) const SHOWN: &str = "llama::cuda";
 /// Shared memory in bytes that every kernel may use without opting in, including its static memory.
 const COMMON_SHARED: u32 = 48 << 10;
 
-/// Dynamic shared memory in bytes above which kernels opt in. Static memory takes at most the rest of the common memory.
+/// Dynamic shared memory in bytes above which kernels opt in. Static memory takes at most the remaining
+/// `COMMON_SHARED - OPT_IN_SHARED` bytes.
 const OPT_IN_SHARED: u32 = 40 << 10;
 
 /// Compute capability of GPUs with `wgmma`.

@@ -27,7 +27,7 @@ pub(super) struct Launch {
     pub(super) substitute: Option<Substitute>,
 }
 
-/// The kernel that takes the place of a kernel if the GPU cannot run it.
+/// A kernel that replaces another one if the GPU cannot run it.
 pub(super) struct Substitute {
     /// The kernel that is replaced.
     pub(super) replaced: Kernel,
@@ -47,9 +47,9 @@ pub(super) struct CudaPlan {
     pub(super) words: Vec<u64>,
     /// Scratch memory shared by the kernels.
     pub(super) scratch: Option<Scratch>,
-    /// The columns converted last, while neither they nor their source have been overwritten.
+    /// The columns converted last; `None` once the columns or their source have been overwritten.
     pub(super) columns: Option<Columns>,
-    /// The grouping in the scratch memory, while neither the memory nor the ids have been overwritten.
+    /// The grouping in the scratch memory; `None` once the memory or the ids have been overwritten.
     pub(super) grouping: Option<Grouping>,
     /// The tables of angles with their sizes in bytes, while their operands have not been overwritten.
     pub(super) angles: [Option<(RopeArg, usize)>; N_TABLES],
@@ -176,7 +176,7 @@ pub(super) struct Planner<'a> {
     /// Results relocated to scratch memory, with their offsets in that area.
     pub(super) moved: &'a ScratchOffsets,
     pub(super) precision: Precision,
-    /// Work of the current step, until a launch takes it.
+    /// Work of the current step, consumed by the next launch.
     pub(super) work: Work,
     /// Kernels that are not loaded yet. Their launches are left out.
     pub(super) missing: Vec<Kernel>,

@@ -28,7 +28,7 @@ const VERSION: &str = ".version 7.2";
 /// PTX version of kernels for compute capability 9.0 only: that of CUDA 12.0.
 const SPECIFIC_VERSION: &str = ".version 8.0";
 
-/// The archive that was there when this crate was built; empty if there was none.
+/// The embedded archive; empty if the archive was missing when this crate was built.
 const EMBEDDED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shipped.lzma"));
 
 /// Prefix of the line before a kernel's PTX.

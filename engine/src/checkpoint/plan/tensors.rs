@@ -18,7 +18,8 @@ use crate::model::CheckpointOrigin;
 pub(super) type Link = (&'static CheckpointOrigin, Vec<String>);
 
 impl Planner<'_> {
-    /// Returns the tensors of the checkpoint that an origin and those after it name; `None` if the checkpoint lacks one.
+    /// Returns the tensors of the checkpoint that an origin and its successors name; `None` if the checkpoint lacks
+    /// one of them.
     pub(super) fn chain(
         &self,
         origin: &'static CheckpointOrigin,
@@ -151,7 +152,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Returns the type whose blocks hold all sources exactly, if the steps keep blocks.
+    /// Returns the block type that holds all sources exactly, if the steps do not split blocks.
     fn block_type(&self, chain: &[Link], is_vector: bool, has_scale: bool) -> Option<GgmlType> {
         let names = || chain.iter().flat_map(|(_, names)| names);
         if names().all(|name| self.shards.get(name).is_some_and(is_mxfp4)) {
@@ -316,7 +317,8 @@ impl Planner<'_> {
     }
 }
 
-/// Returns the shape of rows followed by more rows; `None` if the rows differ, or belong to several matrices.
+/// Returns the shape of several matrices concatenated along rows; `None` if their row lengths differ, or if they are
+/// stacks.
 fn joined(first: &[usize], next: &[usize]) -> Option<Vec<usize>> {
     match (first, next) {
         (&[a], &[b]) => Some(vec![a.checked_add(b)?]),

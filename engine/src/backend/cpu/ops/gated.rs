@@ -1,9 +1,8 @@
 //! The gated half of a feed-forward layer: two matmuls of the same activations, combined as `f(gate) * up`.
 //!
-//! For a model with one billion weights and a ubatch of 512 tokens, each matmul has 16 MiB of results. The
-//! fusion consumes the results of a few rows at a time in the thread's scratch buffer, so that 32 MiB need
-//! not go through the caches twice. The tokens of an expert are gathered once for both matmuls. With few
-//! tokens, the fusion saves a barrier.
+//! For a model with one billion weights and a ubatch of 512 tokens, each matmul has 16 MiB of results. The fusion
+//! computes a few rows at a time in the thread's scratch buffer, which keeps these 32 MiB out of memory. The tokens of
+//! an expert are gathered once for both matmuls. With few tokens, the fusion saves a barrier.
 
 use std::ops::Range;
 
@@ -45,8 +44,7 @@ pub(in crate::backend::cpu) struct Products<'a> {
 }
 
 impl Products<'_> {
-    /// Returns true if activations prepared for one matmul can be reused by the other; see
-    /// [`MatMul::reuse_prepared_x`].
+    /// Returns true if both matmuls can use the same prepared activations; see [`MatMul::reuse_prepared_x`].
     fn are_alike(&self) -> bool {
         self.gate.tensor.ty == self.up.tensor.ty
     }
@@ -69,8 +67,8 @@ pub(super) fn scratch_size(graph: &Graph, product: &Tensor) -> ScratchSize {
     }
 }
 
-/// Returns the unit of the pieces of [`matmul_glu`] in rows of weights: each piece starts at a multiple of the unit.
-/// With few columns, the unit is a panel, regardless of the form of the activations. `product` is one of the matmuls.
+/// Returns the granularity of the pieces of [`matmul_glu`] in weight rows: each piece starts at a multiple of it. With
+/// few columns, the unit is a panel, regardless of the form of the activations. `product` is one of the matmuls.
 pub(in crate::backend::cpu) fn unit_of_pieces(graph: &Graph, product: &Tensor, precision: Precision) -> usize {
     let activations = Quantization::for_matmul(graph, product, precision);
     let has_few_columns = |x: &Quantization| x.storage == Storage::PerThread && product.op == Op::MulMat;
@@ -151,8 +149,7 @@ fn skinny_glu(
     Ok(())
 }
 
-/// Splits columns into ranges of at most [`MOST_COLUMNS`], none of them too short for the kernel of many
-/// columns.
+/// Splits columns into ranges of at most [`MOST_COLUMNS`], each long enough for the kernel of many columns.
 fn some_at_a_time(columns: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let mut next = columns.start;
     std::iter::from_fn(move || {
@@ -215,8 +212,8 @@ impl Results<'_> {
     /// these results.
     fn put(&self, f: Unary, gate: &mut [f32], up: &[f32], column: usize, rows: &Range<usize>) {
         let first = column * self.target.tensor.ne[0];
-        // SAFETY: only this thread writes these results: the queue gave it these rows of weights with this
-        // column, or with this token's expert.
+        // SAFETY: only this thread writes these results: the queue assigned these weight rows and this column, or this
+        // token's expert, to it.
         unsafe {
             if let Some(quantized) = self.stores {
                 glu_in_place(f, gate, up);

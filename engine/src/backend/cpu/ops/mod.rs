@@ -109,7 +109,7 @@ pub(super) fn fused_scratch_size(graph: &Graph, fusion: Option<Fusion>, id: Tens
 pub(super) fn is_small(graph: &Graph, id: TensorId) -> bool {
     /// Number of elements that take 1 to 2 µs.
     const SMALL: usize = 4096;
-    /// Multiply-adds of a matmul that take as long as one element of another op.
+    /// Multiply-adds of a matmul that take about as long as an element of another op.
     const PRODUCTS: usize = 4;
     let node = graph.tensor(id);
     let operand = |i: usize| graph.tensor(node.source(i));

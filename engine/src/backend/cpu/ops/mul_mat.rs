@@ -271,7 +271,7 @@ pub(super) const SKINNY_MAX_RESULTS: usize = GATHER * MAX_PIECE;
 
 impl<const N: usize> SkinnyMatmul<'_, N> {
     /// Computes the chunks that this thread takes, and calls `put` with the results of each chunk, column by
-    /// column, and the row range. No other thread has these rows then.
+    /// column, and the row range. No other thread accesses these rows.
     pub(super) fn for_each_piece(
         &self,
         queue: &WorkQueue<'_>,

@@ -22,8 +22,8 @@ impl FusionPass<'_> {
         self.found.moved.contains_key(&self.owner(id))
     }
 
-    /// Returns the address range of a tensor. Empty if the tensor was relocated, so that it conflicts with
-    /// nothing; all of memory if the address is unknown.
+    /// Returns the address range of a tensor. The range is empty if the tensor was relocated, because it then
+    /// conflicts with nothing. It is all of memory if the address is unknown.
     fn place(&self, id: TensorId) -> Range<u64> {
         if self.is_moved(id) {
             return 0..0;

@@ -26,8 +26,7 @@ const WARPS: usize = 4;
 const MAX_HEADS: usize = 8;
 const MAX_FLOATS: usize = 80;
 
-/// Maximum number of cells per turn, maximum number of scores, and maximum number of floats of keys and values
-/// in a lane's registers.
+/// Maximum number of cells, scores, and floats of keys and values that a lane keeps in registers at a time.
 const MAX_CELLS: usize = 8;
 const MAX_SCORES: usize = 32;
 const MAX_LOADED: usize = 72;
@@ -88,7 +87,7 @@ struct Blocks {
 
 impl Blocks {
     /// Returns the number of blocks that share a token's pages, and the number that the scratch memory is reserved
-    /// for. Whether tensor cores can be used depends on addresses, which are not known yet at that time.
+    /// for. The choice of tensor cores depends on addresses, which are unknown when the memory is reserved.
     fn parts(&self, n_pages: usize) -> (usize, usize) {
         let in_f32 = n_parts(self.multiprocessors, self.in_f32, n_pages, MIN_PAGES);
         let parts = self.on_tensor_cores.map_or(in_f32, |blocks| {
@@ -146,7 +145,8 @@ fn cells_of_turn(heads: usize, floats: usize) -> usize {
     [MAX_CELLS, 4, 2].into_iter().find(fits).unwrap_or(1)
 }
 
-/// Returns the first row for keys after the query (0 if they share the rows), and the row for each distance.
+/// Returns the first table row for keys after the query (0 if both directions share the rows), and the table row for
+/// each distance.
 fn buckets(buckets: Buckets, n: usize) -> (i32, NearBiases) {
     let side = buckets.side(n);
     let near = |distance: usize| Buckets::near(side, distance.min(Buckets::FAR)) as u8;

@@ -15,7 +15,7 @@ pub(super) const FIRST: usize = 3;
 /// Maximum number of operands of a recurrence over channels.
 const MAX_OPERANDS: usize = 3;
 
-/// Threads per block. Few, so that even a few channels are distributed over many multiprocessors.
+/// Threads per block. A small number, so that even a few channels are distributed over many multiprocessors.
 const THREADS: u32 = 64;
 
 /// Maximum number of taps that a thread keeps in registers.

@@ -158,8 +158,8 @@ fn turns_of(gpu: Gpu, form: Form, block: Block, parts: &[PartArg], rows: u32) ->
     }
 }
 
-/// Returns the minimum number of blocks with fused quantization: four for three multiprocessors. Such blocks
-/// compute all results that share a scale, so there are fewer blocks.
+/// Returns the minimum number of blocks with fused quantization: four for three multiprocessors. Each of these blocks
+/// must compute all results that share a scale, so fewer blocks are available.
 fn min_rounding_blocks(gpu: Gpu) -> usize {
     gpu.multiprocessors as usize * 4 / 3
 }
@@ -233,8 +233,8 @@ fn launch(
     }
     let gpu = task.target.gpu();
     let (kernel, block) = kernel_for(gpu, form, x, columns);
-    // In a gated unit, a block computes the rows of both matrices: half as many rows in integers, and one
-    // matrix after the other in floats.
+    // A block of a gated unit computes rows of both matrices. With integers, it computes half as many rows; with
+    // floats, it computes the matrices one after the other.
     let (n_parts, rows) = match (glu, form) {
         (Some(_), Form::Integers(_)) => (1, block.rows / 2),
         (Some(_), Form::Floats(_)) => (1, block.rows),

@@ -67,7 +67,7 @@ impl Tiles {
 
     /// Returns the tiles with enough registers and shared memory, largest first.
     fn usable(self) -> impl Iterator<Item = Tile> {
-        // Loads of single elements leave too few registers for the sums of the largest tile.
+        // The largest tile would run out of registers if elements were loaded one by one.
         let reads_elements = matches!(self.weights, Value::Type(ty) if !ty.is_quantized());
         TILES
             .into_iter()
@@ -83,7 +83,7 @@ impl Tiles {
 
     /// Returns the tile for `outer` matmuls with this number of rows and columns.
     fn of(self, rows: u32, columns: u32, outer: u32) -> Tile {
-        // Conversions of bf16 to f16 leave too few registers for the sums of larger tiles.
+        // Larger tiles with bf16-to-f16 conversion would run out of registers.
         if columns <= FEW.columns || !self.gpu.has_bfloats {
             return FEW;
         }
@@ -115,8 +115,8 @@ impl Tile {
         self == FEW
     }
 
-    /// Returns the tile of the same size for `mul_mat_wgmma.cu`, if the GPU has the instructions and the memory: each
-    /// warp has 16 rows and all columns.
+    /// Returns the equivalent tile for `mul_mat_wgmma.cu`, if the GPU has the instructions and the memory: 16 rows and
+    /// all columns per warp.
     fn of_warpgroups(self, gpu: Gpu, has_groups: bool) -> Option<Tile> {
         let tile = Tile {
             warp_rows: 16,

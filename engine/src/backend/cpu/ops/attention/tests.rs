@@ -24,7 +24,7 @@ fn n_pages_read(tables: &[&[usize]]) -> usize {
 }
 
 /// Computes attention with one token per item of `tables`, the pages that the token sees, on one thread.
-/// Adjacent tokens with the same pages share a table.
+/// Adjacent tokens with equal page lists share a table.
 ///
 /// Returns the number of key pages read, and the number of pages packed for tile kernels.
 fn pages_read(tables: &[&[usize]], precision: Precision) -> (usize, usize) {
@@ -82,7 +82,7 @@ fn pages_read(tables: &[&[usize]], precision: Precision) -> (usize, usize) {
 fn sequences_in_lockstep_read_their_own_pages() {
     let one = n_pages_read(&[&[0, 1, 2]]);
     assert_eq!(one, 3 * N_HEAD_KV);
-    // The order of pages that sequences get when they grow in lockstep.
+    // Page order of sequences that grow in lockstep.
     for n_seqs in [2, 8, 40] {
         let tables: Vec<_> = (0..n_seqs).map(|s| [s, n_seqs + s, 2 * n_seqs + s]).collect();
         let tables: Vec<&[usize]> = tables.iter().map(|t| &t[..]).collect();
@@ -149,8 +149,8 @@ fn noise(t: &Tensor, seed: usize, skipped: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns a matmul of the attention result of the last `n_tokens` of `n` tokens. `apart` makes attention
-/// store its result as f32.
+/// Returns a matmul of the attention result of the last `n_tokens` of `n` tokens. `apart` prevents the fusion, so that
+/// attention stores its result as f32.
 fn matmul_of_attention([n_tokens, n]: [usize; 2], [dk, n_head]: [usize; 2], n_threads: usize, apart: bool) -> Vec<u8> {
     let mut g = Graph::new();
     let mut list = |ty, n: usize| g.input(ty, [n, 1, 1, 1], "list");

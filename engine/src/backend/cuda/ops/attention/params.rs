@@ -5,8 +5,8 @@ use bytemuck::{Pod, Zeroable};
 use super::super::arguments::TensorArg;
 use super::super::visible::VisibleArg;
 
-/// Row of the bias table for each distance, eight per word: the distances with their own rows, and a few
-/// more.
+/// Row of the bias table for each distance, packed eight per word. Covers the distances that have their own rows, and
+/// a few more.
 pub(super) type NearBiases = [[u8; 8]; 17];
 
 #[repr(C)]
