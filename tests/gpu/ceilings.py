@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Measures a GPU with PyTorch: bandwidth of copies, and rate of bf16 products (f16 before compute capability 8.0). Prints JSON lines."""
+"""Measures a GPU with PyTorch: bandwidth of copies, and rate of bf16 matmuls (f16 before compute capability 8.0).
+Prints JSON lines."""
 
 import json
 

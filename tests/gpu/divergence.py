@@ -46,7 +46,7 @@ class Plain:
 
 
 class Vectors:
-    """The functions of `Plain` with NumPy."""
+    """NumPy version of `Plain`."""
 
     def __init__(self, numpy):
         self.numpy = numpy

@@ -94,8 +94,8 @@ static long long fetched(const long long *clocks) {
     return value;
 }
 
-// Returns the clocks of a load that depends on the previous one, in a table of this size. The first run reads
-// memory, as the table is larger than the L2 cache; later runs find the lines of the first one in the cache.
+// Returns the clock cycles of a load that depends on the previous one, in a table of this size. The first run reads
+// memory, because the table is larger than the L2 cache; later runs hit the cache.
 static double load_clocks(size_t bytes, int runs, long long *clocks, unsigned *end) {
     const unsigned n = 4096;
     size_t count = bytes / sizeof(unsigned), step = count / n;
@@ -105,7 +105,7 @@ static double load_clocks(size_t bytes, int runs, long long *clocks, unsigned *e
     unsigned *next;
     CHECK(cudaMalloc(&next, bytes));
     CHECK(cudaMemcpy(next, table.data(), bytes, cudaMemcpyHostToDevice));
-    // Fills the cache with other data.
+    // Replaces the contents of the cache.
     void *other;
     CHECK(cudaMalloc(&other, size_t(1) << 28));
     CHECK(cudaMemset(other, 0, size_t(1) << 28));

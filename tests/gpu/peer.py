@@ -19,7 +19,7 @@ from pathlib import Path
 # Header of a container of GPU code: magic number, version, size of the header, and size of the rest.
 HEADER = struct.Struct("<IHHQ")
 MAGIC = struct.pack("<I", 0xBA55ED50)
-# Numbers of ggml's types.
+# Type ids of ggml.
 MEASURED_TYPES = {"8", "12", "14"}
 MEASURED_HEADS = {"64", "128"}
 EMPTY = ".version 8.0\n.target sm_90\n.address_size 64\n"
@@ -43,7 +43,7 @@ def is_measured(kernel):
     attention = re.match(r"_ZL?\d+flash_attn_(?:ext_f16|tile|ext_vec)ILi(\d+)", kernel)
     if attention:
         return attention[1] in MEASURED_HEADS
-    # Each file of attention has these small kernels, too.
+    # Small kernels that every attention file contains in addition.
     return "flash_attn_" not in kernel
 
 
@@ -56,7 +56,8 @@ def texts(library):
 
 
 def assembled(text, room):
-    """Returns a container of at most `room` bytes with the machine code of a text, or of no kernel if none is measured."""
+    """Returns a container of at most `room` bytes with the machine code of a PTX text; without measured kernels, the
+    code is empty."""
     if not any(map(is_measured, re.findall(r"\.entry (\w+)", text))):
         text = EMPTY
     with tempfile.TemporaryDirectory() as directory:

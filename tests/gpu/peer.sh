@@ -3,12 +3,12 @@
 # node-llama-cpp publishes for npm. Its PTX is too new for common drivers, so the archive has machine code for compute capability 9.0 (H100,
 # H200). The machine with the GPU needs the CUDA runtime and cuBLAS of CUDA 13.
 #
-# The archive is made once, in ten minutes, and kept in llama-tests in $XDG_CACHE_HOME or ~/.cache. Needs npm, git, g++, xz, and python3 with
-# pip.
+# The archive is built once, which takes ten minutes, and cached in llama-tests under $XDG_CACHE_HOME or ~/.cache.
+# Needs npm, git, g++, xz, and python3 with pip.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 version=3.22.1
-# CUDA 13.1 is the release that the library was built with.
+# The library was built with CUDA 13.1.
 tools=(nvidia-cuda-cuobjdump==13.4.92 "nvidia-cuda-nvcc==13.1.*")
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/llama-tests
 archive=$cache/peer-$version.tar.xz

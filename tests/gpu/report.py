@@ -57,14 +57,14 @@ def probed(log):
 
 
 def fixtures(log):
-    """Returns the verdicts of `llama arch check`, sorted, since several processes write the log at the same time."""
+    """Returns the verdicts of `llama arch check`, sorted because several processes write the log concurrently."""
     verdicts = sorted(re.findall(r"^(\S+) +(\S+) (ok|FAIL)\b ?(.*)$", log, re.MULTILINE))
     failed = [{"name": name, "nmse": nmse, "reason": reason} for name, nmse, verdict, reason in verdicts if verdict == "FAIL"]
     return {"passed": len(verdicts) - len(failed), "failed": failed}
 
 
 def tests(log):
-    """Returns the results of Rust test programs, also of programs that did not end."""
+    """Returns the results of Rust test programs, including programs that did not finish."""
     passed = len(re.findall(r"^test \S+ \.\.\. ok$", log, re.MULTILINE))
     names = sorted(set(re.findall(r"^test (\S+) \.\.\. FAILED", log, re.MULTILINE)))
     reasons = re.findall(r"panicked at [^\n]*:\n([^\n]*)", log)
@@ -187,7 +187,7 @@ def share(value, most):
 
 
 def distinct(rows):
-    """Returns the rows of benchmarks without those of tests that were also measured in turn with the other engine."""
+    """Returns the benchmark rows, except tests that were also measured in turn with the other engine."""
     test = lambda row: tuple(row[name] for name in ("model", "n_prompt", "n_gen", "n_depth", "n_parallel"))
     compared = {test(row) for row in rows if row.get("median_ratio")}
     return [row for row in rows if row.get("median_ratio") or test(row) not in compared]

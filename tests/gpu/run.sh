@@ -51,7 +51,7 @@ add_libraries() {
             LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$directory
         fi
     done
-    # Containers get the driver in a directory of its own.
+    # Give containers the driver in a separate directory.
     for directory in /usr/local/nvidia/lib64 /usr/local/nvidia/lib; do
         if [[ -e $directory/libcuda.so.1 ]]; then
             LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$directory
@@ -72,13 +72,13 @@ find_compiler() {
     ldconfig -p 2> /dev/null | grep -o '/.*libnvrtc\.so.*'
 }
 
-# Makes a directory of libraries that cannot be loaded. On the library path, they hide NVRTC.
+# Creates a directory of invalid libraries. On the library path, they hide NVRTC.
 hide_compiler() {
     mkdir -p "$W/no-compiler"
     touch "$W"/no-compiler/libnvrtc.so{,.1,.9,.10,.11,.12,.13}
 }
 
-# needs_compiler NAME: leaves a phase out if its kernels cannot be compiled.
+# needs_compiler NAME: skips a phase if its kernels cannot be compiled.
 needs_compiler() {
     [[ -n $compiler ]] && return
     leave_out "$1" "NVRTC is not installed"
@@ -115,7 +115,7 @@ leave_out() {
     echo "== $1: left out: $2"
 }
 
-# needs NAME PROGRAM...: leaves a phase out if a program is missing.
+# needs NAME PROGRAM...: skips a phase if a program is missing.
 needs() {
     local name=$1 program
     shift
@@ -139,7 +139,8 @@ await() {
 }
 export -f await
 
-# check_model NAME: compares a recorded model in a process of its own, since a kernel that fails makes all later calls of its process fail.
+# check_model NAME: compares a recorded model in a separate process, since all later calls in a process fail after a
+# kernel error.
 check_model() {
     timeout --foreground -k 5 60 "$L" arch check "$1" $on_gpu --limit 1e-6 --fixtures tests/data/archs
     local code=$?
@@ -148,7 +149,8 @@ check_model() {
 }
 export -f check_model
 
-# alone PHASE LIMIT PROGRAM: repeats each failed test of a phase in a process of its own. Tests that fail then have errors of their own.
+# alone PHASE LIMIT PROGRAM: repeats each failed test of a phase in a separate process, so that errors do not affect
+# other tests. Tests that fail then have errors of their own.
 alone() {
     failed=$(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$logs/$1.log" 2> /dev/null | sort -u | head -n 40)
     [[ -n $failed ]] || return
@@ -217,14 +219,14 @@ first() {
     speeds_models &
     needs ceilings python3 && phase ceilings 60 'python3 -B tests/gpu/ceilings.py'
     needs latencies nvcc && phase latencies 60 'nvcc -O3 -arch=native -o $W/launch tests/gpu/launch.cu && $W/launch'
-    # With blocking launches, the error of a kernel names this kernel.
+    # With blocking launches, an error names the kernel that caused it.
     needs_compiler smoke &&
         phase smoke 60 'export CUDA_LAUNCH_BLOCKING=1
             $L arch check llama-dense llama-moe $on_gpu --limit 1e-6 --fixtures tests/data/archs'
     local speed="bench -m \$W/${large%% *}.gguf \$on_gpu"
     phase first-speed 110 "await \$W/${large%% *}.gguf || exit
         \$L $speed -p $prompts -n $tokens -d $depths -r $repeats -o json > \$logs/bench-first.json"
-    # The kernels of the program, which machines without NVRTC run.
+    # Kernels of the binary, which run on machines without NVRTC.
     if [[ -e $pack/has-archive ]]; then
         phase archive 40 "await \$W/$archived.gguf || exit
             LD_LIBRARY_PATH=\$W/no-compiler:\${LD_LIBRARY_PATH-} LLAMA_CACHE=\$W/no-cache \
@@ -359,6 +361,6 @@ case $call in
 3) third ;;
 esac
 finish
-# Models that are not complete yet.
+# Models that are still being written.
 kill $(jobs -p) 2> /dev/null
 true

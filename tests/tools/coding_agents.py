@@ -52,7 +52,7 @@ def ask(name, url, directory):
     done = subprocess.run(command, env=env, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
     said = done.stdout + done.stderr
     if done.returncode != 0 or (runs_commands and SECRET not in said):
-        sys.exit(f"{name} is not served: it ended with {done.returncode}\n{said[-4000:]}")
+        sys.exit(f"{name} failed with status {done.returncode}\n{said[-4000:]}")
     print(f"{name}: {' '.join(done.stdout.split())[-100:]}", flush=True)
 
 

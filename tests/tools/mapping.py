@@ -1,6 +1,7 @@
-"""Parameters of published models, made of the tensors of a GGUF file by the `checkpoint` section of an architecture in reverse.
+"""Reconstructs the parameters of published models from the tensors of a GGUF file.
 
-The steps of a section move elements. Applied to the indices of a parameter's elements, they give the index of each element of the file.
+The `checkpoint` section of an architecture is applied in reverse: its steps permute elements. Applied to the indices of
+a parameter's elements, they return the index that each element has in the file.
 """
 
 import json
@@ -33,7 +34,7 @@ OPERATORS = {
     "ln": math.log,
 }
 ROOTS = ("model.", "model.language_model.", "language_model.model.", "language_model.", "bert.", "")
-# Words that change values, with the inverse of each.
+# Steps that change values, with the inverse of each.
 CHANGES = {
     "plus": lambda x, n: x - n,
     "times": lambda x, n: x / n,
@@ -43,7 +44,7 @@ CHANGES = {
 
 
 class Mapping:
-    """A section of an architecture, which `PROGRAM arch NAME --mapping` prints."""
+    """The `checkpoint` section of an architecture, as printed by `PROGRAM arch NAME --mapping`."""
 
     def __init__(self, program, arch, class_name):
         printed = subprocess.run([program, "arch", arch, "--mapping"], capture_output=True, text=True, check=True).stdout
@@ -52,7 +53,8 @@ class Mapping:
         self.config = {}
 
     def settings(self, key_of, known):
-        """The settings of the configuration that keys of the file determine, if the configuration has them."""
+        """Returns the settings of the configuration that follow from keys of the file, if the configuration has
+        them."""
         found = {}
         for setting in self.section["settings"]:
             value = key_of(setting["key"])
@@ -63,14 +65,14 @@ class Mapping:
         return found
 
     def contradictions(self, key_of):
-        """Keys of the file that the configuration contradicts, as sentences."""
+        """Returns messages about keys of the file that contradict the configuration."""
         for setting in self.section["settings"]:
             expected, found = self.first(setting["values"]), key_of(setting["key"])
             if expected is not None and found is not None and not agree(expected, found):
                 yield f"{setting['key']}: the file has {found}, and the configuration gives {expected}"
 
     def absent(self, key_of):
-        """Keys that only the file or only the configuration has, so that the defaults of both must agree, as sentences."""
+        """Returns messages about keys that only the file or only the configuration has; their defaults must agree."""
         for setting in self.section["settings"]:
             expected, found = self.first(setting["values"]), key_of(setting["key"])
             names = " or ".join(f"`{name}`" for name in paths(setting["values"])) or "such setting"
@@ -80,7 +82,7 @@ class Mapping:
                 yield f"{setting['key']}: the file has no such key, and the configuration gives {expected}"
 
     def term(self, term, layer=None):
-        """The value of an expression over the configuration; None if a part is missing."""
+        """Returns the value of an expression over the configuration; None if a part is missing."""
         if not isinstance(term, dict):
             return term
         if "path" in term:
@@ -122,7 +124,7 @@ class Mapping:
         return value[layer] if isinstance(value, list) else value
 
     def sources(self, tensor):
-        """The sources of a tensor of the file, each with its layer and its part."""
+        """Returns the sources of a tensor of the file, each with its layer and its part."""
         for source in self.section["sources"]:
             prefix = "" if source["group"] is None else re.escape(source["group"]) + r"\.(\d+)\."
             suffix = "" if source["kind"] == "raw" else r"\.(weight|bias|scale)"
@@ -136,7 +138,8 @@ class Mapping:
                 yield source, layer, part
 
     def elements(self, source, layer, part, shapes):
-        """The elements of a tensor: pairs of a parameter and an index for each, and the inverse changes of values for each source of rows."""
+        """Returns the elements of a tensor: a pair of parameter and index for each, and the inverse value changes of
+        each source."""
         for chain in source["alternatives"]:
             links = [self.link(link, layer, part, source["part"] == part, shapes) for link in chain]
             if all(link is not None for link in links):
@@ -174,7 +177,8 @@ class Mapping:
         return (index[..., 0] if is_bias else index), changes[::-1]
 
     def parameters(self, tensors, shapes):
-        """The parameters of a model with these shapes, made of the tensors of a file, and the tensors that nothing uses."""
+        """Returns the parameters of a model with these shapes, built from the tensors of a file, and the unused
+        tensors."""
         values = {name: np.full(math.prod(shape), np.nan) for name, shape in shapes.items()}
         unused = []
         for tensor, data in tensors.items():
@@ -190,7 +194,7 @@ class Mapping:
 
 
 def agree(expected, found):
-    """True if two settings are equal. A number stands for a list of equal numbers."""
+    """Returns True if two settings are equal. A number equals a list of equal numbers."""
     is_close = lambda a, b: a == b if isinstance(a, str) or isinstance(b, str) else abs(a - b) <= 1e-6 * abs(b)
     lists = [value if isinstance(value, list) else [value] for value in (expected, found)]
     n = max(map(len, lists))
@@ -199,14 +203,14 @@ def agree(expected, found):
 
 
 def paths(terms):
-    """The names of the settings in expressions."""
+    """Returns the names of the settings in expressions."""
     for term in terms:
         if isinstance(term, dict):
             yield from [term["path"]] if "path" in term else paths(term.get("args", []))
 
 
 def scatter(links, data, values):
-    """Stores the elements of a tensor in parameters. The rows of the links follow each other."""
+    """Stores the elements of a tensor in parameters. The rows of the links are concatenated."""
     for arrays, is_stack, changes in links:
         of_parameters = np.stack([index for _, index in arrays]) if is_stack else arrays[0][1]
         n = len(of_parameters)
@@ -219,7 +223,7 @@ def scatter(links, data, values):
 
 
 def find(name, part, is_own, shapes):
-    """The parameter of a name in a section, whose root may differ."""
+    """Returns the parameter of a name in a section, whose root may differ."""
     suffixed = {"bias": [name, f"{name}.bias"] if is_own else [f"{name}.bias", f"{name}_bias"]}.get(part, [f"{name}.weight", name])
     for candidate in suffixed:
         bare = candidate.removeprefix("model.")
@@ -238,7 +242,7 @@ def elementwise(f, values):
 
 
 def moved(word, index, *args):
-    """An array after a step, which moves rows or dimensions."""
+    """Returns an array after a step, which permutes rows or dimensions."""
     axis = max(index.ndim - 2, 0)
     size = index.shape[axis] if index.ndim else 1
     before, after = index.shape[:axis], index.shape[axis + 1 :]

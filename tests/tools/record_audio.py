@@ -3,8 +3,9 @@
 
     record_audio.py DIRECTORY [NAME]...
 
-DIRECTORY is `tests/data/encoders`; files and weights are those of `record_media.py`. transformers does not have Ultravox: its encoder is that of Whisper
-there, and its projector is written here after the published one. All values are computed in 64 bits.
+DIRECTORY is `tests/data/encoders`; files and weights are those of `record_media.py`. transformers does not implement
+Ultravox, so this script combines its Whisper encoder with a reimplementation of the published projector. All values are
+computed in 64 bits.
 
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
 """
@@ -41,7 +42,7 @@ class SeededAudio(Seeded):
 
 
 def spectrogram(n_mel, n_frames):
-    """Noise, also in the frames of silence."""
+    """Noise, including the frames of silence."""
     numbers = np.arange(n_mel * n_frames, dtype=np.uint64)
     values = (splitmix64(numbers) >> np.uint64(56)).astype(np.float64) / 64 - 2
     return torch.from_numpy(values.reshape(n_frames, n_mel).T.copy())
@@ -100,7 +101,7 @@ def masked_chunk(kind, projector, mask_name, audio, text):
 
 
 def voxtral(audio, text):
-    # The defaults of the configuration are those of the published model.
+    # The default configuration is that of the published model.
     rope = {"rope_type": "default", "rope_theta": 10000.0}
     settings = text_config(text) | {"model_type": "llama", "rope_parameters": rope, "rope_theta": 10000.0}
     sizes = audio_config(audio)
@@ -118,7 +119,7 @@ def voxtral(audio, text):
     names |= {f"model.multi_modal_projector.linear_{i}": f"mm.a.mlp.{i}" for i in (1, 2)}
     load(model, names, audio.tensors | text.tensors, settings["head_dim"])
     model.lm_head.weight = model.get_input_embeddings().weight
-    # Silence fills the second chunk.
+    # The second chunk is padded with silence.
     whole = 2 * audio.key("context_length")
     features = spectrogram(audio.key("num_mel_bins"), 2 * whole).reshape(-1, 2, whole).transpose(0, 1)
     rows = model.model.get_audio_features(features).pooler_output
@@ -127,7 +128,7 @@ def voxtral(audio, text):
 
 
 class WhisperAndLlama(torch.nn.Module):
-    """The encoder of Whisper, and a language model that transformers does not pair it with."""
+    """A Whisper encoder, and a language model that transformers does not combine with it."""
 
     def __init__(self, audio, text):
         super().__init__()
@@ -177,14 +178,14 @@ def ultravox(audio, text):
 class Qwen25Omni(torch.nn.Module):
     def __init__(self, audio, text):
         super().__init__()
-        # Files have the whole table of positions.
+        # Files contain the complete position table.
         positions = torch.from_numpy(audio.tensors.pop("a.position_embd.weight"))
         sizes = audio_config(audio) | {"max_source_positions": len(positions), "output_dim": audio.key("projection_dim")}
         kind = transformers.models.qwen2_5_omni.modeling_qwen2_5_omni.Qwen2_5OmniAudioEncoder
         configs = transformers.models.qwen2_5_omni.configuration_qwen2_5_omni
         self.audio_tower = kind._from_config(configs.Qwen2_5OmniAudioEncoderConfig(**sizes, n_window=len(positions)), attn_implementation="eager")
         self.audio_tower.positional_embedding.positional_embedding = positions
-        # Files without the key have no epsilon.
+        # Files without this key use epsilon 0.
         settings = text_config(text) | {"rms_norm_eps": text.key("attention.layer_norm_rms_epsilon") or 0.0}
         settings.pop("head_dim")
         self.language_model = transformers.Qwen2ForCausalLM._from_config(transformers.Qwen2Config(**settings), attn_implementation="eager")
@@ -219,7 +220,7 @@ class Qwen3Omni(torch.nn.Module):
     def __init__(self, audio, text):
         super().__init__()
         tensors, sizes = audio.tensors, audio_config(audio)
-        # Files have the first positions of a table.
+        # Files contain only the first positions of the table.
         positions = torch.from_numpy(tensors.pop("a.position_embd.weight"))
         sizes |= {"max_source_positions": len(positions), "output_dim": audio.key("projection_dim")}
         sizes |= {"downsample_hidden_size": len(tensors["a.conv2d.1.bias"]), "attn_implementation": "eager"}
@@ -238,7 +239,7 @@ def qwen3a(audio, text):
     layers = {name: tensor for name, tensor in AUDIO.items() if name.startswith("layers")}
     names = within("audio_tower", layers | QWEN3A) | within("language_model.model", TEXT | QWEN3)
     load(model, names, audio.tensors | text.tensors, text_config(text)["head_dim"])
-    # More than the window of attention, and a part of a piece.
+    # Longer than the attention window, and ends within a piece.
     n_frames = 930
     features = spectrogram(audio.key("num_mel_bins"), n_frames)
     rows = model.audio_tower(features, feature_lens=torch.tensor([n_frames])).last_hidden_state
@@ -253,7 +254,7 @@ GEMMA4_BLOCK = {
     "norm_post_attn": "attn_post_norm",
     "self_attn.relative_k_proj": "attn_k_rel",
     "self_attn.per_dim_scale": "per_dim_scale.weight",
-    # Files have the names of these norms exchanged.
+    # Files store these two norms under swapped names.
     "lconv1d.pre_layer_norm": "conv_norm",
     "lconv1d.conv_norm": "norm_conv",
     "lconv1d.depthwise_conv1d": "conv_dw",
@@ -317,9 +318,9 @@ def gemma4a(audio, text):
     # The published class expects as many mel filters as channels.
     n_freq = ((n_mel + 1) // 2 + 1) // 2
     model.model.audio_tower.subsample_conv_projection.input_proj_linear = torch.nn.Linear(n_freq * channels[1], n_embd, bias=False)
-    # Files have the results of this function.
+    # Files store the result of this function.
     torch.nn.functional.softplus = lambda x: x
-    # The published class computes attention in 32 bits.
+    # The published class computes attention in float32.
     torch.Tensor.float = torch.Tensor.double
     model = model.double().eval()
     divide_frequencies(model.model.language_model.rotary_emb, text)
@@ -352,12 +353,14 @@ GLMA = {
 
 def glma(audio, text):
     tensors, n_head, n_embd = audio.tensors, audio.key("attention.head_count"), audio.key("embedding_length")
-    # Files have the pairs (2 i, 2 i + 1) of the published model in the first half of a head, and transformers has (i, i + d / 4).
+    # Files store pairs (2 i, 2 i + 1) of the published model in the first half of a head; transformers uses (i, i + d
+    # / 4).
     for name in [name for name in tensors if ".attn_q." in name or ".attn_k." in name]:
         heads = tensors[name].reshape(n_head, n_embd // n_head, -1)
         rotated = n_embd // n_head // 2
         tensors[name] = np.concatenate([heads[:, 0:rotated:2], heads[:, 1:rotated:2], heads[:, rotated:]], axis=1).reshape(tensors[name].shape)
-    # The class of transformers has no rows around the audio: the published model replaces the embeddings of two tokens.
+    # The class in transformers adds no rows around the audio; the published model replaces the embeddings of two
+    # tokens.
     around = [torch.from_numpy(tensors.pop(name)).double()[None] for name in ("v.boi", "v.eoi")]
     rope = {"rope_type": "default", "rope_theta": 10000.0}
     settings = text_config(text) | {"model_type": "llama", "rope_parameters": rope}
@@ -396,7 +399,7 @@ GRANITE_BLOCK = {
     "attn.to_kv": "attn_kv",
     "attn.to_out": "attn_out",
     "attn.rel_pos_emb": "attn_rel_pos_emb",
-    # Files have the names of these norms exchanged.
+    # Files store these two norms under swapped names.
     "conv.norm": "norm_conv",
     "conv.up_conv": "conv_pw1",
     "conv.depth_conv.conv": "conv_dw",
@@ -426,7 +429,7 @@ QFORMER_BLOCK = {
 
 
 def granite_speech_plus(audio, text):
-    """Joins the results and the features of `feature_layer`."""
+    """Concatenates the outputs and the features of `feature_layer`."""
     return granite_speech(audio, text, "GraniteSpeechPlus", {"cat_hidden_layers": audio.key("feature_layer")}, 40)
 
 
@@ -482,14 +485,14 @@ def granite_speech(audio, text, kind="GraniteSpeech", more={}, n_frames=64):
     names = within("model.encoder", names) | within("model.projector", of_queries) | within("model.language_model", TEXT | LLAMA)
     load(model, names, tensors | text.tensors, text_config(text)["head_dim"])
     model.lm_head.weight = model.get_input_embeddings().weight
-    # Files have scales and shifts in place of statistics.
+    # Files store scale and shift instead of the statistics.
     for layer in model.model.encoder.layers:
         norm = layer.conv.batch_norm
         norm.running_var.fill_(1 - norm.eps)
-    # The last frame belongs to no pair.
+    # The last frame is unpaired.
     features = spectrogram(n_in // 2, n_frames).T.reshape(1, n_frames // 2, n_in)
     rows = model.model.get_audio_features(features).pooler_output[0]
-    # The class of the whole model does not divide logits by their scale, unlike that of the language model.
+    # Unlike the class of the language model, the class of the whole model does not divide logits by their scale.
     language_model = transformers.GraniteForCausalLM._from_config(config.text_config, attn_implementation="eager").double().eval()
     language_model.model, language_model.lm_head = model.model.language_model, model.lm_head
     tokens, logits = logits_around(language_model, rows, model.get_input_embeddings())
@@ -525,7 +528,7 @@ CONFORMER = {
 
 
 class Conformer(torch.nn.Module):
-    """NeMo's conformer with a projector, and a language model that transformers does not pair with it."""
+    """NeMo's conformer with a projector, and a language model that transformers does not combine with it."""
 
     def __init__(self, audio, projector, language_model):
         super().__init__()
@@ -550,13 +553,13 @@ class Conformer(torch.nn.Module):
         self.language_model.tie_weights()
 
     def rows(self, features):
-        """The rows of frames [n_mel, T]."""
+        """Returns the rows of frames [n_mel, T]."""
         return self.projector(self.encoder(features.T[None]).last_hidden_state[0])
 
 
 def conformer(audio, text, projector, of_projector, language_model, text_names):
     model = Conformer(audio, projector, language_model).double().eval()
-    # The frequencies of the published class are those of 32 bits.
+    # The published class computes the frequencies in float32.
     width = audio.key("embedding_length")
     model.encoder.encode_positions.forward = lambda x: sinusoids_in_turn(x.shape[1], width)
     names = within("encoder", CONFORMER) | within("projector", of_projector) | within("language_model.model", text_names)
@@ -565,7 +568,7 @@ def conformer(audio, text, projector, of_projector, language_model, text_names):
         names = {name: tensor for name, tensor in names.items() if ".running_" not in name}
     load(model, names, audio.tensors | text.tensors, text_config(text)["head_dim"])
     if not kept:
-        # Scales and shifts in files contain the statistics.
+        # The statistics are folded into scale and shift in files.
         for layer in model.encoder.layers:
             layer.conv.norm.running_var.fill_(1 - layer.conv.norm.eps)
     return model
@@ -595,7 +598,7 @@ def lfm2a(audio, text):
 
 
 class SquaredReluProjector(torch.nn.Module):
-    """The published projector of sounds in Nemotron 3 Omni."""
+    """The published audio projector of Nemotron 3 Omni."""
 
     def __init__(self, width, n_mid, n_out):
         super().__init__()
@@ -621,7 +624,7 @@ NEMOTRON_H = {
 
 
 def nemotron_h(text):
-    """All layers are mixers of Mamba 2."""
+    """All layers are Mamba 2 mixers."""
     n_ssm, inner = text.key("ssm.time_step_rank"), text.key("ssm.inner_size")
     settings = text_config(text) | {
         "layers_block_type": ["mamba"] * text.key("block_count"),
@@ -646,7 +649,7 @@ def parakeet(audio, text):
     projector = SquaredReluProjector(audio.key("embedding_length"), len(audio.tensors["mm.a.mlp.1.weight"]), audio.key("projection_dim"))
     of_projector = {"norm": "mm.a.norm_pre", "linear1": "mm.a.mlp.1", "linear2": "mm.a.mlp.2"}
     model = conformer(audio, text, projector, of_projector, nemotron_h(text), NEMOTRON_H)
-    # The published class has no tied output.
+    # The published class has a separate output matrix.
     model.language_model.lm_head.weight = model.language_model.get_input_embeddings().weight
     rows = model.rows(spectrogram(audio.key("num_mel_bins"), 61))
     tokens, logits = logits_around(model.language_model, rows, model.language_model.get_input_embeddings())
@@ -678,7 +681,7 @@ def gemma4ua(audio, text):
 
 
 class DotsNote(torch.nn.Module):
-    """The encoder of Dots 3 Note with the language model of Qwen2."""
+    """The encoder of Dots 3 Note with a Qwen2 language model."""
 
     def __init__(self, audio, text):
         super().__init__()
@@ -704,7 +707,7 @@ class DotsNote(torch.nn.Module):
             transformers.Qwen2Config(**settings | {"rope_parameters": rope}), attn_implementation="eager"
         )
         for name, module in self.audio_tower.named_modules():
-            # The published class has the epsilon in its code.
+            # The epsilon is hard-coded in the published class.
             if hasattr(module, "variance_epsilon"):
                 module.variance_epsilon = audio.key("attention.layer_norm_epsilon")
 
@@ -740,7 +743,7 @@ def dots3note_a(audio, text):
     model = DotsNote(audio, text).double().eval()
     names = within("audio_tower", DOTS3NOTE) | within("language_model.model", TEXT | QWEN)
     load(model, names, audio.tensors | text.tensors, text_config(text)["head_dim"])
-    # A frame, and the position that it is in, are not whole in the second chunk.
+    # The second chunk ends within a frame, and within the position of this frame.
     whole, n_frames, rest = 8 * audio.key("context_length"), 136, 60
     features = spectrogram(audio.key("num_mel_bins"), n_frames)
     padded = torch.nn.functional.pad(features, (0, 2 * whole - n_frames), value=1.0)

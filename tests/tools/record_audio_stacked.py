@@ -12,7 +12,7 @@ class Meralion(WhisperAndLlama):
         super().__init__(audio, text)
         n_mid, n_embd = len(audio.tensors["mm.a.mlp.0.weight"]), audio.key("embedding_length")
         self.ln_speech = torch.nn.LayerNorm(n_embd)
-        # The published sizes of the projector are multiples of the width of the encoder.
+        # The published projector sizes are multiples of the encoder width.
         self.mlp_adapter = torch.nn.Linear(n_embd * self.stack, n_mid)
         self.gate_proj, self.pool_proj = (torch.nn.Linear(n_mid, n_mid) for _ in range(2))
         self.out_proj = torch.nn.Linear(n_mid, text.key("embedding_length"))

@@ -3,8 +3,9 @@
 
     record_checkpoint.py OUT FAMILY...
 
-Writes OUT/FAMILY with the files of the checkpoint in BF16, and `logits`, computed in 64 bits for 24 tokens. Families are those of `oracle.py`. The
-configuration is that which transformers saves, without the settings that only published configurations have.
+Writes OUT/FAMILY with the files of the checkpoint in BF16, and `logits`, computed in 64 bits for 24 tokens. Families are
+those of `oracle.py`. The configuration is the one that transformers saves, without settings that occur only in
+published configurations.
 
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 import oracle
 import torch
 
-# Sizes in place of those of `oracle.py`, so that a directory has less than 100 kB.
+# Smaller sizes than in `oracle.py`, so that a directory takes less than 100 kB.
 SMALL = dict(vocab_size=48, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=32,
              max_position_embeddings=64)
 EXPERTS = dict(num_experts=4, num_local_experts=4, n_routed_experts=4, moe_intermediate_size=16, shared_expert_intermediate_size=16)
@@ -57,7 +58,7 @@ def make(family, out):
     (checkpoint / "generation_config.json").unlink(missing_ok=True)
     vocab = {f"t{i}": i for i in range(config.vocab_size)}
     (checkpoint / "tokenizer.json").write_text(json.dumps({"added_tokens": [], "model": {"type": "BPE", "vocab": vocab, "merges": []}}))
-    # Buffers, such as frequencies, are computed again: BF16 has rounded them.
+    # Recompute buffers such as frequencies, because BF16 rounded them.
     exact = kind.from_pretrained(checkpoint, attn_implementation="eager", dtype=torch.float64).eval()
     exact.config._experts_implementation = "eager"
     oracle.record(exact, config.vocab_size, family in oracle.ENCODERS, checkpoint / "logits")

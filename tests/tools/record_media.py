@@ -3,24 +3,25 @@
 
     record_media.py DIRECTORY [NAME]...
 
-DIRECTORY is `tests/data/encoders`. For each NAME it contains `NAME.header.gguf`, the header of an encoder, and `NAME-text.header.gguf`, the header
-of the language model. Weights are functions of a seed and of the names of tensors, as in `engine/src/gguf/seeded.rs`, and so are the pixels. Writes
-`NAME.rows`, the rows that replace the placeholder tokens, and `NAME.logits`, the tokens and their logits. All values are computed in 64 bits.
+DIRECTORY is `tests/data/encoders`. For each NAME it contains `NAME.header.gguf`, the header of an encoder, and
+`NAME-text.header.gguf`, the header of the language model. Weights are derived from a seed and from tensor names, as in
+`engine/src/gguf/seeded.rs`, and so are the pixels. Writes `NAME.rows`, the rows that replace the placeholder tokens, and
+`NAME.logits`, the tokens and their logits. All values are computed in 64 bits.
 
     record_media.py DIRECTORY sizes
 
-Writes `sizes.txt`: sizes of images and the sizes that Qwen's preprocessing resizes them to.
+Writes `sizes.txt`: image sizes before and after Qwen's resizing.
 
     record_media.py DIRECTORY targets
 
-Writes `targets.txt`: the same for Gemma 4, GLM 5, Kimi, MiniCPM-V, Muse Glimmer, Phi-4, Pixtral, and Youtu-VL, and the grids of tiles of Idefics 3,
-InternVL, LFM2-VL, Llama 4, MiniCPM-V, and Step3-VL.
+Writes `targets.txt`: image sizes before and after the resizing of Gemma 4, GLM 5, Kimi, MiniCPM-V, Muse Glimmer, Phi-4,
+Pixtral, and Youtu-VL, and the tile grids of Idefics 3, InternVL, LFM2-VL, Llama 4, MiniCPM-V, and Step3-VL.
 
     record_media.py DIRECTORY tiles
 
-Writes `hunyuanvl-two.logits`, whose prompt has an image twice. Writes `idefics3-tiles.rows`, `idefics3-tiles.logits`, and `llava-tiles`,
-`granite-tiles`, and `step3vl-tiles` with the same suffixes: an image that is split into tiles. Also writes
-`listed.txt`: sizes of images and the numbers of their rows with the tiles of LLaVA 1.6.
+Writes rows and logits of prompts with special images: `hunyuanvl-two` has an image twice, and in `idefics3-tiles`,
+`llava-tiles`, `granite-tiles`, and `step3vl-tiles`, the image is split into tiles. Also writes `listed.txt`: image sizes,
+each with its number of rows for the tiles of LLaVA 1.6.
 
 Needs: pip install torch transformers timm numpy (about 5 GB with torch's libraries; a CPU is enough).
 """
@@ -35,7 +36,7 @@ import torch
 import transformers
 from record_transformers import Gguf, changed
 
-# Token that stands for a row, and the numbers of tokens before and after the image.
+# Placeholder token of a row, and the number of tokens before and after the image.
 PLACEHOLDER, BEFORE, AFTER = 127, 14, 10
 
 
@@ -54,7 +55,7 @@ def hash_of_name(name):
 
 
 def seeded(name, shape, seed=1):
-    """The weights of a tensor."""
+    """Returns the weights of a tensor."""
     numbers = np.uint64(hash_of_name(name) ^ seed) + np.arange(np.prod(shape), dtype=np.uint64)
     u = (splitmix64(numbers) >> np.uint64(40)).astype(np.float32) * np.float32(1 / 2**24)
     v = (np.float32(2) * u - np.float32(1)) * np.float32(0.1) * np.float32(1.7320508)
@@ -64,7 +65,7 @@ def seeded(name, shape, seed=1):
         v = v + np.float32(1)
     if name.endswith("_var"):
         v = np.float32(1) + np.abs(v)
-    # Frequencies are divided by 1 and more, and bounds enclose 0.
+    # Divisors of frequencies are at least 1, and clamping ranges contain 0.
     if name.startswith("rope_freqs"):
         v = np.float32(1) + np.float32(8) * np.abs(v)
     if name.endswith("_min"):
@@ -75,7 +76,7 @@ def seeded(name, shape, seed=1):
 
 
 class Seeded(Gguf):
-    """A header whose tensors have seeded weights."""
+    """A header whose tensors are filled with seeded weights."""
 
     def tensor(self, path, name, start, shape, kind, offset):
         return seeded(name, shape) * self.keys.get("fixture.weight_scale", 1.0)
@@ -86,12 +87,12 @@ class Seeded(Gguf):
 
 
 def pixels(width, height):
-    """The colors of the image: noise, since smooth images hide swapped patches."""
+    """Returns the pixels: noise, because smooth images hide swapped patches."""
     numbers = np.arange(width * height * 3, dtype=np.uint64)
     return (splitmix64(numbers) >> np.uint64(56)).astype(np.uint8).reshape(height, width, 3)
 
 
-# Width and height of images for encoders that take images of any size.
+# Width and height of images for encoders that accept any size.
 SIZE = (112, 80)
 SIZES = {"lfm2": (80, 56), "gemma4v": (120, 72), "gemma4uv": (120, 72), "resampler": (72, 56), "deepseekocr": (64, 64), "deepseekocr2": (64, 64), "phi4": (56, 40), "step3vl": (64, 64)}
 FIXED = ("gemma3", "idefics3", "internvl", "mlp", "llama4", "granite4_vision", "ldp", "ldpv2", "nemotron_v2_vl", "janus_pro", "gemma3nv")
@@ -241,7 +242,8 @@ QWEN3 = QWEN | {"layers.{}.self_attn.q_norm": "blk.{}.attn_q_norm", "layers.{}.s
 
 
 def qwen_inputs(vision):
-    """Returns a function from a normalized image to the arguments of the model: rows of both frames of each patch, in blocks."""
+    """Returns a function from a normalized image to the model arguments: rows with both frames of each patch, in block
+    order."""
     patch, merge = vision.key("patch_size"), vision.key("spatial_merge_size") or 2
 
     def inputs(image, ids):
@@ -278,7 +280,7 @@ def qwen_model(kind, vision, settings, text_settings, names, text_names):
     special = {"image_token_id": PLACEHOLDER, "video_token_id": 126, "vision_start_token_id": 125, "vision_end_token_id": 124}
     config = getattr(transformers, f"{kind}Config")(text_config=text_settings, vision_config=settings, tie_word_embeddings=True, **special)
     model = getattr(transformers, f"{kind}ForConditionalGeneration")._from_config(config, attn_implementation="eager")
-    # The published classes have the epsilon in their code.
+    # The epsilon is hard-coded in the published classes.
     for module in model.model.visual.modules():
         for name in ("eps", "variance_epsilon"):
             if isinstance(getattr(module, name, None), float):
@@ -323,7 +325,7 @@ QWEN35 = {
 
 
 def qwen35_text(text):
-    """The settings of Qwen3.5. Also changes tensors to the form of the published ones."""
+    """Returns the settings of Qwen3.5. Also converts tensors to their published form."""
     interval, n_layer = text.key("full_attention_interval"), text.key("block_count")
     settings = qwen_text(text) | {
         "layer_types": ["linear_attention" if (il + 1) % interval else "full_attention" for il in range(n_layer)],
@@ -335,7 +337,7 @@ def qwen35_text(text):
     }
     settings["rope_parameters"]["partial_rotary_factor"] = text.key("rope.dimension_count") / settings["head_dim"]
     for il in range(n_layer):
-        # Files contain the decays, and may contain the form of a projection that is unused here.
+        # Files contain the decays, and possibly a form of a projection that is unused here.
         text.tensors.pop(f"blk.{il}.ssm_in.weight", None)
         decays = text.tensors.get(f"blk.{il}.ssm_a")
         if decays is not None:
@@ -391,13 +393,13 @@ def families():
 
 
 def combined(tensors, name, changes, suffix):
-    """The parameter that several tensors of the file form, or None."""
+    """Returns the parameter that consists of several tensors of the file, or None."""
     if "frames" in changes and suffix == "weight":
         frames = [tensors[f"{name}.weight"], tensors[f"{name}.weight.1"]]
         side = round((frames[0].shape[1] / 3) ** 0.5)
         return np.stack([frame.reshape(-1, 3, side, side) for frame in frames], axis=2), [f"{name}.weight", f"{name}.weight.1"]
     if "pixels" in changes and (suffix == "weight" or "norm" in name):
-        # The file has planes of colors.
+        # The file stores color planes.
         planes = tensors[f"{name}.{suffix}"]
         side = round((planes.shape[-1] / 3) ** 0.5)
         return np.moveaxis(planes.reshape(-1, 3, side, side), 1, 3).reshape(planes.shape), [f"{name}.{suffix}"]
@@ -445,7 +447,7 @@ def write(path, tokens, values):
 
 
 def first(found):
-    """The rows of the first image."""
+    """Returns the rows of the first image."""
     while isinstance(found, (list, tuple)):
         found = found[0]
     return found.reshape(-1, found.shape[-1]).numpy()
@@ -478,7 +480,7 @@ def normalized(vision, image):
 
 
 def computed(vision, text, name, image):
-    """The rows of an image, the tokens of a prompt around them, and the logits."""
+    """Returns the rows of an image, the tokens of a prompt around them, and the logits."""
     model, names, inputs = families()[name](vision, text)
     model = model.double().eval()
     load(model, names, vision.tensors | text.tensors, text_config(text)["head_dim"])

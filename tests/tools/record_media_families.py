@@ -44,7 +44,7 @@ def pixtral(vision, text):
         tie_word_embeddings=True,
     )
     model = model_of(config)
-    # The published classes have the epsilon of the encoder in their code.
+    # The epsilon of the encoder is hard-coded in the published classes.
     for module in [*model.model.vision_tower.modules(), model.model.multi_modal_projector.norm]:
         if hasattr(module, "variance_epsilon"):
             module.variance_epsilon = vision.key("attention.layer_norm_epsilon")
@@ -88,7 +88,7 @@ def internvl(vision, text):
         tie_word_embeddings=True,
     )
     model = model_of(config)
-    # The published class has the class token after the mean, which the graph does not use.
+    # The published class appends the class token after the mean; the graph does not use this token.
     names = within("model.vision_tower", INTERNVL_VISION) | within("model.language_model", TEXT | QWEN)
     names |= {
         "model.multi_modal_projector.layer_norm": "mm.model.mlp.0",
@@ -106,7 +106,7 @@ CLIP_VISION = VISION | {
 
 
 def mlp(vision, text):
-    # The row belongs to LLaVA 1.6.
+    # Only LLaVA 1.6 has this row.
     vision.tensors.pop("model.image_newline", None)
     model, names = llava(transformers.LlavaConfig, vision, text)
     return model, names, lambda image, ids: {"pixel_values": image}
@@ -115,7 +115,7 @@ def mlp(vision, text):
 def llava(kind, vision, text, **options):
     settings = text_config(text) | {"model_type": "llama", "rope_parameters": ROPE}
     eyes = vision_config(vision) | {"model_type": "clip_vision_model", "hidden_act": "quick_gelu"}
-    # The features are those before the last layer, which files lack.
+    # The features are the input of the last layer, which files omit.
     eyes["num_hidden_layers"] += 1
     config = kind(text_config=settings, vision_config=eyes, image_token_index=PLACEHOLDER, tie_word_embeddings=True, **options)
     model = model_of(config)
@@ -128,7 +128,7 @@ def llava(kind, vision, text, **options):
 
 
 def rows_of_patches(image, patch):
-    """The patches of an image in reading order, with the colors of a pixel next to each other."""
+    """Returns the patches of an image in reading order, with the colors of a pixel adjacent."""
     _, channels, height, width = image.shape
     split = image.reshape(channels, height // patch, patch, width // patch, patch)
     return split.permute(1, 3, 2, 4, 0).reshape(1, -1, patch * patch * channels)
@@ -242,20 +242,20 @@ def gemma4_text(text):
         "final_logit_softcapping": text.key("final_logit_softcapping") or 30.0,
         "use_bidirectional_attention": "vision",
         "pad_token_id": 0,
-        # Otherwise, the layers that share keys fail without per-layer embeddings.
+        # Without per-layer embeddings, the layers that share keys fail.
         "output_hidden_states": True,
     }
 
 
 def divide_frequencies(rotary, text):
-    """Files have divisors of the frequencies in layers without a window."""
+    """Files contain the frequency divisors of full-attention layers."""
     size = text.key("attention.key_length")
     frequencies = 10000.0 ** (-np.arange(0, size, 2) / size)
     rotary.full_attention_inv_freq = torch.tensor(frequencies / text.tensors.pop("rope_freqs.weight"))
 
 
 def placed_patches(patch):
-    """Returns a function from a normalized image to the arguments of the model: patches, each with its column and row."""
+    """Returns a function from a normalized image to the model arguments: patches, each with its column and row."""
 
     def inputs(image, ids):
         rows, columns = image.shape[2] // patch, image.shape[3] // patch
@@ -299,7 +299,7 @@ def pixtral_vision(vision):
 
 
 def set_epsilon(modules, epsilon):
-    """Published classes may have the epsilon in their code."""
+    """The epsilon may be hard-coded in published classes."""
     for module in modules:
         for name in ("eps", "variance_epsilon"):
             if isinstance(getattr(module, name, None), float):
@@ -326,14 +326,14 @@ def lightonocr(vision, text):
 
 
 def planes_of_patches(image, patch):
-    """The patches of an image in reading order."""
+    """Returns the patches of an image in reading order."""
     _, channels, height, width = image.shape
     split = image.reshape(channels, height // patch, patch, width // patch, patch)
     return split.permute(1, 3, 0, 2, 4).reshape(-1, channels, patch, patch)
 
 
 def gridded_patches(patch):
-    """Returns a function from a normalized image to the arguments of the model: patches in reading order, and the grid."""
+    """Returns a function from a normalized image to the model arguments: patches in reading order, and the grid."""
 
     def inputs(image, ids):
         return {
@@ -394,7 +394,7 @@ def glm4v(vision, text):
     config = transformers.Glm4vConfig(text_config=settings, vision_config=eyes, tie_word_embeddings=True, **special)
     model = model_of(config)
     names = within("model.visual", GLM4V_VISION) | within("model.language_model", TEXT | GLM4)
-    # Files have the halves of pairs that rotate by axes apart.
+    # Files store the halves of pairs that rotate along an axis separately.
     for part in "qk":
         names[f"model.language_model.layers.{{}}.self_attn.{part}_proj"] = f"blk.{{}}.attn_{part}|neighbors:{n_rot}"
     return model, names, qwen_inputs(vision)
@@ -415,7 +415,7 @@ def gemma4uv(vision, text):
         text_config=settings, vision_config=eyes, audio_config=None, image_token_id=PLACEHOLDER, tie_word_embeddings=True
     )
     model = model_of(config)
-    # A call of the published class lets rows see each other in layers without a window, too. `generate` does not.
+    # Calling the published class lets rows attend to each other in full-attention layers, too. `generate` does not.
     module = transformers.models.gemma4_unified.modeling_gemma4_unified
     module.create_masks_for_generate = module.create_masks_for_vision_model
     divide_frequencies(model.model.language_model.rotary_emb, text)
@@ -444,7 +444,7 @@ FAMILIES = {"pixtral": pixtral, "internvl": internvl, "mlp": mlp, "lfm2": lfm2, 
 
 
 def functions_of(module, *names):
-    """Functions of a published module, without its imports of image libraries."""
+    """Returns functions of a published module, without importing its image libraries."""
     import ast
     import importlib.util
     import math
@@ -464,7 +464,7 @@ def functions_of(module, *names):
 
 
 def tiles_of_idefics3():
-    """Returns a function from the size of an image, the side of a tile, and the longest side to the columns and rows."""
+    """Returns a function that maps image size, tile size, and longest side to columns and rows."""
     names = ("_resize_output_size_rescale_to_max_len", "_resize_output_size_scale_below_upper_bound", "get_resize_output_image_size", "resize_for_vision_encoder")
     *_, longest_side, whole_tiles = functions_of("idefics3/image_processing_idefics3", *names)
 
@@ -489,7 +489,7 @@ def tiles_of_idefics3():
 
 
 def canvas_of_llama4():
-    """Returns a function from the size of an image, the side of a tile, and the number of tiles to the columns and rows, and the size of the
+    """Returns a function that maps image size, tile size, and number of tiles to columns, rows, and the size of the
     image without borders."""
     names = ("get_factors", "get_max_res_without_distortion", "find_supported_resolutions", "get_best_fit")
     _, without_distortion, resolutions, best_fit = functions_of("llama4/image_processing_llama4", *names)
@@ -509,7 +509,8 @@ def canvas_of_llama4():
 
 
 def slices_of_minicpm():
-    """Returns a function from the size of an image to the size of the whole image, and the columns, rows, and size of its tiles, if any."""
+    """Returns a function that maps an image size to the size of the whole image, and to columns, rows, and size of its
+    tiles, if any."""
     names = ("ensure_divide", "find_best_resize", "get_refine_size", "get_sliced_grid")
     _, *methods = functions_of("minicpmv4_6/image_processing_minicpmv4_6", *names)
     published = type("Published", (), dict(zip(names[1:], methods)))()
@@ -554,12 +555,13 @@ def record_tiles(directory):
     record_media.write(directory / "idefics3-tiles.logits", tokens, logits)
 
 
-# Heights and widths of the grids of LLaVA 1.6 in the tests.
+# Heights and widths of the LLaVA 1.6 grids in the tests.
 GRIDS = [[48, 96], [96, 48], [96, 96]]
 
 
 def record_llava_tiles(directory):
-    """Writes `llava-tiles.rows` and `llava-tiles.logits`: two rows of two tiles behind the whole image. Colors of borders are black."""
+    """Writes `llava-tiles.rows` and `llava-tiles.logits`: two rows of two tiles after the whole image. Borders are
+    black."""
     import record_media
     from record_media import AFTER, BEFORE
 
@@ -605,7 +607,8 @@ def record_listed(path, random):
 
 
 def record_targets(path, random):
-    """Writes sizes that images are resized to or split into: a rule with its numbers, the image, and the result."""
+    """Writes the sizes that images are resized to or split into: a rule with its parameters, the image, and the
+    result."""
     (within_budget,) = functions_of("gemma4/image_processing_gemma4", "get_aspect_ratio_preserving_size")
     count, resized = functions_of("pixtral/image_processing_pixtral", "_num_image_tokens", "get_resize_output_image_size")
     resized.__globals__["get_image_size"] = lambda image, data_format=None: image

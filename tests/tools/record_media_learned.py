@@ -1,4 +1,4 @@
-"""Published implementations of encoders with learned rows among the patches, for `record_media.py`."""
+"""Published implementations of encoders with learned rows between the patches, for `record_media.py`."""
 
 import numpy as np
 import torch
@@ -37,7 +37,8 @@ HUNYUAN = QWEN | {
 
 
 def hunyuan_positions(self, embeddings, height, width):
-    """The table of positions as in the code of the published weights: scaled to a tenth of a patch more, as in DINO."""
+    """The position table as in the code of the published weights, with the scale of a grid that is 0.1 patches larger,
+    as in DINO."""
     side = self.position_edge
     table = self.position_embedding.weight[1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
     scale = ((float(height) + 0.1) / side, (float(width) + 0.1) / side)
@@ -46,7 +47,7 @@ def hunyuan_positions(self, embeddings, height, width):
 
 
 def hunyuan_frequencies(self, values):
-    """The sections of rotary positions as in the code of the published weights, where both values of a pair have the same axis."""
+    """Rotary sections as in the code of the published weights, where both values of a pair belong to one axis."""
     both, n = torch.cat([values, values], dim=-1), len(self.mrope_section)
     return torch.cat([part[i % n] for i, part in enumerate(both.split(self.mrope_section * 2, dim=-1))], dim=-1)
 
@@ -72,7 +73,7 @@ def hunyuanvl(vision, text):
         "out_hidden_size": vision.key("projection_dim"),
     }
     config = transformers.HunYuanVLConfig(text_config=text_config(text) | {"rope_parameters": rope}, vision_config=eyes, tie_word_embeddings=True, **special)
-    # Files lack the first row, which belongs to no patch.
+    # Files omit the first row, which belongs to no patch.
     table = vision.tensors["v.position_embd.weight"]
     vision.tensors["v.position_embd.weight"] = np.concatenate([np.zeros((1, table.shape[1])), table])
     names = within("model.vision_tower", HUNYUAN_VISION) | within("model.language_model", TEXT | HUNYUAN)
@@ -102,7 +103,7 @@ RADIO_VISION = {
 
 
 class RadioEyes(torch.nn.Module):
-    """The published encoder and projector of images in Nemotron 3 Nano Omni."""
+    """The published image encoder and projector of Nemotron 3 Nano Omni."""
 
     def __init__(self, vision):
         super().__init__()
@@ -135,7 +136,7 @@ class RadioEyes(torch.nn.Module):
 
 
 class PairedNemotron(Paired):
-    """The published language model has no tied output."""
+    """The published language model has a separate output matrix."""
 
     def tie_weights(self):
         self.language_model.lm_head.weight = self.language_model.get_input_embeddings().weight

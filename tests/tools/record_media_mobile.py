@@ -1,4 +1,4 @@
-"""Published implementation of Gemma 3n's vision for `record_media.py`: MobileNetV5 of timm."""
+"""Published vision encoder of Gemma 3n for `record_media.py`: MobileNetV5 from timm."""
 
 import timm
 import torch
@@ -9,7 +9,8 @@ from timm.models.mobilenetv5 import MobileNetV5MultiScaleFusionAdapter
 from record_media import PLACEHOLDER, TEXT, text_config, within
 from record_media_families import ROPE, model_of
 
-# Numbers of the first layers with sparse gates and with keys, and period of the layers without a window, as in the published models.
+# Number of leading layers with sparse gates and with own keys, and the period of full-attention layers, as in the
+# published models.
 SPARSE, OWN_KEYS, PERIOD = 10, 20, 5
 
 STAGES = {
@@ -64,7 +65,7 @@ GEMMA3N = {
 
 
 def stages(vision):
-    """The blocks in the notation of timm."""
+    """Returns the blocks in timm's notation."""
     width, depth = ([vision.key(f"stage{i}.{part}") for i in range(4)] for part in ("embedding_length", "block_count"))
     sizes, queries = ([vision.key(f"stage{i}.{part}_length") for i in (2, 3)] for part in ("key", "query"))
     heads = [n // size for n, size in zip(queries, sizes)]
@@ -86,7 +87,7 @@ def stages(vision):
 
 
 def tower(vision):
-    """The published encoder with other blocks, and an adapter with other numbers of channels and results."""
+    """The published encoder with other blocks, and an adapter with other numbers of channels and outputs."""
     blocks = decode_arch_def(stages(vision))
     encoder = timm.create_model("mobilenetv5_300m_enc", block_args=blocks, stem_size=vision.key("stem.embedding_length"))
     size, side = vision.key("embedding_length"), vision.key("projector.side")
@@ -99,7 +100,7 @@ def tower(vision):
 
 def gemma3n_text(text):
     n_layer = text.key("block_count")
-    # The published table has no rows for tokens of media.
+    # The published table contains no rows for media tokens.
     text.tensors["per_layer_token_embd.weight"] = text.tensors["per_layer_token_embd.weight"][:PLACEHOLDER]
     n_ff = text.key("feed_forward_length")
     return text_config(text) | {
@@ -115,19 +116,20 @@ def gemma3n_text(text):
 
 
 def sample_deviation(self, inputs):
-    """Values above a threshold. As in llama.cpp, deviations are those of a sample. The published class divides by one more value."""
+    """Returns the values above a threshold. Deviations are sample deviations, as in llama.cpp. The published class
+    divides by n instead of n - 1."""
     cutoff = inputs.mean(-1, keepdim=True) + inputs.std(-1, keepdim=True) * torch.distributions.Normal(0, 1).icdf(torch.tensor(self.activation_sparsity))
     return torch.relu(inputs - cutoff)
 
 
 def gemma3nv(vision, text):
-    # The published class computes norms in 32 bits.
+    # The published class computes norms in float32.
     torch.Tensor.float = torch.Tensor.double
     gemma3n = transformers.models.gemma3n.modeling_gemma3n
     gemma3n.Gemma3nTextMLP._gaussian_topk = sample_deviation
     ears = {"hidden_size": 16, "conf_num_hidden_layers": 1, "conf_num_attention_heads": 1}
     eyes = {"hidden_size": vision.key("embedding_length"), "model_args": {}}
-    # The class of the configuration builds the published encoder, which is replaced.
+    # The configuration class builds the published encoder, which is replaced afterwards.
     config = transformers.Gemma3nConfig(
         text_config=gemma3n_text(text),
         vision_config=eyes,

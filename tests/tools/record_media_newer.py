@@ -33,7 +33,7 @@ LATENT = {
 
 
 def latent_text(text):
-    """DeepSeek V3 without experts. Files have separate projections of keys and values."""
+    """DeepSeek V3 without experts. Files store separate key and value projections."""
     for il in range(text.key("block_count")):
         keys, values = (text.tensors.pop(f"blk.{il}.attn_{part}_b.weight") for part in "kv")
         both = np.concatenate([keys.swapaxes(1, 2), values], axis=1)
@@ -73,7 +73,7 @@ def kimi(vision, text, side, parts):
         tie_word_embeddings=True,
     )
     model = model_of(config)
-    # The published class has the epsilon of the encoder in its code.
+    # The epsilon of the encoder is hard-coded in the published class.
     set_epsilon(model.model.vision_tower.modules(), vision.key("attention.layer_norm_epsilon"))
     names = within("model.vision_tower", KIMI_VISION) | within("model.language_model", TEXT | LATENT)
     names |= within("model.mm_projector", {"pre_norm": "mm.input_norm", "in_proj": "mm.1", "out_proj": "mm.2"})
@@ -94,7 +94,7 @@ def head_size(vision):
 
 def kimivl(vision, text):
     side = round(vision.tensors["v.position_embd.weight"].shape[0] ** 0.5)
-    # Halves of pairs are next to each other, and pairs of columns and rows alternate.
+    # The halves of a pair are adjacent, and pairs alternate between columns and rows.
     return kimi(vision, text, side, f"|halves:{head_size(vision)}")
 
 
@@ -109,7 +109,7 @@ def kimik25(vision, text):
 
 
 class Paired(torch.nn.Module):
-    """An encoder and a language model that transformers does not pair."""
+    """An encoder and a language model that transformers does not combine."""
 
     def __init__(self, visual, language_model):
         super().__init__()
@@ -132,7 +132,7 @@ class Paired(torch.nn.Module):
 
 
 class DotsEmbedder(torch.nn.Module):
-    """Projects patches and norms them, as the published class `DotsPatchEmbed` does."""
+    """Projects and normalizes patches, as the published class `DotsPatchEmbed` does."""
 
     def __init__(self, patch, width, epsilon):
         super().__init__()
@@ -144,7 +144,8 @@ class DotsEmbedder(torch.nn.Module):
 
 
 class DotsMerger(torch.nn.Module):
-    """Norms patches, and joins and projects those of a block, as the published classes `DotsVisionTransformer` and `PatchMerger` do."""
+    """Normalizes patches, and concatenates and projects those of a block, as the published classes
+    `DotsVisionTransformer` and `PatchMerger` do."""
 
     def __init__(self, merge, width, n_out, epsilon):
         super().__init__()
@@ -158,7 +159,7 @@ class DotsMerger(torch.nn.Module):
 
 
 class DotsEyes(torch.nn.Module):
-    """The published encoder: the blocks are those of Qwen2.5-VL without biases and windows."""
+    """The published encoder: Qwen2.5-VL blocks without biases and windows."""
 
     def __init__(self, vision):
         super().__init__()
@@ -200,7 +201,7 @@ def dots_ocr(vision, text):
 
 
 def dots_with(visual, parameters, vision, text):
-    """The encoder with a language model, the tensors of both, and the inputs of an image."""
+    """An encoder with a language model, the tensors of both, and the inputs of an image."""
     settings = text_config(text) | {"rope_parameters": ROPE}
     settings.pop("head_dim")
     language = transformers.Qwen2ForCausalLM._from_config(transformers.Qwen2Config(**settings), attn_implementation="eager")
@@ -320,7 +321,7 @@ def llama4(vision, text):
         "vision_output_dim": n_mid,
         "rope_parameters": ROPE,
     }
-    # The first layer of the projector takes joined patches.
+    # The first projector layer reads concatenated patches.
     eyes["intermediate_size"] = vision.tensors["mm.model.mlp.1.weight"].shape[1]
     config = transformers.Llama4Config(text_config=settings, vision_config=eyes, image_token_index=PLACEHOLDER, tie_word_embeddings=True)
     model = model_of(config)
@@ -328,7 +329,7 @@ def llama4(vision, text):
     for layer in model.vision_model.model.layers:
         layer.mlp.fc1 = torch.nn.Linear(vision.key("embedding_length"), width)
         layer.mlp.fc2 = torch.nn.Linear(width, vision.key("embedding_length"))
-    # The published classes have the epsilon of the encoder in their code.
+    # The epsilon of the encoder is hard-coded in the published classes.
     set_epsilon(model.vision_model.modules(), vision.key("attention.layer_norm_epsilon"))
     names = within("visual.vision_model", LLAMA4_VISION) | within("language_model.model", TEXT | LLAMA4)
     names["visual.multi_modal_projector.linear_1"] = "mm.model.fc"
@@ -378,7 +379,7 @@ MINICPMV46_VISION = VISION | {
 
 
 def columns_of_patches(image, patch):
-    """Returns the patches of an image side by side: [1, channels, patch, width]."""
+    """Returns the patches of an image concatenated horizontally: [1, channels, patch, width]."""
     _, channels, height, width = image.shape
     split = image.reshape(channels, height // patch, patch, width // patch, patch)
     return split.permute(0, 2, 1, 3, 4).reshape(1, channels, patch, -1)
@@ -428,7 +429,7 @@ class Resampler(torch.nn.Module):
 
 
 class ResamplerEyes(torch.nn.Module):
-    """The published encoder of MiniCPM-V 2.6: the blocks and positions are those of MiniCPM-V 4.6 without its merger."""
+    """The published encoder of MiniCPM-V 2.6: blocks and positions of MiniCPM-V 4.6 without its merger."""
 
     def __init__(self, vision, side):
         super().__init__()
@@ -491,7 +492,8 @@ GRANITE4_VISION = {
 
 
 class FeaturesOfGranite(torch.nn.Module):
-    """The published model. Of an image without tiles, the rows are those of the whole image, which the published class always splits."""
+    """The published model. An image without tiles has only the rows of the whole image; the published class always
+    splits images."""
 
     def __init__(self, model, n_rows):
         super().__init__()
@@ -525,7 +527,7 @@ def granite4_vision(vision, text, grids=None):
     layers, places = vision.key("feature_layer"), vision.key("projector.spatial_offsets")
     mapped = text.key("deepstack_mapping")
     targets = [mapped.index(i) if i else 0 for i in range(len(layers))]
-    # The states before a layer are those after the one before it.
+    # The input of a layer is the output of the preceding layer.
     deep = [(layer + 1, target) for layer, place, target in zip(layers, places, targets) if place < 0]
     spatial = [target for place, target in sorted(zip(places, targets)) if place >= 0]
     (sampled,) = {layer for layer, place in zip(layers, places) if place >= 0}
@@ -555,11 +557,11 @@ def granite4_vision(vision, text, grids=None):
     n_queries, n_patches = (vision.key(f"projector.{part}_side") for part in ("query", "window"))
     n_rows = (side // vision.key("patch_size") // n_patches * n_queries) ** 2
     published = model_of(config)
-    # The published classes have other epsilons in their code.
+    # The epsilons that are hard-coded in the published classes differ.
     set_epsilon(published.model.vision_tower.modules(), vision.key("attention.layer_norm_epsilon"))
     names = within("published.model.vision_tower", VISION) | within("published.model.language_model", TEXT | LLAMA)
     names["published.model.image_newline"] = "v.image_newline"
-    # Files have this norm, which no graph reads.
+    # Files contain this norm, but no graph uses it.
     names["published.model.vision_tower.post_layernorm"] = ""
     kinds = {True: "layerwise", False: "spatial"}
     for kind in (True, False):
@@ -571,7 +573,7 @@ def granite4_vision(vision, text, grids=None):
 
 
 class ColumnNorm(torch.nn.LayerNorm):
-    """Norm of the channels of each pixel, with the epsilon of the published class."""
+    """Normalizes the channels of each pixel, with the epsilon of the published class."""
 
     def __init__(self, width):
         super().__init__(width, eps=1e-5)
@@ -632,13 +634,13 @@ class LdpV2(torch.nn.Module):
 
 
 def grid_of(x):
-    """The columns of a square image: [1, patches, width] -> [1, width, side, side]."""
+    """Returns the columns of a square image: [1, patches, width] -> [1, width, side, side]."""
     side = round(x.shape[1] ** 0.5)
     return x.permute(0, 2, 1).reshape(1, -1, side, side)
 
 
 class MobileEyes(torch.nn.Module):
-    """The published encoder: CLIP without its last layer, which files lack."""
+    """The published encoder: CLIP without its last layer, which files omit."""
 
     def __init__(self, vision, projector):
         super().__init__()
@@ -687,7 +689,7 @@ def janus_pro(vision, text):
         "num_image_tokens": (vision.key("image_size") // vision.key("patch_size")) ** 2,
     }
     eyes.pop("intermediate_size")
-    # The parts that generate images are not used.
+    # The image generation parts are unused.
     drawing = {"base_channels": 32, "latent_channels": 32, "num_embeddings": 8, "channel_multiplier": [1], "num_res_blocks": 1}
     config = transformers.JanusConfig(
         text_config=text_config(text) | {"model_type": "llama", "rope_parameters": ROPE},
@@ -709,7 +711,8 @@ PHI3 = {
 
 
 class SiglipEyes(torch.nn.Module):
-    """The published encoder and projector of Phi-4 reasoning vision: SigLIP 2 without its last layer, whose states are not read."""
+    """The published encoder and projector of Phi-4 reasoning vision: SigLIP 2 without its last layer, whose output is
+    unused."""
 
     def __init__(self, vision):
         super().__init__()
@@ -766,7 +769,8 @@ GRIDS = [[48, 96], [96, 48], [96, 96], [48, 144]]
 
 
 def record_granite_tiles(directory):
-    """Writes `granite-tiles.rows` and `granite-tiles.logits`: a row of three tiles behind the whole image. Colors of borders are black."""
+    """Writes `granite-tiles.rows` and `granite-tiles.logits`: a row of three tiles after the whole image. Borders are
+    black."""
     import record_media
     from record_media import AFTER, BEFORE
 

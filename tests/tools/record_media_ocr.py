@@ -10,7 +10,8 @@ from record_media_newer import Paired
 
 
 class Clip(torch.nn.Module):
-    """The published encoder `VitModel` of DeepSeek-OCR: CLIP over features, with a table of positions resized to them."""
+    """The published encoder `VitModel` of DeepSeek-OCR: CLIP over features, with a position table that is resized to
+    them."""
 
     def __init__(self, vision):
         super().__init__()
@@ -41,7 +42,7 @@ class Clip(torch.nn.Module):
 
 
 def sam_of(vision):
-    """The published SAM of DeepSeek-OCR 2, which is that of DeepSeek-OCR."""
+    """The published SAM of DeepSeek-OCR 2, identical to that of DeepSeek-OCR."""
     shape = lambda name: vision.tensors[f"v.sam.{name}.weight"].shape
     side, patch = shape("pos_embd")[0], round((shape("patch_embd")[-1] / 3) ** 0.5)
     n_layer = vision.key("sam.block_count")
@@ -92,7 +93,7 @@ class DeepseekEyes(torch.nn.Module):
 
 
 class QueryEyes(torch.nn.Module):
-    """The published encoder of DeepSeek-OCR 2. The published class has the sizes of the tables in its code."""
+    """The published encoder of DeepSeek-OCR 2. The table sizes are hard-coded in the published class."""
 
     def __init__(self, vision):
         super().__init__()
@@ -148,11 +149,11 @@ SAM_VISION = {
 
 
 def with_language(eyes, names, text):
-    """Pairs an encoder with a language model, which has the graph of Llama without experts."""
+    """An encoder with a Llama language model without experts."""
     settings = text_config(text) | {"rope_parameters": ROPE}
     language = transformers.LlamaForCausalLM._from_config(transformers.LlamaConfig(**settings), attn_implementation="eager")
     names |= within("visual.sam", SAM_VISION)
-    # Pairs of rotary positions are those of NeoX in the file.
+    # The file stores rotary pairs in NeoX order.
     names |= within("language_model.model", TEXT | {"layers.{}.post_attention_layernorm": "blk.{}.ffn_norm"})
     return Paired(eyes, language), names, lambda image, ids: {"pixel_values": image}
 
@@ -193,8 +194,8 @@ FAMILIES = {"deepseekocr": deepseekocr, "deepseekocr2": deepseekocr2}
 
 
 def record_deepseek_tiles(directory):
-    """Writes `deepseek-tiles.rows` and `deepseek-tiles.logits`, and `deepseek2-tiles` with the same suffixes: a row of three tiles before the
-    whole image, which borders extend."""
+    """Writes `deepseek-tiles.rows` and `deepseek-tiles.logits`, and `deepseek2-tiles` with the same suffixes: a row of
+    three tiles before the whole image, which is padded with borders."""
     for family, name in (("deepseekocr", "deepseek-tiles"), ("deepseekocr2", "deepseek2-tiles")):
         record_tiles_of(directory, family, name)
 

@@ -1,5 +1,5 @@
-"""Published encoders of Ling 3, Youtu-VL, and MiMo-V2.5 for `record_media.py`. transformers has no classes for them. The recording of Ling 3
-changes the class of Qwen3.5, and the other modules state the published computation in few lines."""
+"""Published encoders of Ling 3, Youtu-VL, and MiMo-V2.5 for `record_media.py`. transformers has no classes for them.
+The recording of Ling 3 modifies the class of Qwen3.5; the other modules reimplement the published computation."""
 
 import math
 
@@ -13,7 +13,7 @@ from record_media_windows import blocks_of_patches, language_of
 def ling3vl(vision, text):
     names = QWEN3_VISION | {"merger.norm": "mm.input_norm"}
     model, names, inputs = qwen_model("Qwen3_5", vision, qwen3_vision(vision), qwen35_text(text), names, QWEN35)
-    # Joined patches are projected to the width of the language model at once.
+    # Concatenated patches are projected directly to the width of the language model.
     merger, n_out = model.model.visual.merger, vision.key("projection_dim")
     merger.linear_fc1 = torch.nn.Linear(merger.linear_fc1.in_features, n_out)
     merger.linear_fc2 = torch.nn.Linear(n_out, n_out)
@@ -21,7 +21,7 @@ def ling3vl(vision, text):
 
 
 def places(grid, merge):
-    """The line and the column of each patch, block by block: [patches, 2]."""
+    """Returns line and column of each patch, block by block: [patches, 2]."""
     rows, columns = grid
     at = torch.stack(torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"), dim=-1)
     return at.reshape(rows // merge, merge, columns // merge, merge, 2).permute(0, 2, 1, 3, 4).reshape(-1, 2)
@@ -37,7 +37,8 @@ def rotated(x, at):
 
 
 def attended(q, k, v, scores):
-    """Attention of queries [patches, heads, size], which share keys in groups, with addends of the scores: [patches, heads * size]."""
+    """Attention for queries [patches, heads, size] with keys shared in groups and additive score biases: [patches,
+    heads * size]."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     products = torch.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5 + scores
     return torch.einsum("hqk,khd->qhd", products.softmax(-1), v).flatten(1)
@@ -59,7 +60,7 @@ class YoutuLayer(torch.nn.Module):
 
 
 class YoutuEyes(torch.nn.Module):
-    """SigLIP 2 with windows, and the projector of joined patches."""
+    """SigLIP 2 with windows, and a projector of concatenated patches."""
 
     def __init__(self, vision):
         super().__init__()
@@ -106,7 +107,7 @@ def youtuvl(vision, text):
         _, channels, height, width = image.shape
         rows, columns = height // patch, width // patch
         split = image.reshape(channels, rows // merge, merge, patch, columns // merge, merge, patch)
-        # The colors of a pixel are next to each other.
+        # The colors of a pixel are adjacent.
         return {"pixel_values": split.permute(1, 4, 2, 5, 3, 6, 0).reshape(rows * columns, -1), "grid": (rows, columns)}
 
     names = within("visual", YOUTU_VISION) | within("language_model.model", TEXT | LLAMA)
@@ -137,7 +138,7 @@ class MimoLayer(torch.nn.Module):
 
 
 class MimoEyes(torch.nn.Module):
-    """The encoder and the projector of joined patches. The first patch is the first one in both orders."""
+    """An encoder and a projector of concatenated patches. The first patch is first in both orders."""
 
     def __init__(self, vision):
         super().__init__()
@@ -191,7 +192,8 @@ FAMILIES = {"ling3vl": ling3vl, "youtuvl": youtuvl, "mimovl": mimovl}
 
 
 def stepped(width, height, unit, most):
-    """The size of an image for Youtu-VL by the rule in llama.cpp, in 64 bits. No package has the published image processor."""
+    """Returns the size of an image for Youtu-VL by llama.cpp's rule, in 64 bits. No package contains the published
+    image processor."""
     scale = 1.0
     while True:
         size = [max(unit, math.ceil(side * scale / unit) * unit) for side in (width, height)]
@@ -201,7 +203,7 @@ def stepped(width, height, unit, most):
 
 
 def targets(random):
-    """Lines of `targets.txt` for Youtu-VL."""
+    """Returns lines of `targets.txt` for Youtu-VL."""
     lines = []
     for i in range(200):
         longest = 16384 if i % 2 else 900

@@ -19,7 +19,8 @@ def language_of(kind, text):
 
 
 class WindowEyes(torch.nn.Module):
-    """The published encoder and projector of Step3-VL. The published class computes the size of the networks from a ratio."""
+    """The published encoder and projector of Step3-VL. The published class derives the feed-forward size from a
+    ratio."""
 
     def __init__(self, vision):
         super().__init__()
@@ -27,13 +28,13 @@ class WindowEyes(torch.nn.Module):
         ratio = vision.key("feed_forward_length") / vision.key("embedding_length")
         rope = {"rope_type": "axial", "rope_theta": 10000.0}
         config = module.configuration_step3p7.Step3p7VisionConfig(**vision_config(vision) | {"mlp_ratio": ratio, "rope_parameters": rope})
-        # The number of positions is independent of the size of images, which has a default in the class.
+        # The number of positions does not depend on the image size, which has a default in the class.
         config.image_size = round(vision.tensors["v.position_embd.weight"].shape[0] ** 0.5) * config.patch_size
         self.tower = module.modeling_step3p7.Step3p7VisionModel._from_config(config, attn_implementation="eager")
         self.projector = torch.nn.Linear(4 * vision.key("embedding_length"), vision.key("projection_dim"), bias=False)
 
     def forward(self, pixel_values, tiles=None):
-        """The rows of the tiles in order, then those of the whole image."""
+        """Returns the rows of the tiles in order, then those of the whole image."""
         images = [pixel_values] if tiles is None else [tiles, pixel_values]
         return torch.cat([self.projector(self.tower(part).last_hidden_state).flatten(0, 1) for part in images])
 
@@ -42,7 +43,7 @@ STEP3_VISION = {
     "tower.embeddings.patch_embedding": "v.patch_embd",
     "tower.embeddings.position_embedding": "v.position_embd",
     "tower.pre_layernorm": "v.pre_ln",
-    # Published weights, as those of files, rotate neighbors.
+    # Published weights rotate adjacent values, as files do.
     "tower.layers.{}.self_attn.q_proj": "v.blk.{}.attn_q|halves",
     "tower.layers.{}.self_attn.k_proj": "v.blk.{}.attn_k|halves",
     "tower.layers.{}.self_attn.v_proj": "v.blk.{}.attn_v",
@@ -65,7 +66,8 @@ def step3vl(vision, text):
 
 
 class GlimmerEyes(torch.nn.Module):
-    """The published encoder and projector of Muse Glimmer. Its language model norms the rows, as the embeddings of tokens."""
+    """The published encoder and projector of Muse Glimmer. Its language model normalizes the rows like token
+    embeddings."""
 
     def __init__(self, vision):
         super().__init__()
@@ -100,7 +102,7 @@ GLIMMER_VISION = {
     "tower.ln_post": "v.post_ln",
     "tower.layers.{}.norm1": "v.blk.{}.ln1",
     "tower.layers.{}.norm2": "v.blk.{}.ln2",
-    # Queries and keys of the file rotate neighbors.
+    # Queries and keys in the file rotate adjacent values.
     "tower.layers.{}.attn.q_proj": "v.blk.{}.attn_q|halves",
     "tower.layers.{}.attn.k_proj": "v.blk.{}.attn_k|halves",
     "tower.layers.{}.attn.v_proj": "v.blk.{}.attn_v",
@@ -115,7 +117,7 @@ GLIMMER_VISION = {
 
 def muse_glimmer(vision, text):
     eyes, patch = GlimmerEyes(vision), vision.key("patch_size")
-    # The file has the sum of the weights of both frames, which are equal for an image.
+    # The file stores the sum of the weights of both frames, which are equal for an image.
     width = eyes.tower.patch_embedder.patch_embedding.in_features // 2
     eyes.tower.patch_embedder.patch_embedding = torch.nn.Linear(width, vision.key("embedding_length"), bias=False)
     names = within("visual", GLIMMER_VISION | {"tower.patch_embedder.patch_embedding": "v.patch_embd"})
@@ -130,7 +132,8 @@ def muse_glimmer(vision, text):
 
 
 def blocks_of_patches(vision):
-    """Returns a function from a normalized image to rows of both frames of each patch, in blocks, and the grid."""
+    """Returns a function from a normalized image to rows with both frames of each patch, in block order, and the
+    grid."""
     of_qwen = qwen_inputs(vision)
 
     def inputs(image, ids):
@@ -213,7 +216,7 @@ MINIMAX_VISION = {
 
 
 def minimax_m3(vision, text):
-    # The file has the halves of each axis next to each other.
+    # The file stores the halves of each axis adjacently.
     n_head, size = vision.key("attention.head_count"), vision.key("embedding_length") // vision.key("attention.head_count")
     half = size // 6
     order = [2 * half * axis + half * second + i for second in range(2) for axis in range(3) for i in range(half)]
@@ -229,13 +232,14 @@ FAMILIES = {"step3vl": step3vl, "muse-glimmer": muse_glimmer, "glm5v": glm5v, "m
 
 
 def step3_processor(tile, side, longest):
-    """The published image processor of Step3-VL for other sizes than those of its code."""
+    """The published image processor of Step3-VL for other sizes than the hard-coded ones."""
     kind = transformers.models.step3p7.image_processing_step3p7.Step3p7ImageProcessor
     return kind(size={"height": side, "width": side}, patch_size=tile, max_image_size=longest)
 
 
 def extended_sizes():
-    """Returns a function from the size of an image to its size in the published preprocessing of GLM 5.3, without and with borders."""
+    """Returns a function that maps an image size to its size in the published preprocessing of GLM 5.3, without and
+    with borders."""
     module = transformers.models.glm5_next.image_processing_pil_glm5_next
     processor, found = module.Glm5NextImageProcessorPil(), {}
 
@@ -255,9 +259,10 @@ def extended_sizes():
 
 
 def targets(random):
-    """Lines of `targets.txt` for these encoders."""
+    """Returns lines of `targets.txt` for these encoders."""
     extended, lines, module = extended_sizes(), [], transformers.models.muse_glimmer.image_processing_muse_glimmer
-    # The published function takes the first of two sizes with equal ratios in a set. The recordings have the larger one, as llama.cpp does.
+    # If two sizes have equal ratios, the published function takes the first one in a set. The recordings use the
+    # larger one, as llama.cpp does.
     module.set = lambda sizes: sorted(sizes, reverse=True)
     for i in range(200):
         longest = 16384 if i % 2 else 900

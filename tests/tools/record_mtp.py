@@ -3,9 +3,11 @@
 
     record_mtp.py OUT [FAMILY]...
 
-Writes OUT/FAMILY with the files of a checkpoint in BF16 and three files of the layer: `mtp.hidden`, the hidden rows that it reads, `mtp.logits`, its
-results for 12 tokens in 64 bits, and `logits`, those of the model without it. The classes of transformers skip these layers. The layer is one of their
-decoder layers behind the projection of section 2.2 of arXiv 2412.19437: the normalized embedding of a token, and the normalized hidden row before it.
+Writes OUT/FAMILY with the files of a checkpoint in BF16, and three files of results in 64 bits: `mtp.hidden`, the hidden
+states that the layer reads, `mtp.logits`, its logits for 12 tokens, and `logits`, the logits of the model without it.
+
+transformers ignores these layers. The script applies one of its decoder layers after the projection of section 2.2 of
+arXiv 2412.19437, which reads the normalized embedding of a token and the preceding normalized hidden state.
 
 Needs: pip install torch transformers numpy safetensors (about 5 GB with torch's libraries; a CPU is enough).
 """
@@ -44,7 +46,7 @@ FAMILIES = {
 
 
 class Predictor(torch.nn.Module):
-    """A layer of multi-token prediction."""
+    """A multi-token prediction layer."""
 
     def __init__(self, family, config):
         super().__init__()
@@ -68,7 +70,7 @@ class Predictor(torch.nn.Module):
 
 
 def published(family, number, state):
-    """The weights of the layer under the names of published checkpoints, whose experts are apart."""
+    """Returns the weights of the layer by their names in published checkpoints, which store experts separately."""
     weights = {}
     for name, value in state.items():
         part, _, rest = name.partition(".")

@@ -1,15 +1,17 @@
-"""Records what Pillow, libsndfile, and the feature extractors of transformers compute, as data of the tests in `media/tests`.
+"""Records results of Pillow, libsndfile, and the feature extractors of transformers, for the tests in `media/tests`.
 
     pip install 'pillow<13' numpy soundfile transformers torch torchaudio simplejpeg
     python tests/tools/record_pixels.py tests/data/media
 
-`resized.bin`: CRC-32 of 10,000 resized images, whose sizes and pixels are functions of their number. Pillow 13 resizes
-some sizes by columns first, which rounds differently; versions before do this only for heights above 100 widths.
+`resized.bin`: CRC-32 of 10,000 resized images, whose sizes and pixels are derived from the image number. Pillow 13
+resizes some sizes by columns first, which rounds differently; earlier versions do this only for heights above 100
+widths.
 `images.bin`: encoded images of all color types, and their pixels after `exif_transpose` and `convert("RGB")`.
 `samplings.bin`: JPEG images of all common samplings in small and odd sizes, and the CRC-32 of their pixels.
-`parts.txt`: for the encoders of `tests/data/encoders` and images of noise, the number of parts and the CRC-32 of their pixels, as
-the image processors of transformers that use Pillow compute them, or the published code of DeepSeek-OCR 2, MiniMax M3, Muse Glimmer,
-Phi-4, and Step3-VL. Those for Ling 3 and MiMo-V2.5 are of the processor of Qwen2-VL, and those for Youtu-VL have the sizes of llama.cpp. Images with sides above 200 to 1 are recorded for encoders of squares.
+`parts.txt`: number of parts and CRC-32 of their pixels, for the encoders of `tests/data/encoders` and images of noise.
+They are computed by the Pillow-based image processors of transformers, or by the published code of DeepSeek-OCR 2,
+MiniMax M3, Muse Glimmer, Phi-4, and Step3-VL. Ling 3 and MiMo-V2.5 use the processor of Qwen2-VL; Youtu-VL uses the
+sizes of llama.cpp. Images with an aspect ratio above 200 are only recorded for encoders of square images.
 `audio.bin`: encoded audio and the average of its channels, as 16-bit integers.
 `mels.bin`: log-mel spectrograms of a computed signal. The extractors run in float64.
 """
@@ -21,7 +23,8 @@ FILTERS = [Image.Resampling.BILINEAR, Image.Resampling.BICUBIC, Image.Resampling
 
 
 def noise(seed, n):
-    """Bytes: upper bits of a multiplicative hash of positions. `media/tests/common` has the same."""
+    """Returns the upper bits of a multiplicative hash of positions, as bytes. `media/tests/common` contains the same
+    function."""
     i = np.arange(n, dtype=np.uint64) + np.uint64(seed) * np.uint64(1000003)
     h = (i * np.uint64(2654435761)) & np.uint64(0xffffffff)
     h ^= h >> np.uint64(15)
@@ -53,7 +56,7 @@ def resized():
 
 
 def picture(w, h, channels, seed=1):
-    """Smooth shapes with some noise."""
+    """Returns smooth shapes with some noise."""
     y, x = np.mgrid[0:h, 0:w]
     planes = [127 + 90 * np.sin(x / (5 + c) + seed) * np.cos(y / (7 - c)) + 30 * (x > y) for c in range(channels)]
     a = np.stack(planes, -1) + noise(seed, w * h * channels).reshape(h, w, channels) / 32
@@ -67,14 +70,15 @@ def encoded(im, fmt, **options):
 
 
 def png(w, h, depth, color, rows, chunks=b'', interlaced=False):
-    """A PNG from packed rows, for color types and interlacing that Pillow does not write. Rows have no filter."""
+    """Returns a PNG file of packed rows, for color types and interlacing that Pillow cannot write. Rows are
+    unfiltered."""
     chunk = lambda kind, data: struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
     head = chunk(b'IHDR', struct.pack('>IIBBBBB', w, h, depth, color, 0, 0, int(interlaced)))
     return b'\x89PNG\r\n\x1a\n' + head + chunks + chunk(b'IDAT', zlib.compress(rows)) + chunk(b'IEND', b'')
 
 
 def packed(samples, depth):
-    """Rows of samples, each with the filter byte 0."""
+    """Returns rows of samples, each after the filter byte 0."""
     if depth == 16:
         body = samples.astype('>u2').view(np.uint8).reshape(len(samples), -1)
     else:
@@ -199,7 +203,8 @@ def jpegs(w=45, h=30):
 
 
 def samplings():
-    """JPEG images in the layout of `images.bin`. Pillow writes fewer samplings than simplejpeg, but progressive images."""
+    """Returns JPEG images in the layout of `images.bin`. Pillow supports fewer samplings than simplejpeg, but
+    progressive images."""
     import simplejpeg
     out = bytearray()
     for i, (w, h) in enumerate([(1, 1), (2, 3), (3, 2), (5, 7), (9, 17), (16, 15), (33, 31), (3, 40), (40, 3)]):
@@ -218,7 +223,7 @@ PART_SIZES = [(1, 1), (2, 1), (1, 2), (3, 5), (16, 16), (48, 48), (47, 49), (100
 
 
 def strip_parts(strip, sizes):
-    """Returns the pixels of images as bytes. `strip` holds the patches of all images side by side."""
+    """Returns the pixels of images as bytes. `strip` holds the patches of all images concatenated horizontally."""
     out, at, patch = bytearray(), 0, strip.shape[1]
     for rows, columns in sizes:
         patches = strip[:, :, at:at + rows * columns * patch].reshape(3, patch, rows, columns, patch)
@@ -240,8 +245,9 @@ def deepseek_parts(image, side, tile, tiles, color):
 
 
 def window_parts(image, tile, side, longest):
-    """Returns the tiles and the whole image as the published preprocessing of Step3-VL cuts them. The sizes are those of transformers, whose tiles
-    of an image with a side below a tile are stretched. The published code of Step3-VL completes them by black borders."""
+    """Returns the tiles and the whole image as the published preprocessing of Step3-VL cuts them. The sizes follow
+    transformers, which stretches the tiles of an image with a side below a tile. The published code of Step3-VL pads
+    them with black borders."""
     from transformers.models.step3p7.image_processing_step3p7 import Step3p7ImageProcessor
     processor = Step3p7ImageProcessor(max_image_size=longest)
     size, cut, window, columns, rows, is_squared = processor._plan_patches(*image.size, side, tile)
@@ -294,9 +300,9 @@ def parts():
             if name in ('glm5v', 'ling3vl', 'mimovl', 'minicpmv4_6', 'pixtral', 'qwen2vl_merger') and max(w, h) > 200 * min(w, h):
                 continue
             if name == 'mimovl' and max(w, h) > 100 * min(w, h):
-                continue  # The published sizes are above the limits.
+                continue  # The published sizes exceed the limits.
             if name == 'pixtral' and max(w, h) > 144 * min(w, h):
-                continue  # The processor computes a side of 0.
+                continue  # The processor computes a side length of 0.
             image = Image.fromarray(noise(case, w * h * 3).reshape(h, w, 3))
             got = processor(images=[image], return_tensors='np')
             pixels = np.asarray(got['pixel_values'])
@@ -316,7 +322,7 @@ def parts():
     for case, (w, h) in enumerate(PART_SIZES):
         if max(w, h) > 200 * min(w, h):
             continue
-        # Size of a patch and limits of the number of patches in the test model.
+        # Patch size and limits of the number of patches in the test model.
         patch, least, most = 8, 32, 320
         n_patches = min(max((w // patch) * (h // patch), 1, least), most)
         height, width = get_image_size_for_max_num_patches(h, w, patch, n_patches)
@@ -329,7 +335,7 @@ def parts():
     glimmer.set = lambda sizes: sorted(sizes, reverse=True)
     for case, (w, h) in enumerate(PART_SIZES):
         image = Image.fromarray(noise(case, w * h * 3).reshape(h, w, 3))
-        if max(w, h) <= 100 * min(w, h):  # The published sizes of narrower images are above the limits.
+        if max(w, h) <= 100 * min(w, h):  # The published sizes of narrower images exceed the limits.
             height, width = glimmer.smart_resize(h, w, 16, 80)
             resized_image = image.resize((width, height), Image.Resampling.LANCZOS)
             lines.append(f'muse-glimmer {case} {w} {h} 1 {zlib.crc32(resized_image.tobytes())}\n')
@@ -340,12 +346,12 @@ def parts():
             resized_image = image.resize(stepped(w, h, 16, 80), Image.Resampling.BILINEAR)
             lines.append(f'youtuvl {case} {w} {h} 1 {zlib.crc32(resized_image.tobytes())}\n')
         if max(w, h) > 144 * min(w, h) and min(w, h) >= 32:
-            continue  # The published code computes a side of 0.
+            continue  # The published code computes a side length of 0.
         found = window_parts(image, 48, 64, 144)
         lines.append(f'step3vl {case} {w} {h} {len(found)} {zlib.crc32(b"".join(part.tobytes() for part in found))}\n')
     for case, (w, h) in enumerate(PART_SIZES):
         if round(64 * min(w, h) / max(w, h)) == 0:
-            continue  # The published code fails for a side of 0.
+            continue  # The published code fails for a side length of 0.
         image = Image.fromarray(noise(case, w * h * 3).reshape(h, w, 3))
         found = deepseek_parts(image, 64, 48, (2, 4), (127, 114, 102))
         lines.append(f'deepseekocr2 {case} {w} {h} {len(found)} {zlib.crc32(b"".join(part.tobytes() for part in found))}\n')
@@ -370,7 +376,7 @@ def images():
 
 
 def signal(n, seed=0):
-    """Tones and noise in 16-bit integers. `media/tests/common` has the same."""
+    """Returns tones and noise as 16-bit integers. `media/tests/common` contains the same function."""
     i = np.arange(n, dtype=np.int64)
     saw = lambda period: (i % period) * 8000 // period - 4000
     loud = np.abs(i * 7 % 9000 - 4500)
@@ -420,7 +426,7 @@ def mels():
     single, torch.float32 = torch.float32, torch.float64
     e = ParakeetFeatureExtractor()
     e.mel_filters = e.mel_filters.double()
-    # Padding would round to float32, and one file needs no padding.
+    # Padding would round to float32; a single file needs no padding.
     e.pad = lambda batch, **_: BatchFeature({'input_features': torch.from_numpy(x(4100))[None, :, None], 'audio_lengths': torch.tensor([4100])})
     got = e(x(4100), sampling_rate=16000)
     torch.float32 = single

@@ -94,7 +94,7 @@ def main():
     script, out = sys.argv[1:]
     rows = vocabulary()
     tokenizer = published(script)()
-    # Special tokens are split off before this tokenizer runs, so it never matches them.
+    # Special tokens are removed before this tokenizer runs, so it never matches them.
     tokenizer.build([(text, score if kind == NORMAL else math.nan, "BYTE" if kind == BYTE else "NORMAL") for text, score, kind in rows])
     texts = hostile_texts(rows)
     lines = [" ".join(str(id) for id in tokenizer.encode(text)) for text in texts]

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes tiny checkpoints in the formats of GPTQ, AWQ, and NVFP4, each with the same weights as 32-bit floats, for the tests of `llama convert`.
+"""Writes tiny checkpoints in the formats of GPTQ, AWQ, and NVFP4, with their values as 32-bit floats, for the tests of
+`llama convert`.
 
     record_quantized.py OUT
 
-Writes OUT/NAME with a quantized checkpoint, and OUT/NAME/dense with its values. The values are computed from random codes, zero points, and scales
-before these are packed, so that no decoder is involved.
+Writes OUT/NAME with a quantized checkpoint, and OUT/NAME/dense with its values. The values are computed from random
+codes, zero points, and scales before packing, so that no decoder is involved.
 
 Needs: pip install numpy
 """
@@ -20,13 +21,13 @@ N_VOCAB, GROUP = 16, 32
 CONFIG = dict(architectures=["LlamaForCausalLM"], num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4, intermediate_size=64,
               max_position_embeddings=64, rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False)
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-# Column of each position in a word of AWQ.
+# Column of each position in an AWQ word.
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 TYPES = {np.dtype("<f4"): "F32", np.dtype("<f2"): "F16", np.dtype("<i4"): "I32", np.dtype("u1"): "U8"}
 
 
 class Fp8(np.ndarray):
-    """Bytes of E4M3 floats."""
+    """Returns the bytes of E4M3 floats."""
 
 
 def write(directory, config, tensors):
@@ -46,7 +47,7 @@ def write(directory, config, tensors):
 
 
 def packed(codes, axis, bits, order=None):
-    """Words of neighboring codes along an axis, the first in the lowest bits, or at the position of `order`."""
+    """Packs adjacent codes along an axis into words, the first in the lowest bits, or at the position of `order`."""
     codes = np.moveaxis(codes, axis, -1)
     per_word = 32 // bits
     codes = codes.reshape(*codes.shape[:-1], -1, per_word).astype(np.uint64)

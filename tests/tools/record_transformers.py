@@ -3,26 +3,32 @@
 
     record_transformers.py MODEL.gguf TYPE [--llama PROGRAM [--arch FILE.rs]] [--set KEY=VALUE]... [--name PARAMETER=TENSOR]... [--ignore TENSOR]...
 
-TYPE is the `model_type` of transformers, such as `qwen3`. MODEL.logits is written beside the file, where `llama arch check MODEL.gguf` finds
-it. The model is built from the keys of the file, with the weights of the file, and computed in 64 bits. MODEL.gguf is a file that `llama arch seed`
-writes: its tensors have type F32, F16 or I32.
+TYPE is the `model_type` of transformers, such as `qwen3`. MODEL.logits is written to the same directory, where
+`llama arch check MODEL.gguf` finds it. The model is built from the keys and weights of the file, and computed in 64
+bits. MODEL.gguf is a file from `llama arch seed`, whose tensors have type F32, F16 or I32.
 
-With --llama, the binary `llama`, the `checkpoint` section of the architecture determines the settings and the parameters, if it has a section for the
-class of transformers; `--arch` names the file of a declaration that is not built in. Other types need names and settings:
+With `--llama`, the path of the binary `llama`, settings and parameters follow from the `checkpoint` section of the
+architecture, if there is one for the class of transformers. `--arch` passes the file of a declaration that is not built
+in. Other types need names and settings:
 
-`--set expert_dim=64` sets a size that the usual keys do not contain (JSON or a string). `--name` maps a parameter without a usual name to its
-tensors; each `{}` of the parameter is a number, and `{}` of a tensor is the first of them, the layer:
+`--set expert_dim=64` sets a size that the usual keys do not contain (JSON or a string). `--name` maps a parameter
+without a usual name to its tensors. Each `{}` of the parameter is a number, and `{}` of a tensor is the first number,
+the layer:
 
     --name 'model.layers.{}.self_attn.qkv_proj=blk.{}.attn_q,blk.{}.attn_k,blk.{}.attn_v'    concatenated
     --name 'model.layers.{}.self_attn.q_proj=blk.{}.attn_q|halves'                            transformed
     --name 'model.layers.{}.mlps.{}.up_proj=blk.{2*i+j}.ffn_up'                               of the numbers i and j
     --name 'model.layers.{}.self_attn.kv_b_proj=blk.{}.attn_k_b|transpose,blk.{}.attn_v_b'    concatenated per head
 
-Tensors are concatenated along their rows, in stacks along those of each matrix. The matrices of a stack follow each other in a parameter with a
-dimension less. Each tensor may have changes of its own: `|halves` reorders the rows from interleaved RoPE pairs (`rope: norm`) to the half-split
-order of most published models, with `|halves:N` for heads of N rows. `|minus-one` is for norms that add 1 to the published weights, `|log` for
-the logarithm of negated values (A of Mamba), `|transpose` for a transposed matrix or stack of them, and `|pad` for a parameter with more rows, or
-matrices in a stack, than the tensor; the rest is 0.
+Tensors are concatenated along their rows; stacks are concatenated along the rows of each matrix. If the parameter has
+one dimension less than a stack, the matrices of the stack are concatenated. Each tensor may have its own changes:
+
+- `|halves` reorders rows from interleaved RoPE pairs (`rope: norm`) to the half-split order of most published models;
+  `|halves:N` does so in heads of N rows.
+- `|minus-one` is for norms that add 1 to the published weights.
+- `|log` is for the logarithm of negated values (A of Mamba).
+- `|transpose` transposes a matrix, or each matrix of a stack.
+- `|pad` appends zeros if the parameter has more rows, or more matrices in a stack, than the tensor.
 
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
 """
@@ -89,7 +95,7 @@ TYPES = {0: np.float32, 1: np.float16, 26: np.int32}
 
 
 class Gguf:
-    """Keys and tensors of a file."""
+    """Reads the keys and tensors of a file."""
 
     def __init__(self, path):
         self.data, self.at = path.read_bytes(), 4
@@ -134,17 +140,18 @@ class Gguf:
             sys.exit(f"{path}: tensor `{name}` has type {kind}, expected F32 (0), F16 (1) or I32 (26)")
         n = int(np.prod(shape))
         if start + offset + n * np.dtype(TYPES[kind]).itemsize > len(self.data):
-            sys.exit(f"{path}: ends before the data of tensor `{name}`; a header alone cannot be computed")
+            sys.exit(f"{path}: ends before the data of tensor `{name}`; expected a file with weights")
         values = np.frombuffer(self.data, TYPES[kind], n, start + offset)
         return values.reshape(shape[::-1])
 
     def key(self, key):
-        """The value of a key. The prefix of the architecture is left out, except after `/`."""
+        """Returns the value of a key. The architecture prefix is omitted, except after `/`."""
         return self.keys.get(key[1:] if key.startswith("/") else f"{self.keys['general.architecture']}.{key}")
 
 
 def configuration(gguf, args, mapping):
-    """The configuration of the model: the settings that the file's keys tell, then those of the arguments."""
+    """Returns the configuration of the model: the settings that follow from the keys of the file, then those of the
+    arguments."""
     known = AutoConfig.for_model(args.type)
     settings = {name: gguf.key(key) for name, key in SETTINGS.items() if hasattr(known, name)} if mapping is None else mapping.settings(gguf.key, known)
     settings = {name: value for name, value in settings.items() if value is not None}
@@ -173,7 +180,7 @@ def configuration(gguf, args, mapping):
 
 
 def mapped(gguf, model, mapping, args):
-    """The parameters of the model by name, made of the file's tensors by a `checkpoint` section."""
+    """Returns the parameters of the model by name, built from the tensors of the file by a `checkpoint` section."""
     mapping.config = model.config.to_dict()
     if faults := list(mapping.contradictions(gguf.key)):
         sys.exit("\n".join(["--set must set more of the configuration:", *faults]))
@@ -199,7 +206,7 @@ def mapped(gguf, model, mapping, args):
 
 
 def changed(values, change, head_dim, expected):
-    """A tensor's values as the published model has them."""
+    """Returns the values of a tensor in the form of the published model."""
     change, _, argument = change.partition(":")
     if change == "minus-one":
         return values - 1
@@ -223,7 +230,8 @@ def changed(values, change, head_dim, expected):
 
 
 def numbered(tensor, numbers):
-    """The name of a tensor with the numbers of its parameter: the first for `{}`, both as i and j in `{2*i+j}`."""
+    """Returns the name of a tensor with the numbers of its parameter inserted: the first for `{}`, both as i and j in
+    `{2*i+j}`."""
 
     def number(match):
         text = match[1] or "i"
@@ -235,14 +243,15 @@ def numbered(tensor, numbers):
 
 
 def joined(arrays, expected):
-    """The value of a parameter: arrays joined along the rows of each matrix, without the dimension of a stack if the parameter has none."""
+    """Returns the value of a parameter: arrays concatenated along the rows of each matrix, without the stack dimension
+    if the parameter has none."""
     value = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-2 if arrays[0].ndim > 1 else 0)
     flat = (value.shape[0] * value.shape[1], *value.shape[2:]) if value.ndim > 1 else value.shape
     return value.reshape(flat) if flat == tuple(expected) else value
 
 
 def weights(gguf, model, args):
-    """The parameters of the model by name, made of the file's tensors."""
+    """Returns the parameters of the model by name, built from the tensors of the file."""
     names = dict(NAMES)
     for text in args.name:
         parameter, _, tensors = text.partition("=")

@@ -93,7 +93,7 @@ class Parts:
         if model == "bert":
             lower = unicodedata.normalize("NFD", joined.lower())
             forms += [joined.lower(), lower, "".join(c for c in lower if unicodedata.category(c) != "Mn")]
-        # Some tokenizers add a space in front of the text.
+        # Some tokenizers prepend a space to the text.
         self.forms = [("\0 " + form.replace("\0", "\0 ") + "\0" + form).encode() for form in forms]
 
     def hold(self, token):

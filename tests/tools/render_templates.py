@@ -68,7 +68,7 @@ def result(number, text):
 
 BERN = call(3, "get_weather", {"city": "Bern"})
 UNICODE = "مرحبا 👩‍👩‍👧‍👦 e\u0301 漢字 \t\ttab\r\nCRLF <|x|> {{ x }} {% if %}"
-# Messages, tools and variables by name.
+# Messages, tools, and variables by name.
 CONVERSATIONS = {
     "user": ([user("Hi")], None, {}),
     "system": ([system("Be brief."), user("Hi")], None, {}),
@@ -129,7 +129,7 @@ def rendered(template, conversation):
     messages, tools, variables = copy.deepcopy(conversation)
     try:
         return template.render(messages=messages, tools=tools, add_generation_prompt=True, bos_token=BOS, eos_token=EOS, **(VARIABLES | variables))
-    except Exception:  # An error of any kind: of Python, of Jinja2, or raised by the template.
+    except Exception:  # Any error of Python, Jinja2, or the template itself.
         return None
 
 

@@ -26,7 +26,7 @@ UNKNOWN = "no architecture reads checkpoints of class"
 
 
 def read(path):
-    """The tokens and results of a file."""
+    """Reads the tokens and results of a file."""
     data = path.read_bytes()
     n_tokens, width = np.frombuffer(data[:8], "<u4")
     tokens = np.frombuffer(data[8 : 8 + 4 * n_tokens], "<i4")
@@ -34,7 +34,7 @@ def read(path):
 
 
 def with_type(checkpoint, family, dtype, logits):
-    """Stores the weights of a checkpoint in a type, and records the results again."""
+    """Converts the weights of a checkpoint to a type, and records the results again."""
     kind = oracle.kind_of(family, oracle.configuration(family))
     kind.from_pretrained(checkpoint, dtype=dtype).save_pretrained(checkpoint)
     exact = kind.from_pretrained(checkpoint, attn_implementation="eager", dtype=torch.float64).eval()
@@ -43,7 +43,7 @@ def with_type(checkpoint, family, dtype, logits):
 
 
 def error_of(program, family, out, dtype):
-    """The error of a family; None if the program has no mapping for it."""
+    """Returns the error of a family; None if the program has no mapping for it."""
     checkpoint = oracle.make(family, out, {})
     logits = out / f"{family}.logits"
     if dtype is not None:

@@ -3,9 +3,11 @@
 
     python3 tests/tools/server_clients.py http://127.0.0.1:8080 [CLIENT…]
 
-Each client is a module of clients/: `PACKAGES` lists its requirements, and `check` calls everything that the client supports. Prints one line per check
-and exits with a nonzero status at the first failure. The served model must follow instructions and have a chat template with tools, except for `media`:
-that client sends the images or audio that any model reads.
+Each client is a module of clients/: `PACKAGES` lists its requirements, and `check` tests every feature that the client
+supports. Prints one line per check and exits with a nonzero status at the first failure.
+
+The served model must follow instructions and have a chat template with tools. The client `media` has no such
+requirement, but needs a model that reads images or audio.
 """
 
 import importlib
@@ -19,7 +21,7 @@ import packages
 # Clients that need a model that reads images or audio.
 MEDIA = ["media"]
 CLIENTS = ["openai", "responses", "anthropic", "ollama", "agents", "langchain", "litellm", "instructor", "llm", "lm_eval", "ai"]
-# No telemetry, no downloads, and no keys of this machine.
+# Disables telemetry and downloads, and hides the API keys of this machine.
 QUIET = {
     "NO_PROXY": "127.0.0.1,localhost",
     "HF_HUB_OFFLINE": "1",
@@ -38,7 +40,7 @@ def main():
         check = f"import sys; from clients.{client} import check; check(sys.argv[1])"
         done = subprocess.run([python, "-c", check, url], env={**os.environ, **QUIET}, cwd=pathlib.Path(__file__).parent)
         if done.returncode != 0:
-            sys.exit(f"{client} is not served")
+            sys.exit(f"the check of client {client} failed")
 
 
 main()

@@ -71,7 +71,7 @@ def record(path, llama, model):
 
 
 def run(command, llama, model):
-    """Runs a command on a pseudo-terminal and yields its output as it comes."""
+    """Runs a command on a pseudo-terminal and yields its output as it arrives."""
     words = [{"llama": llama, MODEL: model}.get(word, word) for word in shlex.split(command)]
     pid, terminal = pty.fork()
     if pid == 0:
@@ -97,13 +97,14 @@ def run(command, llama, model):
         sys.exit(f"{command}: exit status {status}")
 
 
-# One Dark, a common color scheme of terminals, in the order of the ANSI color codes.
+# One Dark, a common terminal color scheme, in the order of the ANSI color codes.
 COLORS = ["#3f4451", "#e06c75", "#98c379", "#e5c07b", "#61afef", "#c678dd", "#56b6c2", "#abb2bf"]
 BACKGROUND, FOREGROUND = "#282c34", "#d7dae0"
 
 
 class Screen:
-    """The part of a terminal that the recorded programs use: text, line feeds, erasing, the cursor, colors and weights."""
+    """The subset of terminal features that the recorded programs use: text, newlines, erasing, the cursor, colors, and
+    weights."""
 
     ESCAPE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b.|[\r\n\b]|[^\x1b\r\n\b]")
 

@@ -32,7 +32,7 @@ DESKTOP, PHONE = (1280, 860), (390, 844)
 
 
 def axe():
-    """The script that looks for what keeps people out."""
+    """Returns axe-core, a script that finds accessibility violations."""
     path = packages.cache() / (AXE.replace("@", "-") + ".min.js")
     if not path.exists():
         with tempfile.TemporaryDirectory() as directory:
@@ -46,7 +46,7 @@ def axe():
 
 
 class Page:
-    """The page of a server, in a browser of its own."""
+    """The chat page of a server, in a separate browser."""
 
     def __init__(self, url, shots):
         from selenium import webdriver
@@ -78,7 +78,7 @@ class Page:
         self.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": is_phone})
 
     def system(self, **features):
-        """Sets preferences of the reader's system, such as `prefers_color_scheme="dark"`."""
+        """Emulates media features, such as `prefers_color_scheme="dark"`."""
         features = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
@@ -97,7 +97,7 @@ class Page:
         return self.one(f'{within} button[aria-label="{label}"]')
 
     def press(self, *keys):
-        """Keys to whatever has the focus, held together if there are several."""
+        """Sends keys to the focused element. All keys but the last are held as modifiers."""
         from selenium.webdriver.common.action_chains import ActionChains
 
         chain = ActionChains(self.driver)
@@ -121,7 +121,7 @@ class Page:
                 pass
             time.sleep(0.02)
         self.shot("failure")
-        raise AssertionError(f"waited in vain for {what}")
+        raise AssertionError(f"timed out waiting for {what}")
 
     def focused(self):
         return self.js("const e = document.activeElement; return e.id || e.getAttribute('aria-label') || e.textContent.trim()")
@@ -141,7 +141,7 @@ class Page:
 
         n = len(self.answers())
         self.one("#question").send_keys(text, Keys.ENTER)
-        self.wait(lambda: len(self.answers()) > n, "the answer to begin")
+        self.wait(lambda: len(self.answers()) > n, "the first text of the response")
         if waits:
             self.wait(self.is_idle, "the answer")
 
@@ -151,7 +151,7 @@ class Page:
             self.driver.save_screenshot(str(self.shots / f"{name}.png"))
 
     def look(self, name):
-        """A screenshot, and whether anything keeps people out or runs out of the page."""
+        """Takes a screenshot, and checks for overflow and accessibility violations."""
         self.shot(name)
         width = self.js("return [document.documentElement.scrollWidth, document.querySelector('#scroll').scrollWidth - document.querySelector('#scroll').clientWidth, innerWidth]")
         assert width[0] <= width[2] and width[1] <= 0, f"{name} is wider than the page: {width}"
@@ -162,7 +162,7 @@ class Page:
         assert not found, f"{name}: {json.dumps(found, indent=1)}"
 
     def sent(self):
-        """The bodies of requests for answers since the last call; all addresses are looked at."""
+        """Returns the bodies of completion requests since the last call, and records the URLs of all requests."""
         bodies = []
         for entry in self.driver.get_log("performance"):
             message = json.loads(entry["message"])["message"]
@@ -175,7 +175,7 @@ class Page:
         return bodies
 
     def end(self, *expected):
-        """Nothing was asked of others, and nothing was said on the console but lines with one of these words."""
+        """Checks that the page contacted no other host, and that every console message contains one of these words."""
         self.sent()
         elsewhere = [url for url in self.requests if not url.startswith((self.url, "data:", "blob:"))]
         assert not elsewhere, elsewhere
@@ -197,7 +197,7 @@ def check_chat(page):
         seen.add(len(text[0]) if text else 0)
         return len(seen) > 4
 
-    page.wait(comes, "an answer piece by piece")
+    page.wait(comes, "a streamed response")
     assert page.one("#send").get_attribute("aria-label") == "Stop"
     page.wait(page.is_idle, "the answer")
     (body,) = page.sent()
@@ -205,7 +205,7 @@ def check_chat(page):
     assert "of 8,192 tokens" in page.one("#figures").text and "tokens/s" in page.one(".speed").text
     assert len(page.answers()[0]) > 100
     spoken = page.js("return document.querySelector('#said').textContent")
-    assert page.answers()[0].split()[-1] in spoken, "a screen reader announces the whole answer"
+    assert page.answers()[0].split()[-1] in spoken, "the live region lacks the end of the response"
     print("chat:", page.answers()[0][:60], "…", page.one(".speed").text)
 
 
@@ -217,21 +217,21 @@ def check_stop(page):
             return sum(slot["is_processing"] for slot in json.load(response))
 
     page.ask("Tell me another long story, about a whale.", waits=False)
-    page.wait(lambda: len(page.answers()[1]) > 20, "some of the answer")
+    page.wait(lambda: len(page.answers()[1]) > 20, "a part of the response")
     assert n_busy() == 1
     page.one("#send").click()
     page.wait(page.is_idle, "the stop")
-    page.wait(lambda: n_busy() == 0, "the server to stop", 10)
+    page.wait(lambda: n_busy() == 0, "an idle slot", 10)
     text = page.answers()[1]
     assert "Stopped." in page.one(".last .note").text
     page.one(".last .cut button").click()
-    page.wait(lambda: len(page.answers()[1]) > len(text) + 20, "more of the answer")
+    page.wait(lambda: len(page.answers()[1]) > len(text) + 20, "the continued response")
     assert page.answers()[1].startswith(text.strip())
     page.press("\ue00c")
     page.wait(page.is_idle, "Esc to stop")
     bodies = page.sent()
     assert bodies[1]["continue_final_message"] is True and bodies[1]["messages"][-1]["role"] == "assistant"
-    print("stop and go on:", len(text), "and", len(page.answers()[1]), "characters")
+    print("stop and continue:", len(text), "and", len(page.answers()[1]), "characters")
 
 
 def check_settings(page):
@@ -245,8 +245,8 @@ def check_settings(page):
     page.one("#set-seed").send_keys("7")
     page.one("#set-system").send_keys("You are brief.")
     page.one("dialog .primary").click()
-    page.wait(lambda: not page.all("dialog"), "the dialog to close")
-    assert page.focused() == "settings-button", "focus goes back"
+    page.wait(lambda: not page.all("dialog"), "the dialog to be closed")
+    assert page.focused() == "settings-button", "the focus did not return to the button"
     page.ask("What is the capital of France?")
     (body,) = page.sent()
     assert (body["temperature"], body["max_tokens"], body["seed"], body["messages"][0]["role"]) == (0, 24, 7, "system")
@@ -260,14 +260,14 @@ def check_versions(page):
     page.wait(lambda: page.all(".last .versions"), "two versions")
     page.wait(page.is_idle, "the answer")
     assert page.one(".last .versions").text == "2/2"
-    assert page.answers()[-1] == first, "greedy answers are the same"
+    assert page.answers()[-1] == first, "regenerating with temperature 0 changed the response"
     page.button("Previous version", ".last").click()
     assert page.one(".last .versions").text == "1/2" and page.focused() == "Next version"
     n = len(page.questions())
     page.button("Edit", f".message:nth-last-child(2)").click()
     page.one(".edit textarea").send_keys("\ue009a\ue000", "What is the capital of Italy?")
     page.one(".edit .primary").click()
-    page.wait(lambda: "Italy" in page.questions()[-1], "the other wording")
+    page.wait(lambda: "Italy" in page.questions()[-1], "the edited message")
     page.wait(page.is_idle, "the answer")
     assert len(page.questions()) == n and page.answers()[-1] not in ("", first), page.answers()[-1]
     page.button("Previous version", ".message:nth-last-child(2)").click()
@@ -280,14 +280,14 @@ def check_history(page):
     page.one("#question").send_keys("a draft")
     page.driver.refresh()
     page.wait(lambda: page.answers(), "the chat")
-    assert (page.questions(), page.answers()) == shown, "a reload changes nothing"
+    assert (page.questions(), page.answers()) == shown, "a reload changed the chat"
     assert page.one("#question").get_attribute("value") == "a draft"
     page.press("\ue009", "\ue008", "o")
     page.wait(lambda: not page.answers(), "a new chat")
     assert page.focused() == "question"
     page.ask("Say hello.")
     page.driver.back()
-    page.wait(lambda: not page.answers(), "the page before")
+    page.wait(lambda: not page.answers(), "the previous page")
     page.driver.forward()
     page.wait(lambda: len(page.answers()) == 1, "the chat again")
     page.press("\ue009", "k")
@@ -302,25 +302,25 @@ def check_history(page):
     page.one(".rename").send_keys("\ue009a\ue000", "Hello there", "\ue007")
     page.wait(lambda: "Hello there" in page.one("#chats").text, "the name")
     menu(page, "Delete", 0)
-    page.wait(lambda: "Hello there" not in page.one("#chats").text, "the chat to go")
+    page.wait(lambda: "Hello there" not in page.one("#chats").text, "the chat to be deleted")
     page.one(".notice button").click()
-    page.wait(lambda: "Hello there" in page.one("#chats").text, "the chat to come back")
+    page.wait(lambda: "Hello there" in page.one("#chats").text, "the chat to be restored")
     name = page.wait(lambda: page.one("#chats li.shown a").get_attribute("title"), "the chat's name")
     menu(page, "Delete", 1)
-    page.wait(lambda: not page.answers(), "a new chat in place of that")
+    page.wait(lambda: not page.answers(), "a new chat after deleting the open one")
     page.one(".notice button").click()
     open_chat(page, name)
     assert page.answers() == shown[1]
     page.press("\ue009", "\ue008", "o")
     page.ask("Tell me a long story about a river.", waits=False)
-    page.wait(lambda: len(page.answers()[0]) > 20, "some of the answer")
+    page.wait(lambda: len(page.answers()[0]) > 20, "a part of the response")
     page.sent()
     time.sleep(1.5)
     page.driver.refresh()
-    page.wait(lambda: page.answers() and "cut off" in page.one(".last .note").text, "what there was of the answer")
+    page.wait(lambda: page.answers() and "cut off" in page.one(".last .note").text, "the saved part of the response")
     text = page.answers()[0].strip()
     page.one(".last .cut button").click()
-    page.wait(lambda: len(page.answers()[0]) > len(text) + 20, "more of the answer")
+    page.wait(lambda: len(page.answers()[0]) > len(text) + 20, "the continued response")
     assert page.answers()[0].startswith(text)
     page.wait(page.is_idle, "the answer")
     print("history:", len(page.all("#chats li")), "chats")
@@ -411,14 +411,14 @@ def check_text(page):
     assert page.js("return window.hacked") is None
     kinds = page.js("return [...document.querySelectorAll('.assistant .text *')].map((e) => e.localName)")
     assert not set(kinds) & {"img", "script", "style", "iframe", "form", "input", "object", "embed", "link"}, kinds
-    assert kinds.count("svg") == kinds.count("path"), "drawings are those of buttons"
+    assert kinds.count("svg") == kinds.count("path"), "an SVG element is not an icon of a button"
     odd = page.js(
         "return [...document.querySelectorAll('.assistant .text *')].flatMap((e) => [...e.attributes].filter((a) => /^on|^id$|^src|^style$/.test(a.name) && !(a.name === 'style' && e.closest('math'))).map((a) => e.outerHTML))"
     )
     assert not odd, odd
     links = page.js("return [...document.querySelectorAll('.assistant .text [href]')].map((e) => e.getAttribute('href'))")
     assert links and all(link.startswith(("http://", "https://")) for link in links), links
-    assert page.js("return document.querySelectorAll('.assistant math').length") > 2, "formulas are formulas"
+    assert page.js("return document.querySelectorAll('.assistant math').length") > 2, "formulas were not rendered as MathML"
     sizes = page.js("return [...document.querySelectorAll('.assistant .formula')].map((e) => e.getBoundingClientRect().height)")
     assert max(sizes) < 2000, sizes
     open_chat(page, "Plants")
@@ -429,7 +429,7 @@ def check_text(page):
     page.button("Copy code").click()
     page.wait(lambda: (page.js("return window.copied") or "").startswith("# The energy"), "the copy")
     page.button("Copy message", ".assistant").click()
-    page.wait(lambda: page.js("return window.copied") == FINE, "the whole copy")
+    page.wait(lambda: page.js("return window.copied") == FINE, "the copied message")
     print("text:", len(kinds), "hostile elements, all sanitized")
 
 
@@ -453,19 +453,19 @@ def check_looks(page):
     assert "dark" in page.one("#theme").text and background() != light
     page.driver.refresh()
     page.wait(lambda: page.answers(), "the chat")
-    assert "dark" in page.one("#theme").text, "the choice is kept"
+    assert "dark" in page.one("#theme").text, "a reload reset the theme"
     page.js("document.querySelector('#scroll').scrollTop = 0")
     page.look("chat-dark")
     dark = background()
     page.one("#theme").click()
     assert background() == light
     page.system(prefers_color_scheme="dark")
-    assert background() == dark, "as the system"
+    assert background() == dark, "the page ignores the color scheme of the system"
     page.one("#settings-button").click()
     page.look("settings-dark")
     page.press("\ue00c")
     page.size(*PHONE)
-    page.wait(lambda: page.one("#open-sidebar").is_displayed(), "the phone's page")
+    page.wait(lambda: page.one("#open-sidebar").is_displayed(), "the mobile layout")
     page.js("document.querySelector('#scroll').scrollTop = 0")
     page.look("phone-dark")
     page.system(prefers_color_scheme="light", prefers_reduced_motion="reduce")
@@ -476,20 +476,20 @@ def check_looks(page):
     assert page.js("return document.querySelector('#page').inert")
     page.look("phone-list")
     page.press("\ue00c")
-    page.wait(lambda: page.focused() == "open-sidebar", "the focus to go back")
+    page.wait(lambda: page.focused() == "open-sidebar", "the focus to return")
     page.js("document.querySelector('#scroll').scrollTop = 1e6")
     page.shot("phone-end")
     sizes = page.js(
         "return [...document.querySelectorAll('button, a, select, textarea, summary')].filter((e) => e.checkVisibility() && !e.closest('[inert]') && !e.closest('.text')).map((e) => [e.id || e.ariaLabel, e.getBoundingClientRect().height])"
     )
     small = [size for size in sizes if 1 < size[1] < 24]
-    assert not small, f"too small to touch: {small}"
+    assert not small, f"touch targets below 24 pixels: {small}"
     page.size(*DESKTOP)
-    print("looks: light, dark and phone; all axe rules hold")
+    print("looks: light, dark, and mobile; no axe violations")
 
 
 def check_keys(page):
-    """Everything there is can be reached by Tab, and a chat had without a mouse."""
+    """Checks that Tab reaches all controls, and that a chat needs no mouse."""
     page.driver.get("about:blank")
     page.driver.get(page.url)
     page.wait(lambda: page.focused() == "question", "the focus")
@@ -526,25 +526,25 @@ def check_lost_server(page):
     page.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": True, **network})
     page.ask("Say hello again.", waits=False)
     page.press("\ue00c")
-    page.wait(page.is_idle, "Esc to give up")
+    page.wait(page.is_idle, "Esc to cancel the retries")
     page.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": False, **network})
     page.one("#settings-button").click()
     page.js("document.querySelector('#set-system').value = 'word '.repeat(9000)")
     page.one("dialog .primary").click()
     page.ask("Say hello.")
-    page.wait(lambda: "tokens" in page.one(".last .error").text, "why it is refused")
+    page.wait(lambda: "tokens" in page.one(".last .error").text, "the reason for the error")
     page.look("error-light")
     page.one("#settings-button").click()
     page.js("document.querySelector('#set-system').value = ''")
     page.one("dialog .primary").click()
     page.one(".last .error button").click()
     page.wait(lambda: page.is_idle() and len(page.answers()[-1]) > 0, "the answer")
-    print("lost and found:", page.answers()[-1][:40])
+    print("reconnected:", page.answers()[-1][:40])
 
 
 def check_key(page, key):
     page.one("#key").send_keys("wrong\ue007")
-    page.wait(lambda: "does not take this key" in page.one("dialog").text, "the refusal")
+    page.wait(lambda: "does not take this key" in page.one("dialog").text, "the error message")
     page.look("key-light")
     page.one("#key").clear()
     page.one("#key").send_keys(f"{key}\ue007")
@@ -556,20 +556,20 @@ def check_key(page, key):
 
 def check_thinking(page):
     page.ask("Tell me how plants live on light, step by step.", waits=False)
-    page.wait(lambda: "Thinking" in page.one(".last summary").text, "thoughts")
+    page.wait(lambda: "Thinking" in page.one(".last summary").text, "the reasoning")
     button = page.one(".last .note button")
     assert button.text == "Answer now"
     button.click()
     page.wait(lambda: "Thought for" in page.one(".last summary").text and page.answers()[-1], "the answer")
     page.press("\ue00c")
-    page.wait(page.is_idle, "Esc to end it")
+    page.wait(page.is_idle, "Esc to stop the response")
     page.look("thinking-light")
     page.sent()
     assert any(url.endswith("/v1/chat/completions/control") for url in page.requests)
     print("thinking:", page.one(".last summary").text, "then", page.answers()[-1][:40])
 
 
-# Adds audio to the capabilities of the model, which reads text only.
+# Adds audio to the capabilities of the model, which only reads text.
 READS_AUDIO = """
 const original = window.fetch;
 window.fetch = async (...request) => {
@@ -585,8 +585,8 @@ window.fetch = async (...request) => {
 
 
 def check_recording(page):
-    """A recording of the microphone is attached as WAV and sent."""
-    assert not page.one("#record").is_displayed(), "text models offer no recording"
+    """Checks that a microphone recording is attached as WAV and sent."""
+    assert not page.one("#record").is_displayed(), "the recording button is visible for a text model"
     page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": READS_AUDIO})
     page.driver.get(page.url)
     record = page.one("#record")
@@ -598,7 +598,7 @@ def check_recording(page):
     page.wait(lambda: "Recording 1.wav" in page.one("#chips").text, "the recording")
     assert not page.one("#recording").is_displayed()
     page.ask("Describe the sound.", waits=False)
-    page.wait(page.is_idle, "the refusal")
+    page.wait(page.is_idle, "the error message")
     (body,) = page.sent()
     sound = body["messages"][-1]["content"][0]["input_audio"]
     with wave.open(io.BytesIO(base64.b64decode(sound["data"]))) as file:

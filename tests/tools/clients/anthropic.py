@@ -24,10 +24,10 @@ def check(base):
     assert streamed == text and last.usage.output_tokens == answer.usage.output_tokens, (streamed, text)
     assert last.usage.cache_read_input_tokens > 0
     told = client.messages.create(**{**asked, "system": [{"type": "text", "text": "Answer in French."}]})
-    assert told.usage.input_tokens + told.usage.cache_read_input_tokens != counted.input_tokens, "a template may have instructions of its own"
+    assert told.usage.input_tokens + told.usage.cache_read_input_tokens != counted.input_tokens, "the system prompt did not change the number of input tokens"
     try:
         client.messages.create(**{**asked, "max_tokens": 0})
-        raise AssertionError("no tokens are taken for some")
+        raise AssertionError("max_tokens = 0 was accepted")
     except anthropic.BadRequestError as refused:
         assert refused.body["error"]["type"] == "invalid_request_error", refused
     print("anthropic messages, streams, counts, errors:", text)

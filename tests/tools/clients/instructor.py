@@ -29,4 +29,4 @@ def check(base):
         assert isinstance(last.name, str) and isinstance(last.is_capital, bool), last
         answer, raw = of_mode.chat.completions.create_with_completion(**ASKED, messages=SAID, response_model=City)
         assert isinstance(answer, City) and raw.usage.completion_tokens > 0, raw
-        print("instructor, structure, whole and piece by piece:", mode, city)
+        print("instructor, structured output, unstreamed and streamed:", mode, city)

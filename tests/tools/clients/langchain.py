@@ -101,5 +101,5 @@ def check_others(base, told):
     vectors = OpenAIEmbeddings(base_url=told["base_url"], api_key="none", model="any", check_embedding_ctx_length=False)
     two = vectors.embed_documents(["a cat", "a kitten"])
     one = vectors.embed_query("a cat")
-    assert max(abs(a - b) for a, b in zip(two[0], one)) < 1e-3, "alone and beside another"
+    assert max(abs(a - b) for a, b in zip(two[0], one)) < 1e-3, "the embedding of a text depends on the other texts of its batch"
     print("langchain, logprobs, texts, vectors:", text, len(one))

@@ -96,7 +96,7 @@ def by_openai(base, part, response_part):
     response = client.responses.create(model="any", input=said, max_output_tokens=MAX_TOKENS, temperature=0)
     try:
         client.chat.completions.create(**{**asked, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b.png"}}]}]})
-        raise AssertionError("an image of another server is fetched")
+        raise AssertionError("the server downloaded an image from another host")
     except openai.BadRequestError as refused:
         assert refused.body["param"] == "messages[0].content", refused
     return [whole, "".join(pieces), response.output_text]

@@ -29,7 +29,7 @@ def check(base):
     assert client.ps().models[0].model == model
     try:
         client.chat(model=model, messages=question, format={"type": "nothing known"})
-        raise AssertionError("a schema that means nothing is taken")
+        raise AssertionError("an invalid schema was accepted")
     except ollama.ResponseError as refused:
         assert refused.status_code == 400 and refused.error, refused
     print("ollama chats, streams, structure, vectors, models:", text)

@@ -77,4 +77,4 @@ def check_functions(client):
             pass
         call = stream.get_final_completion().choices[0].message.tool_calls[0]
     assert call.function.name == "weather" and json.loads(call.function.arguments) == json.loads(called.arguments), call
-    print("openai functions, whole and piece by piece:", call.function.arguments)
+    print("openai functions, unstreamed and streamed:", call.function.arguments)
