@@ -37,7 +37,7 @@ use groups::Groups;
 use phases::{Chunk, Phases, StealSlot};
 use sync::{AtomicU32, Ordering};
 
-/// Memory that the threads share without further synchronization, as the tensors of a graph.
+/// Memory that the threads share without further synchronization, like the tensors of a graph.
 struct Shared {
     phases: Phases,
     offers: Vec<StealSlot>,

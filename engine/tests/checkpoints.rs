@@ -333,7 +333,7 @@ fn models_in_place_report_faults_of_checkpoints() {
     assert_eq!(load(&llama(), true), Ok(()));
     // A converted tensor is always checked.
     let message = load(&damaged("q_proj"), false).unwrap_err();
-    // Row 3 of two heads of four rotated rows keeps its place.
+    // Row 3 keeps its position when two heads of four rows are permuted for RoPE.
     let expected = "tensor `model.layers.0.self_attn.q_proj.weight` has the value NaN at row 3, column 5";
     assert!(
         message.starts_with(&format!("model.safetensors: {expected}")),

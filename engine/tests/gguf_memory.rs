@@ -43,11 +43,10 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut SplitMix64) {
 
 /// Returns the maximum memory for parsing a fixture's header, corrupted or not.
 ///
-/// Three times the file covers the tensors: a description of 32 bytes, 8 bytes per dimension, and the name
-/// become 88 bytes, the name, and two 8-byte indices for the orders by name and by offset. Metadata pairs are
-/// few, but each takes 80 bytes for hash, key, and value, independent of its size in the file. While their
-/// table grows from 112 to 224 entries, the maximum for the fixtures, it exists twice. The constant term
-/// covers that.
+/// The tensor table needs at most three times the file size: a description of 32 bytes, 8 bytes per dimension, and the
+/// name become 88 bytes, the name, and two 8-byte indices (by name and by offset). Metadata pairs are few, but each
+/// needs 80 bytes for hash, key, and value, independent of its size in the file. While their table grows from 112 to
+/// 224 entries, the maximum for the fixtures, it exists twice. The constant term covers that.
 fn memory_max(file: usize) -> usize {
     16 * 1024 + 3 * file
 }
@@ -80,7 +79,7 @@ fn mutated_headers_take_bounded_memory_and_time() {
     assert!(elapsed < Duration::from_secs(300));
 }
 
-/// Parses the densest files: as many entries as possible in few bytes, each larger in memory. A growing table
+/// Parses the densest files: as many entries as possible per byte, each of which is larger in memory. A growing table
 /// exists up to three times: the old table and a new one of twice the size.
 #[test]
 fn dense_files_take_proportional_memory() {
@@ -98,7 +97,7 @@ fn dense_files_take_proportional_memory() {
             .unwrap();
     }
     for (what, writer, ratio_max) in [
-        // 8 bytes of length become 4; the second pass allocates all memory at once.
+        // The 8-byte length becomes 4 bytes; the second pass allocates all memory in one call.
         ("strings", empty_strings, 0.6),
         // An empty array takes 12 bytes in the file and 48 in memory.
         ("arrays", empty_arrays, 12.0),

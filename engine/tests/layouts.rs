@@ -35,8 +35,7 @@ fn stored(ty: GgmlType, ne: [usize; 4], layout: Layout) -> Stored {
     }
 }
 
-/// Rows that are stored a few at a time are read back unchanged, all at once or a few at a time, in host
-/// memory and elsewhere.
+/// Tensors that are stored in chunks of rows are read back unchanged, whole or in chunks, from host and device memory.
 #[test]
 fn stored_tensors_round_trip() {
     let (device_, interleaved) = interleaving();

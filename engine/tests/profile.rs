@@ -13,7 +13,7 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 
 #[test]
 fn each_op_is_counted() {
-    // With several threads, the measured thread may find a phase complete before it enters the phase.
+    // With several threads, a phase may be complete before the measured thread enters it.
     for n_threads in [1, 2] {
         ops_are_counted(n_threads);
     }

@@ -205,7 +205,7 @@ struct Setup<'a> {
     devices: &'a [&'a str],
     /// Returns the index of the device of a layer.
     device_of: fn(usize) -> usize,
-    /// Marks every node as an output, so that no memory is reused and nothing runs in place.
+    /// Marks every node as an output, which prevents memory reuse and in-place ops.
     keep_all: bool,
     /// Manual assignments of nodes to backends.
     by_hand: fn(&Graph, TensorId) -> Option<BackendId>,

@@ -1,5 +1,5 @@
-//! Once its tables have grown, the scheduler does not allocate: neither for a rebuilt nor for a reused graph,
-//! with one or two devices. A separate binary, since it counts every allocation of the process.
+//! After its tables have grown to their final size, the scheduler does not allocate for rebuilt or reused graphs, with
+//! one or two devices. A separate binary, since it counts every allocation of the process.
 
 mod counting;
 
@@ -76,7 +76,7 @@ unsafe impl Buffer for Bytes {
     }
 }
 
-/// A device that fills every result with a constant, so that only the scheduler's own work is measured.
+/// A device that fills every result with a constant, so that the test measures only the scheduler.
 struct Filler(Arc<dyn BufferType>, DeviceKind);
 
 impl Device for Filler {

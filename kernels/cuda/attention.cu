@@ -1,9 +1,9 @@
 // Attention with online softmax over the cells in a token's page table. Scores are never stored.
 //
-// A block computes a token with HEADS query heads of one KV head. Each warp takes a quarter of every page,
-// CELLS cells at a time, and the lanes hold parts of keys and values. The loads of a turn do not wait for each
-// other, and each lane computes the score and the weight of one cell for one head. The warps' sums are added in
-// order, so that results depend only on the page table and on the number of blocks per token.
+// A block computes a token with HEADS query heads of one KV head. Each warp takes a quarter of every page, CELLS cells
+// at a time, and the lanes hold parts of keys and values. Within a turn, loads are independent of each other, and each
+// lane computes the score and the weight of one cell for one head. The warps' sums are added in order, so that results
+// depend only on the page table and on the number of blocks per token.
 //
 // With few tokens, several blocks share the pages of a token (SPLIT), and `merge` (attention_merge.cu) adds
 // their results in order.
@@ -19,7 +19,7 @@ using Keys = types::K;
 using Values = types::V;
 
 const int WARPS = 4, CELLS_OF_WARP = PAGE / WARPS;
-// Scores per turn, and adjacent lanes with the same score.
+// Scores per turn, and number of adjacent lanes that hold the same score.
 const int SCORES = HEADS * CELLS, SAME = 32 / SCORES;
 
 // The chunks of a row of SIZE values that a lane holds. Lanes without a chunk repeat the last chunk, so that

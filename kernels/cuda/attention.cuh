@@ -104,7 +104,7 @@ struct Listed {
 
 // Lists up to MAX_LISTED page table entries for all warps of the block.
 DEVICE void list_pages(const Params &p, Listed &listed, int first_entry, int n, int q_pos) {
-    // The loads of several pages do not wait for each other.
+    // The loads of several pages overlap.
     const int AT_ONCE = 4;
     int lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
     __syncthreads();

@@ -174,8 +174,8 @@ template <class T> DEVICE void store_chunk(u16 *to, const float (&v)[T::N]) {
     }
 }
 
-// Starts loading units FIRST to FIRST + LEFT - 1 of the rows of a tile, a power of two of each row at a time, so that
-// no thread divides.
+// Starts loading units FIRST to FIRST + LEFT - 1 of the rows of a tile. Each step loads a power of two of units per
+// row, so that threads need no division.
 template <class Layout, int FIRST, int LEFT> DEVICE void copy_rows(const char *from, i64 stride, u64 seen, u8 *to) {
     const int UNITS = power_of_two_below(LEFT < THREADS ? LEFT : THREADS), STEP = THREADS / UNITS, UNIT = Layout::UNIT;
     int first = threadIdx.x / UNITS, at = (FIRST + threadIdx.x % UNITS) * UNIT;
@@ -231,7 +231,7 @@ struct Block {
 };
 
 // State of the lane's head: the running maximum score (base 2), the sum of weights over the lane's cells, and the
-// weighted values, each in two numbers that must be added.
+// weighted values, each split into two numbers.
 struct Sums {
     float largest = -INF, weights = 0.0f;
     float values[2 * V_STEPS][4] = {};

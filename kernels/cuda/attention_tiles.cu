@@ -136,15 +136,15 @@ struct Pages {
         n_batches++;
     }
 
-    // Looks at the batch of pages after that of the current page, unless some warp did. Must follow a barrier that follows the
-    // choice of the current page.
+    // Computes the visibility of the next batch of pages, unless another warp has done so. Must be called after a
+    // barrier that follows the selection of the current page.
     DEVICE void look_ahead(const Params &p, const Run &run) {
         if ((entry - start) / WARPS + 1 < n_batches || start + n_batches * WARPS >= end) return;
         look(p, run);
         __syncthreads();
     }
 
-    // Returns the next page, or null at the end. It is valid until `look_ahead` for the page after it.
+    // Returns the next page, or null at the end. The page is valid until `look_ahead` is called for the page after it.
     DEVICE const Seen *next(const Params &p, const Run &run) {
         for (entry++; entry < end; entry++) {
             int i = entry - start;

@@ -40,8 +40,8 @@ DEVICE int int_at(const Tensor &list, int i) {
     return *(const int *)(list.data + i * list.nb[0]);
 }
 
-// Finds the tokens of this block, and returns their number: those that depend on token `blockIdx.z`, if that token depends on no
-// earlier one. Two tokens depend on each other if one of them writes a cell of the other.
+// Finds the tokens of this block, and returns their number: the tokens that depend on token `blockIdx.z`, or none if
+// that token depends on an earlier one. Two tokens depend on each other if one of them writes a cell of the other.
 DEVICE int count_tokens(const States &s) {
 #if SPREADS
     int lane = threadIdx.x % 32;

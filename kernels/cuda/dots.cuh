@@ -194,8 +194,8 @@ struct q8_0 : types::q8_0 {
     }
 };
 
-// Blocks of 256 values in two halves of four groups of 32, whose bits share the same bytes. A unit holds 16
-// values of each group of a half.
+// Blocks of 256 values in two halves of four groups of 32 values; the groups of a half are packed into the same bytes.
+// A unit holds 16 values of each group of a half.
 struct q2_K : types::q2_K {
     DOTS(4, 4, 32, false, 0, true)
     PADDED(4, 112)

@@ -26,8 +26,8 @@ const int MATRICES = 2;
 const int MATRICES = 1;
 #endif
 
-// The rows of a warp: matrix of the first row, distance between rows in bytes, distance to the other row that
-// is loaded at the same time, row range, and bytes per row.
+// Rows of a warp: matrix of the first row, distance between rows in bytes, distance to the second row of a pair that
+// is loaded together, row range, and bytes per row.
 struct Rows {
     const char *matrix;
     i64 stride, apart;
@@ -135,7 +135,7 @@ DEVICE Columns columns_of(const Params &p, int i1, int i2, int i3, int n) {
 }
 
 #if ROUNDS
-// Results that share a scale when quantized. They are computed by a single block.
+// Number of results that share a scale when quantized; one block computes all of them.
 const int RESULTS_OF_BLOCK = 32;
 
 // Quantizes the results of `N` columns that the block's warps computed. `first` is the first row, and

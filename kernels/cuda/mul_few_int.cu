@@ -1,11 +1,11 @@
-// Integer matmuls of quantized weights with 2 to 8 columns, on tensor cores. A block computes ROWS rows at a
-// time. Each warp loads two of them and computes one of the eight parts of every piece for all rows, so that
-// each byte of the weights is loaded and decoded once for all columns.
+// Integer matmuls of quantized weights with 2 to 8 columns, on tensor cores. A block computes ROWS rows at a time.
+// Each warp loads two rows, but computes one eighth of every piece for all rows, so that each weight byte is loaded
+// and decoded once for all columns.
 //
-// The four lanes of a quad decode adjacent units of a row. Tensor cores add their products, although the
-// units have scales of their own. Matrix B keeps the units apart: its columns `2 * t` and `2 * t + 1` have
-// the high and low parts of the values for lane `t` of every quad, and zeros for the other lanes. A lane thus
-// gets the sums of its own units.
+// The four lanes of a quad decode adjacent units of a row. Tensor cores add the products of the quad, although the
+// units have separate scales. Matrix B keeps the units separate: columns `2 * t` and `2 * t + 1` have the high and low
+// parts of the values for lane `t` of every quad, and zeros for the other lanes. A lane thus gets the sums of its own
+// units.
 //
 // TYPE, PARTS, GLU, ROUNDS: see `few_int.cuh`. COLS: maximum number of columns: 2, 4, or 8. MEMORY: bytes of
 // dynamic shared memory.
@@ -18,7 +18,7 @@ const int BANKS = W::UNITS >= 8 ? 64 : 16, SLOT = SPREAD + (BANKS + 128 - SPREAD
 const int STAGE = ROWS * SLOT, FIT = MEMORY / STAGE, STAGES = FIT < 4 ? FIT : 4;
 static_assert(STAGES >= 2, "one stage is loaded while another is read");
 
-// Groups whose products are computed at once, limited by the registers.
+// Number of groups whose products are computed together, limited by registers.
 const int AT_ONCE = W::GROUPS > 2 ? 2 : W::GROUPS;
 
 // A warp loads row `warp` of each matrix, or rows `warp` and `warp + 8`.
@@ -127,7 +127,7 @@ template <int FIRST> DEVICE void add_groups(const W::Unit (&units)[2], const Col
 template <int FIRST = 0> DEVICE void add_units(int unit, int n_units, int stage, const int (&slots)[2], const Columns &columns, const Tile *tiles, float (&sums)[2][COLS]) {
     // A quad may be larger than the rest of the rows.
     int decoded = W::UNITS < 4 ? min(unit, n_units - 1) : unit;
-    // Decoded again for the next groups, since no registers are free to keep all of them.
+    // Decode again for the next groups, because no registers are free to keep all values.
     if (W::GROUPS > AT_ONCE) asm volatile("" : "+r"(decoded));
     Lane lane(decoded, stages);
     W::Unit units[2];
@@ -199,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) mul_few_int(const __
     for (int i = 0; i < STAGES - 1; i++) stream.fetch();
     for (; first < end; first += RESULTS) {
         float sums[2][COLS] = {};
-        // Addresses are recomputed for each result, since no register is free to keep them.
+        // Recompute the addresses for each result, because no register is free to keep them.
         asm volatile("" : "+r"(i2));
         Columns columns = columns_of(p, 0, i2, i3, p.x.ne[1]);
         // The last row substitutes for missing rows.

@@ -252,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, COLUMNS > 16 ? 0 : 2) mul_
     int number = (blockIdx.z * gridDim.y + blockIdx.y) * (gridDim.x / n_parts) + blockIdx.x / n_parts;
     if (n_parts > 1 && !add_parts(p, number, part, n_parts, (float (&)[SUMS_OF_LANE])total)) return;
     int row = threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
-    // One column after the other: the addresses of all columns at once would need too many registers.
+    // Process one column at a time: the addresses of all columns would exceed the available registers.
 #pragma unroll
     for (int i = 0; i < 2 * N; i++) {
         int c = column + i / 2 * 8 + i % 2;

@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) mul_vec_int(const __
         float other = __shfl_xor_sync(ALL_LANES, sum, 16);
         sum = __fmul_rn(GLU(sum), other);
 #endif
-        // Recomputed for each result, since no register is free to keep it.
+        // Recompute for each result, because no register is free to keep the value.
         asm volatile("" : "+r"(i2));
         if (is_first && first + row < end) {
             Output(part, i1, i2, i3).store(first + row, sum);

@@ -61,7 +61,8 @@ DEVICE void scaled_halves(const u32 (&w)[4], float low, float low_min, float hig
     }
 }
 
-// The values of a run are contiguous. If the runs of a piece are 32 values apart, two pieces share 64 values.
+// The values of a run are contiguous. Runs that are 32 values apart belong to two pieces, which together cover 64
+// values.
 #define PIECE(apart, n)                                                                                                                        \
     static const bool APART = apart;                                                                                                           \
     u32 x[n];

@@ -41,7 +41,7 @@ DEVICE float2 rotation(const Rope &p, float extrapolated, int pair) {
         // Two products and a sum, without fused multiply-add, so that angles of any size are bit-exact.
         angle = __fadd_rn(__fmul_rn(angle, 1.0f - mix), __fmul_rn(extrapolated, mix));
     }
-    // Angles in half turns, without whole turns. Double precision retains the digits of large angles.
+    // Convert the angle to half turns and remove whole turns. Double precision retains the digits of large angles.
     double half_turns = (double)angle * 0.31830988618379067154;
     half_turns -= 2.0 * rint(0.5 * half_turns);
     float sine, cosine;

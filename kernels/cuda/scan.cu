@@ -1,8 +1,8 @@
 // Recurrences with a matrix of states for each head: linear attention, selective scans, and RWKV's time mixing.
 //
-// An element of the result has a column of the matrix, which LANES lanes keep in registers: each lane has runs of 4 rows.
-// A block computes columns that multiply the same vectors (keys and queries), and loads the operands of several
-// tokens ahead to shared memory.
+// Each element of the result needs a column of the state matrix, which LANES lanes keep in registers: each lane holds
+// runs of 4 rows. A block computes columns that multiply the same vectors (keys and queries), and loads the operands
+// of several tokens ahead to shared memory.
 //
 // RULE: the recurrence. ROWS: rows of the matrix. DECAY: origin of the decays. DELTA, BETA: properties of linear attention.
 // X4: runs of vectors and states can be loaded at once. SPREADS: see `cells.cuh`.
@@ -39,7 +39,7 @@ struct Params {
     // Constants of rows and heads: decay rates, or the bonus of RWKV 6.
     Tensor rates;
     float scale, slope;
-    // Heads that share vectors, and true if heads `g`, `g + n`, ... share a vector of `n`.
+    // Number of heads that share vectors; `tiled` is true if heads `g`, `g + n`, ... share one of `n` vectors.
     int heads_of_group, tiled;
 };
 

@@ -37,9 +37,9 @@ const int STRIDE = ROWS + 8, BLOCK_STRIDE = STEP + 8, CHUNK_STRIDE = CHUNK + 8, 
 const int LOWER = STEP * STEP + 4;
 // Decays are at least e^-60, so that the difference of two sums of logarithms is precise.
 const float LEAST_LOG = -60.0f;
-// Tokens whose decays of rows are relative to one of them, its number, and the least logarithm (base 2) of a decay.
-// Factors of keys and queries are between 2^-96 and 2^96, so that neither their products nor their rounding errors leave
-// the range of f32.
+// TURN: number of tokens whose row decays are relative to the same token. MIDDLE: index of that token. LEAST_ROW_LOG:
+// minimum logarithm (base 2) of a decay. Factors of keys and queries are between 2^-96 and 2^96, so that neither their
+// products nor their rounding errors leave the range of f32.
 const int TURN = 8, MIDDLE = 3, N_TURNS = CHUNK / TURN;
 const float LEAST_ROW_LOG = -24.0f;
 
@@ -134,8 +134,8 @@ DEVICE void add_products(float (&left)[4], float (&right)[4], const Fragment &a,
     multiply(right, a.high, b.high[2], b.high[3]);
 }
 
-// Inputs of a chunk that a thread loads ahead: the cells, the logarithm of the decay, and the beta of token `l`, or those of the
-// last token; the values of two columns for pairs of tokens.
+// Inputs of a chunk that a thread prefetches: the cells, the log decay and the beta of token `l` or of the last token,
+// and the values of two columns for pairs of tokens.
 struct Ahead {
     Neighbors cells;
     float log, beta, values[CHUNK / 8][4];
@@ -185,7 +185,7 @@ DEVICE void store_run(Shared &s, int vector, int token, float4 x) {
     *(uint2 *)(s.vectors[vector].low + to) = make_uint2(Halves<true>::rest(first, x.x, x.y), Halves<true>::rest(second, x.z, x.w));
 }
 
-// Converts the vectors of `n` tokens. Others become zeros.
+// Converts the vectors of `n` tokens, and pads the chunk with zeros.
 DEVICE void convert_vectors(Shared &s, int n) {
     int warp = threadIdx.x / 32, run = threadIdx.x % 32;
     if (run >= RUNS) return;
@@ -388,7 +388,8 @@ DEVICE void invert(Shared &s) {
     }
 }
 
-// The state of 16 columns, transposed: lane `l` has columns `l / 4` and `l / 4 + 8`, and rows `l % 4 * 2` and the next of each 8.
+// Transposed state of 16 columns: lane `l` has columns `l / 4` and `l / 4 + 8`, and of every 8 rows, rows `l % 4 * 2`
+// and the next one.
 struct StateColumns {
     float rows[ROWS / 8][4];
     i64 first;
@@ -512,8 +513,8 @@ DEVICE void add_updates(const Shared &s, const float (&updates)[CHUNK / 8][4], f
     }
 }
 
-// Multiplies the results of the state with the decays, and replaces values by the right side of the system, or by the updates if
-// the rule is not the delta rule.
+// Multiplies the results of the state by the decays. Replaces the values by the right-hand side of the system or,
+// without the delta rule, by the updates.
 DEVICE void apply_gates(const Shared &s, const float (&known)[CHUNK / 8][4], float (&values)[CHUNK / 8][4], float (&results)[CHUNK / 8][4], int n) {
 #pragma unroll
     for (int i = 0; i < CHUNK / 8; i++) {

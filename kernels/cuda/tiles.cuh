@@ -35,8 +35,8 @@ struct Params {
 // Weights and columns of several steps.
 extern __shared__ __align__(128) u16 shared[];
 #if IDS
-// For each column of the tile: its number in `columns`, and its place in the lists of ids; -1 for missing
-// columns. Numbers instead of addresses leave room for the largest tile on GPUs with 99 KB.
+// For each column of the tile: its index in `columns` and in the lists of ids; -1 for missing columns. Indices need
+// less space than addresses, so the largest tile fits on GPUs with 99 KB.
 __shared__ int from[COLUMNS], pairs[COLUMNS];
 #endif
 
@@ -136,10 +136,10 @@ DEVICE void store_weights(u16 *step, const Weights (&pieces)[PIECES]) {
     }
 }
 
-// Stores a warp's sums, whose first row and column in the tile are given.
+// Stores the sums of a warp, given its first row and column in the tile.
 DEVICE void store_sums(const Params &p, const Work &work, int row, int column, const float (&sums)[M][N][4]) {
     int lane = threadIdx.x % 32;
-    // One column after the other: the addresses of all columns at once would need more registers than there are.
+    // Process one column at a time: the addresses of all columns would exceed the available registers.
     int first = work.first_row + row + lane / 4;
 #pragma unroll
     for (int i = 0; i < 2 * N; i++) {

@@ -138,9 +138,9 @@ pub(crate) unsafe fn scores_with(
 /// Performs a step of the online softmax for the queries of some tokens, with the same number of queries per
 /// token.
 ///
-/// Of `scores` ([`KEYS`] per query), those visible to the token (`seen`) become `e^(score - max)`; others are
-/// unspecified. `max` and `sum` are updated to the largest score and the sum of the weights so far. `factors`
-/// receives the factors by which earlier sums of values must be multiplied.
+/// The `scores` ([`KEYS`] per query) that are visible to the token (`seen`) become `e^(score - max)`; all others are
+/// unspecified. `max` and `sum` are updated to the largest score and the sum of the weights so far. `factors` receives
+/// the factors by which earlier sums of values must be multiplied.
 ///
 /// # Panics
 /// If the slices differ in the number of queries, or that is not a multiple of the number of tokens.

@@ -3,9 +3,9 @@
 //! - Keywords without restrictions (annotations, unknown keywords and formats) are removed.
 //! - References point to flat names in `$defs` at the root, so a schema can be embedded in another one together
 //!   with its `$defs`.
-//! - Restrictions that the grammar compiler lacks are rewritten where an equivalent exists ([`pattern`],
-//!   [`overlap`], [`rewrite`]). Others are rejected with their location, except in alternatives: an alternative
-//!   that cannot be enforced is left out if another one remains.
+//! - Restrictions that the grammar compiler lacks are rewritten where an equivalent exists ([`pattern`], [`overlap`],
+//!   [`rewrite`]). All other restrictions are rejected with their location, except in alternatives: an alternative
+//!   that cannot be enforced is omitted if another one remains.
 //!
 //! Every document that the result accepts is valid under the original schema.
 
@@ -40,7 +40,7 @@ const FORMATS: [&str; 10] = [
     "uuid",
     "uri",
 ];
-/// Maximum number of definitions that are left out because they cannot be enforced.
+/// Maximum number of definitions that are omitted because they cannot be enforced.
 const MAX_BROKEN: usize = 32;
 
 /// Parses a schema and rewrites it into the enforceable subset.
@@ -273,7 +273,7 @@ impl Bundler<'_> {
         Ok(all.into())
     }
 
-    /// Rewrites alternatives. Leaves out those that cannot be enforced, unless that would leave none.
+    /// Rewrites alternatives. Omits alternatives that cannot be enforced, unless none would remain.
     fn alternatives(&mut self, schemas: &[Value], place: &str) -> Result<Value, GrammarError> {
         let (mut all, mut error) = (Vec::with_capacity(schemas.len()), None);
         for (i, schema) in schemas.iter().enumerate() {
@@ -347,7 +347,7 @@ fn assertion((key, value): (&str, &Value), place: &str, out: &mut Rewritten) -> 
         | "maxLength" | "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" => {
             out.insert(key, value.clone());
         }
-        // Other keywords are annotations, or handled with the keywords beside them.
+        // All other keywords are annotations, or were handled together with related keywords.
         _ => {}
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Clock of a thread. Where the system has none, real time.
+/// CPU time clock of a thread. Falls back to wall-clock time on systems without such a clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ThreadClock(system::Clock);
 

@@ -1,5 +1,5 @@
-//! Reversible edits that a scheduler makes to a finished graph: copied operands, redirected operands, and
-//! buffer assignments. Undoing them allows the graph to be split and allocated again.
+//! Reversible edits that a scheduler makes to a finished graph: copied operands, redirected operands, and buffer
+//! assignments. Undoing the edits allows the graph to be split and allocated again.
 
 use super::TensorId;
 

@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(row([8, 5, 10]), (mixed % 1000) as i32 + 100);
         let mixed = (7 * 3) ^ (2 * 5) ^ 2u64.wrapping_neg();
         let ended = (mixed % 1000) as i32 + 100;
-        // Previous token: end of text or none; the tokens before it vary.
+        // The previous token ends the text or is missing, so earlier tokens must not matter.
         for before in [[3, 10], [3, 0], [0, 0], [0, 10], [3, 3]] {
             assert_eq!(row([8, before[0], before[1]]), ended, "{before:?}");
         }

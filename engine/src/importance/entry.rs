@@ -20,7 +20,7 @@ pub struct Entry {
 pub struct Weights {
     /// Mean square of each column of each matrix.
     pub values: Vec<f32>,
-    /// Number of matrices without data, whose columns have the mean of the others.
+    /// Number of matrices without data; their columns get the mean of the other matrices.
     pub n_filled: usize,
 }
 

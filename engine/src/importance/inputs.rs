@@ -14,8 +14,7 @@ pub(crate) trait InputSink: Send {
     /// Called before the first matmul of a graph is computed.
     fn begin(&mut self) {}
 
-    /// Receives inputs. All matmuls of a call have the same inputs, and the same chosen experts. `Break` stops the
-    /// computation.
+    /// Receives inputs. All matmuls of a call share the same inputs and expert ids. `Break` stops the computation.
     fn add(&mut self, uses: &[&Use], inputs: &MatmulInputs<'_>) -> ControlFlow<()>;
 }
 
@@ -77,7 +76,7 @@ pub(crate) struct InputObserver<S> {
 impl<S: InputSink> InputObserver<S> {
     /// Observes the matrices of a model that `is_observed` returns true for.
     pub fn new(model: &Model, is_observed: &dyn Fn(&TableRow) -> bool, sink: S) -> InputObserver<S> {
-        // Rows with an offset are further parts of a tensor in the file, and have the same inputs.
+        // Rows with a nonzero offset are further parts of the same tensor and read the same inputs.
         let is_matrix = |row: &&TableRow| matches!(row.consumer, Consumer::MulMat | Consumer::MulMatId);
         let rows = model.tensors().iter().filter(|row| row.offset == 0).filter(is_matrix);
         let names = rows.filter(|row| is_observed(row)).map(|row| {
@@ -104,7 +103,7 @@ impl<S: InputSink> InputObserver<S> {
             };
             for operand in [Some(found.x), found.ids].into_iter().flatten() {
                 let uses = self.uses.entry(operand).or_default();
-                // A matrix that is split by rows has several matmuls with the same input.
+                // A matrix that is split by rows has several matmuls with one input.
                 if !uses.iter().any(|known| known.tensor == found.tensor) {
                     uses.push(found.clone());
                 }

@@ -9,7 +9,7 @@ use crate::builder::WeightLeaf;
 
 use super::leaf::stored_parts;
 
-/// Maximum gap in bytes between ranges that are locked as one. They may share a page, and the gap costs
+/// Maximum gap in bytes between ranges that are locked as one. Such ranges may share a page, and locking the gap costs
 /// little.
 const GAP: usize = 4096;
 

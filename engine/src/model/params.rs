@@ -18,7 +18,7 @@ pub type VocabHook = Arc<dyn Fn(&Arc<Vocab>, usize) + Send + Sync>;
 /// Metadata key with the text of the architecture's declaration.
 pub const DECLARATION_KEY: &str = "general.architecture.declaration";
 
-/// File whose architecture is wanted.
+/// Architecture to find for a file.
 #[derive(Clone, Copy, Debug)]
 pub struct WantedArch<'a> {
     /// Name of the architecture or encoder.

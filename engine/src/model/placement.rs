@@ -622,7 +622,7 @@ fn divide(n: usize, shares: impl ExactSizeIterator<Item = f64> + Clone) -> Vec<u
 /// Returns true if the device supports the op that consumes the tensor in this storage, tested on a small
 /// graph.
 fn computes_with(device: &dyn Device, row: &TableRow, storage: &WeightStorage) -> bool {
-    // Nothing is computed; an empty buffer identifies the kind of memory.
+    // No kernel runs; an empty buffer suffices to identify the memory.
     let Ok(buffer) = storage.buffer_type.allocate(0) else {
         return false;
     };

@@ -88,7 +88,7 @@ struct BufferPlan {
     new: Vec<(Arc<dyn BufferType>, usize)>,
     /// Buffer that is currently being filled in each memory.
     open: Vec<Option<usize>>,
-    /// Homes of pieces that may be shared (a tied output), by file tensor, byte offset, and part.
+    /// Locations of parts that may be shared (tied output), by file tensor, byte offset, and part.
     seen: Vec<((usize, usize, RowPart), BufferSlice)>,
 }
 

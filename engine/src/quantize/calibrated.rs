@@ -18,8 +18,8 @@ use crate::model::{Model, TableRow};
 /// Maximum size of the moments in memory.
 const MAX_BYTES: usize = 1 << 30;
 
-/// Rounding with error feedback. The moments of as many tensors as fit in memory are collected in one pass over the
-/// text, when the first of these tensors is encoded.
+/// Rounding with error feedback. When a tensor is encoded, one pass over the text collects the moments of this tensor
+/// and of as many later tensors as fit in memory.
 pub struct CalibratedRounding<'a> {
     plan: &'a QuantizePlan,
     calibration: &'a Calibration<'a>,
@@ -80,8 +80,8 @@ impl<'a> CalibratedRounding<'a> {
         is_multiplied && tensor.is_encoded() && kernels::can_encode_rows(tensor.to)
     }
 
-    /// Sets the maximum size of the moments in memory. If those of a tensor do not fit, its experts share a moment, or
-    /// errors are compensated within ranges of columns only.
+    /// Sets the maximum size of the moments in memory. If the moments of a tensor do not fit, its experts share one
+    /// moment, or errors are compensated only within ranges of columns.
     #[must_use]
     pub fn with_max_bytes(self, max_bytes: usize) -> CalibratedRounding<'a> {
         CalibratedRounding { max_bytes, ..self }
@@ -110,7 +110,7 @@ impl<'a> CalibratedRounding<'a> {
     /// Returns the tensors of a pass, from `first` on.
     fn tensors_from(&self, first: &PlannedTensor) -> BTreeSet<String> {
         let mut tensors = BTreeSet::new();
-        // Tensors that read the same inputs as another tensor of the layer need no memory of their own.
+        // Tensors that read the same inputs as another tensor of the layer need no additional memory.
         let mut inputs = BTreeSet::new();
         let mut bytes = 0usize;
         let later = self

@@ -12,8 +12,9 @@ use crate::gguf::GgufSet;
 /// Number of elements sampled from each matrix to measure errors.
 const SAMPLE: usize = 1 << 16;
 
-/// Maximum importance of a column, as a multiple of the median. A few tokens, such as the first token, have outliers of
-/// hundreds of times the usual magnitude in a few columns. Outliers dominate the mean square, but not the divergence.
+/// Maximum importance of a column, as a multiple of the median. Some tokens, such as the first one, have outliers in a
+/// few columns that are hundreds of times larger than usual values. Outliers dominate the mean square, but not the
+/// divergence.
 const CAP: f32 = 8.0;
 
 /// Candidate types with or without an importance matrix.

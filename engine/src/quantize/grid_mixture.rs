@@ -89,7 +89,7 @@ impl GridKind {
             GridKind::ThreeXxs if !facts.has_importance => IQ3_S,
             _ => base,
         };
-        // Eight heads share the values of a 70B model, whose matrices are small.
+        // In 70B models, eight query heads share each value head, so value matrices are small.
         if facts.n_layer == 80 && facts.n_gqa > 1 && ty == Q4_K {
             Q5_K
         } else {

@@ -189,7 +189,7 @@ impl Mixture {
             (Q4_K, Kind::Small) if i < 4 => Q5_K,
             _ => base,
         };
-        // Eight heads share the values of a 70B model, whose matrices are small.
+        // In 70B models, eight query heads share each value head, so value matrices are small.
         let is_70b = facts.n_layer == 80 && facts.n_gqa > 1;
         if is_70b && matches!(ty, Q3_K | Q4_K) { Q5_K } else { ty }
     }

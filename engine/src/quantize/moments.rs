@@ -11,17 +11,18 @@ use rayon::prelude::*;
 use super::role::{self, Role};
 use crate::importance::{ImportanceError, InputSink, MatmulInputs, Use};
 
-/// Share of the mean variance that is added to all variances, as in GPTQ. Rarely used inputs therefore keep the weights
-/// of their columns near the original ones.
+/// Fraction of the mean variance that is added to all variances, as in GPTQ. It keeps the weights of rarely used
+/// inputs close to their original values.
 const DAMPING: f64 = 0.01;
 
-/// Damping of a token embedding that is also the output matrix. Its rows are inputs of the model too, so that its
-/// weights must stay nearer the original ones.
+/// Damping of a token embedding that is also the output matrix. Its rows are also inputs of the model, so its weights
+/// must stay closer to their original values.
 const TIED_DAMPING: f64 = 0.3;
 
-/// Weight of the first token of a sequence in the moments of attention inputs. Many heads attend mostly to this token, an
-/// attention sink (arXiv 2309.17453), so an error of its value affects all tokens. As one token of hundreds, it hardly counts
-/// in the moments: without the weight, calibrating `attn_v` raised the KL divergence of SmolLM2.
+/// Weight of the first token of a sequence in the moments of attention inputs. Many heads attend mostly to this token,
+/// an attention sink (arXiv 2309.17453), so an error in its value affects all tokens. As one of hundreds of tokens, it
+/// would hardly count in the moments: without this weight, calibrating `attn_v` increased the KL divergence of
+/// SmolLM2.
 const FIRST_WEIGHT: f32 = 256.0;
 
 /// Rows of a moment that a thread takes at a time.

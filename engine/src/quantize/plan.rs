@@ -73,13 +73,14 @@ pub struct PlannedTensor {
     pub from: GgmlType,
     /// Type in the output file.
     pub to: GgmlType,
-    /// Type that the rules chose, if rows are not whole blocks of it.
+    /// Type selected by the rules, if the rows do not consist of whole blocks of this type.
     pub wanted: Option<GgmlType>,
     /// Whether the mixture or [`Options::types`] determines the type.
     pub is_free: bool,
     /// Size in the output file.
     pub bytes: usize,
-    /// Tensor whose importance weights the errors of this one: itself, or one with the same input.
+    /// Tensor whose importance weights the quantization errors of this tensor: the tensor itself, or a tensor with the
+    /// same input.
     pub weighted_by: Option<String>,
     /// Number of matrices that have the mean importance of the others.
     pub n_filled: usize,

@@ -29,7 +29,7 @@ pub(super) enum Role {
     Other,
 }
 
-/// Kinds of matrices that stay as they are: small ones, and those that are not multiplied with activations.
+/// Kinds of matrices that are not quantized: small ones, and those that are not multiplied with activations.
 const KEPT: &[&str] = &[
     "ffn_gate_inp",
     "ffn_gate_inp_shexp",

@@ -1,9 +1,9 @@
 //! Types by the place of a matrix in its layer. llama.cpp chooses types by substrings of tensor names instead.
 //!
 //! Experts hold most weights of a model, and each token uses few experts. Experts get the base type. Matrices that
-//! every token uses get better types, at a small cost in size. So do the small matrices of recurrent mixers and of
-//! latent attention, whose errors add up over tokens or reach all heads. Dense attention and dense FFNs keep the types
-//! of the mixture.
+//! every token uses get better types, at a small cost in size. The same applies to the small matrices of recurrent
+//! mixers and of latent attention, whose errors accumulate over tokens or affect all heads. Dense attention and dense
+//! FFNs keep the types of the mixture.
 
 use kernels::GgmlType::{self, *};
 
@@ -37,7 +37,7 @@ pub(super) enum Place {
     Head,
 }
 
-/// Kinds of matrices by place. A pattern that ends in `*` matches the start of a kind.
+/// Kinds of matrices by position in the model. A pattern that ends in `*` matches the start of a kind.
 const PLACES: &[(Place, &[&str])] = &[
     (Place::Vocabulary, &["token_embd", "per_layer_token_embd", "output"]),
     (
@@ -118,7 +118,7 @@ const PLACES: &[(Place, &[&str])] = &[
     (Place::Head, &["cls*"]),
 ];
 
-/// Returns the place of a kind of matrix; `None` for a kind that no architecture declares.
+/// Returns the position of a kind of matrix; `None` for kinds that no architecture declares.
 pub(super) fn place(kind: &str) -> Option<Place> {
     let matches = |pattern: &&str| match pattern.strip_suffix('*') {
         Some(start) => kind.starts_with(start),
@@ -156,7 +156,8 @@ pub(super) fn type_of(place: Option<Place>, base: GgmlType, of_peer: GgmlType, f
 /// Types in increasing size, for steps above a base type.
 const STEPS: [GgmlType; 6] = [Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0];
 
-/// Returns the first of [`STEPS`] with over half a bit more than a type; if there is none, Q8_0 or a larger `ty`.
+/// Returns the first type of [`STEPS`] that is more than half a bit larger than `ty`; if there is none, the larger of
+/// `ty` and Q8_0.
 fn better(ty: GgmlType) -> GgmlType {
     // Smaller differences are not worth a step: IQ4_XS has a quarter bit less than Q4_K.
     let next = STEPS.iter().find(|step| bits(**step) > bits(ty) + 0.5);

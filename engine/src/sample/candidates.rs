@@ -192,7 +192,7 @@ impl Candidates {
         sum
     }
 
-    /// Moves the best `k` to the front, in order. For small `k`, this takes one or two passes over the other
+    /// Moves the best `k` to the front, in order. For small `k`, this takes one or two passes over the unsorted
     /// candidates.
     pub fn sort_top(&mut self, k: usize) {
         let k = k.min(self.data.len());

@@ -122,8 +122,7 @@ impl SamplerChain {
     /// Like [`SamplerChain::sample`], for all logits or the best ones. The best ones suffice if there are at least
     /// [`SamplerChain::n_best`].
     ///
-    /// # Errors
-    /// [`SampleError`] under the conditions of [`SamplerChain::sample`], or if too few logits are known.
+    /// [`SampleError`] under the conditions of [`SamplerChain::sample`], or if the known logits are too few.
     pub fn sample_from(&mut self, logits: TokenLogits<'_>) -> Result<Token, SampleError> {
         let best = match logits {
             TokenLogits::All(logits) => return self.sample(logits),

@@ -58,8 +58,8 @@ impl Infill {
         END_FACTOR * p_of(true) * candidates.len() as f32 > p_of(false)
     }
 
-    /// Sets `p` to the candidates' probabilities. If the text of one candidate is a prefix of another's, the
-    /// likelier one gets the sum and the other 0.
+    /// Sets `p` to the candidates' probabilities. If the text of one candidate is a prefix of another candidate's
+    /// text, the more likely candidate gets both probabilities, and the other gets 0.
     fn join(&mut self, candidates: &[Candidate]) {
         let Infill {
             texts,

@@ -31,7 +31,7 @@ pub(super) struct GraphSlot {
     pub plan: u64,
     /// [`MemoryMap::stamp`]
     pub buffers: u64,
-    /// Version of a graph whose nodes write to its leafs; such a graph shares its inputs with no other graph.
+    /// Version of a graph whose nodes write to its leafs; such a graph does not share its inputs with other graphs.
     pub writer: Option<u64>,
 }
 
@@ -146,7 +146,7 @@ impl Contents {
     ) -> Result<(), BackendError> {
         let known = self.bytes.len();
         if offset > known {
-            // Skipping a gap would leave unknown bytes in between, so this part stays unknown.
+            // Known contents must stay contiguous, so contents after a gap remain unknown.
             self.note(offset..offset + data.len());
             return memory.write(at(home, offset), data);
         }

@@ -143,7 +143,7 @@ impl Schedules {
         std::mem::take(&mut self.all[self.last])
     }
 
-    /// Puts back the schedule that was taken out last.
+    /// Puts back the schedule that was taken last.
     pub fn restore(&mut self, schedule: Schedule) {
         self.all[self.last] = schedule;
     }

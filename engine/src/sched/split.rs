@@ -18,9 +18,8 @@ pub(super) struct Split {
     pub nodes: Range<usize>,
     /// Range of the split's inputs in [`Splits::inputs`].
     pub inputs: Range<usize>,
-    /// Bit mask of backends to synchronize with before this split. They use the same memory, which may be
-    /// reused for this split's results, or they compute operands that are read without a copy. Copies
-    /// synchronize on their own.
+    /// Bit mask of backends to synchronize with before this split. These backends use memory that may be reused for
+    /// this split's results, or they compute operands that are read without a copy. Copies synchronize on their own.
     pub after: u16,
 }
 
@@ -146,7 +145,7 @@ pub(super) fn cut(
 
 /// Returns true if a node starts a new split.
 ///
-/// A split starts when the backend changes. It also starts when a node needs a weight copied and the current
+/// A split starts when the backend changes. A split also starts at a node that needs a weight copied, if the current
 /// split already has inputs: the memory of an earlier copied weight can then be reused.
 fn starts_split(
     graph: &Graph,

@@ -17,8 +17,7 @@ pub(super) struct Sequence {
     n_made: usize,
     /// Number of accepted drafts.
     n_right: usize,
-    /// Index of the sequence's first token in the last batch, and the number of tokens before it; set until
-    /// the drafter has seen the accepted tokens.
+    /// Index of the sequence's first token in the last batch, and the number of tokens before it.
     latest: Option<(usize, usize)>,
     /// Scratch buffer for the tokens passed to the drafter.
     seen: Vec<Token>,

@@ -20,8 +20,8 @@ pub struct Step<'a> {
     pub token: Token,
     /// Number of most likely tokens that suffice as outputs; see [`Batch::limit_last`].
     pub n_best: usize,
-    /// Set by [`Speculator::decode`]: index of the logits after the token, for [`Context::output`]. `None` if
-    /// the sequence was rejected; [`Context::rejected`] returns the reason.
+    /// Set by [`Speculator::decode`]: index of the logits for the next token, for [`Context::output`]. `None` if the
+    /// sequence was rejected; [`Context::rejected`] returns the reason.
     pub row: Option<usize>,
     /// Set by [`Speculator::decode`]: number of drafts decoded after the token.
     pub n_drafts: usize,
@@ -124,9 +124,8 @@ impl Speculator {
         self.drafted
     }
 
-    /// Appends the token of a step to the text of its sequence, and returns the index of the logits after it for
-    /// [`Context::output`]. Decodes only if the token was not an accepted draft. On error, the sequence remains
-    /// without the token.
+    /// Appends the token of a step to its sequence, and returns the index of the logits for the next token, for
+    /// [`Context::output`]. Decodes only if the token was not an accepted draft. On error, the token is not appended.
     pub fn advance(&mut self, context: &mut Context, step: Step<'_>) -> Result<usize, DecodeError> {
         if let Some(row) = self.accept(step.seq, step.token) {
             return Ok(row);
@@ -137,8 +136,8 @@ impl Speculator {
         Ok(step[0].row.unwrap_or_default())
     }
 
-    /// Records that `token` was sampled for a sequence. If it was the next draft, returns the index of the
-    /// logits after it, for [`Context::logits`]. Otherwise the token must be decoded.
+    /// Records that `token` was sampled for a sequence. If the token equals the next draft, returns the index of the
+    /// logits for the following token, for [`Context::logits`]. Otherwise the token must be decoded.
     pub fn accept(&mut self, seq: usize, token: Token) -> Option<usize> {
         let row = self.sequences.get_mut(&seq)?.accept(token)?;
         self.drafted.n_right += 1;

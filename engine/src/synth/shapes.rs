@@ -115,8 +115,8 @@ pub const SHAPES: &[ModelShape] = &[
     },
 ];
 
-/// Sizes taken from an architecture's `test { … }` if its declaration rejects those of the shape, because
-/// they depend on each other.
+/// Sizes taken from an architecture's `test { … }` block if its declaration rejects the sizes of the shape because of
+/// dependencies between sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArchSizes {
     /// Number of key heads.
@@ -156,8 +156,8 @@ impl ModelShape {
         SHAPES.iter().find(|shape| shape.name == name)
     }
 
-    /// Returns symbols and values for an architecture: those of its `test { … }`, replaced by the sizes of
-    /// the shape except for `own`, and then by `settings`. Dense models have no experts.
+    /// Returns symbols and values for an architecture: those of its `test { … }` block, overridden by the sizes of the
+    /// shape (except `own`), and then by `settings`. Dense models have no experts.
     pub(super) fn sizes(
         &self,
         arch: &Architecture,

@@ -1,5 +1,5 @@
-//! Accelerators for tokenizing words: a cache of words seen in the same text, and safe positions for
-//! splitting text.
+//! Caching and splitting for faster word tokenization: a cache of the words of a text, and positions where a text can
+//! be split safely.
 
 use std::hash::BuildHasher;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Checkpoints of GPTQ, AWQ, and NVFP4, whose values were computed before they were packed.
+//! Tests quantized checkpoints of GPTQ, AWQ, and NVFP4, whose values were computed before packing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ fn damaged(name: &str, tensor: &str, at: usize, bytes: &[u8]) -> String {
     fs::write(directory.path().join("model.safetensors"), file).unwrap();
     let error = convert_as(directory.path(), OutputType::Auto).expect_err("the scale is invalid");
     let message = error.to_string();
-    // A tensor that is computed when it is read has the same error.
+    // A tensor that is converted on access reports the same error.
     let set = open_model(directory.path(), archs::ALL).unwrap();
     let mut errors = set.tensors().filter_map(|(_, info)| set.read_tensor(&info.name).err());
     let in_place = errors.next().expect("the scale is invalid").to_string();

@@ -219,7 +219,7 @@ pub fn attention_windows() -> Vec<Case> {
             for n_tokens in [1, 90] {
                 let [q, k, v] = qkv(F32, [32, 32], [4, 2], n_tokens, 200);
                 all.push(attend(p, q.clone(), k.clone(), v.clone(), one_sequence(200, n_tokens)));
-                // At least one query sees a cell: the cell at its own position.
+                // Every query sees at least one cell: the cell at its own position.
                 let mut scene = crowd(200, n_tokens);
                 scene.query_pos[0] = scene.cell_pos.iter().copied().max().unwrap();
                 scene.query_seq[0] = 63;

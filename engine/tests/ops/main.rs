@@ -189,8 +189,8 @@ fn attention_of_prompts_by_tiles() {
     }
 }
 
-/// Maximum error of attention whose keys and values are rounded to f16, and of 16-bit caches, whose queries and
-/// weights are two numbers of 16 bits.
+/// Maximum error of attention with keys and values rounded to f16, and of attention over 16-bit caches, with queries
+/// and weights split into two 16-bit numbers.
 const ROUNDED_KEYS: f64 = 1e-6;
 const STORED_KEYS: f64 = 1e-9;
 

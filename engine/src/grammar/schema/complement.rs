@@ -1,7 +1,8 @@
 //! Complement of a regular expression, as a regular expression.
 //!
-//! The expression becomes an automaton over classes of characters, the automaton is made deterministic, its
-//! accepting states are swapped, and the remaining states are eliminated one by one. All sizes are bounded.
+//! The expression is converted to an automaton over character classes, and the automaton is made deterministic. Then
+//! accepting and rejecting states are swapped, and states are eliminated one by one until an expression remains. All
+//! sizes are bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 

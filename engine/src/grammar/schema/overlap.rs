@@ -128,7 +128,8 @@ fn is_equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Compares objects: a required property whose values differ, or that the other object forbids.
+/// Returns true if no object satisfies both schemas: a required property has incompatible values, or is forbidden by
+/// the other schema.
 fn objects_exclude(references: &References, a: &[&Value], b: &[&Value], depth: usize) -> bool {
     let is_object = |parts: &[&Value]| {
         parts

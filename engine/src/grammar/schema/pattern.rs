@@ -86,8 +86,8 @@ fn has_boundary(hir: &Hir) -> bool {
     looks.iter().any(|look| !matches!(look, Look::Start | Look::End))
 }
 
-/// Converts ECMAScript's notation where the grammar compiler would read another meaning: in a class, `[`, `&` and
-/// `~` are characters, as is `-` after a class such as `\w`.
+/// Escapes characters of an ECMAScript class that the grammar compiler would interpret differently: `[`, `&`, `~`, and
+/// `-` after a class such as `\w`.
 fn dialect(pattern: &str) -> String {
     let mut text = String::with_capacity(pattern.len());
     let (mut chars, mut in_class, mut is_behind_class) = (pattern.chars().peekable(), false, false);

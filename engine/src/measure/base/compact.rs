@@ -59,9 +59,9 @@ impl Top {
 
     /// Returns a lower bound of the divergence, and the largest possible excess over this bound.
     ///
-    /// The lower bound is the divergence of distributions that do not distinguish the tokens that are left out.
-    /// The upper bound assumes that the base gives these tokens, from the least likely one of `probs` on, the
-    /// largest probability that they may have.
+    /// The lower bound is the divergence after merging all omitted tokens into one. The upper bound assigns the
+    /// omitted tokens the largest probability that they can have in the base, starting with the least likely token of
+    /// `probs`.
     pub(super) fn divergence(&self, probs: &LogProbs<'_>) -> (f64, f64) {
         let (mut sum, mut covered) = (0.0, 0.0);
         let mut largest_rest = f64::INFINITY;

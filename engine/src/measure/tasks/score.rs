@@ -143,7 +143,7 @@ fn push(batch: &mut Batch, task: &Task, first_seq: usize) -> Vec<Vec<(usize, Tok
     positions
 }
 
-/// Logits and the token that they are to predict.
+/// Logits, and the token to be predicted from them.
 type Row<'a> = (&'a [f32], Token);
 
 /// Returns the logits of positions.

@@ -59,7 +59,7 @@ pub(super) fn removed_in_turn(n: usize, count: usize) -> Vec<usize> {
     (0..count).map(take).collect()
 }
 
-/// Selects `count` of `n` tasks. The last task takes the place of a selected one.
+/// Selects `count` of `n` tasks. Each selected task is replaced by the last remaining one, as in llama.cpp.
 pub(super) fn replaced_by_last(n: usize, count: usize) -> Vec<usize> {
     let mut random = MersenneTwister::new(SEED);
     let mut left: Vec<usize> = (0..n).collect();

@@ -11,8 +11,8 @@ pub(crate) struct SplitOptions {
     pub clean_spaces: bool,
 }
 
-/// Returns the name of the pre-tokenizer with these expressions; `None` if no known one splits the same way. Rows that
-/// also match `clean_spaces` are preferred.
+/// Returns the name of the pre-tokenizer with these expressions; `None` if no known pre-tokenizer splits text this
+/// way. Rows that also match `clean_spaces` are preferred.
 pub(crate) fn name_of(patterns: &[String], options: SplitOptions) -> Option<&'static str> {
     let wanted: Vec<String> = patterns.iter().map(|p| plain(p)).collect();
     let splits_equally = |row: &&PreTokenizer| {

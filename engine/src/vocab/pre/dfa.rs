@@ -1,10 +1,10 @@
 //! Pre-tokenizer expressions compiled to deterministic automata.
 //!
-//! The expressions are taken from the tokenizer files of the models; `regex-syntax` parses them and provides
-//! the Unicode classes. Regex libraries with linear-time matching lack one feature these expressions need:
-//! `(?!\S)` at the end of an alternative, a lookahead of one character. Here a match is reported while the
-//! automaton reads the symbol after the match, so that lookahead has no cost. Matching follows backtracking
-//! semantics: leftmost match, first alternative, greedy quantifiers.
+//! The expressions are taken from the tokenizer files of the models; `regex-syntax` parses them and provides the
+//! Unicode classes. Regex libraries with linear-time matching lack one feature these expressions need: `(?!\S)` at the
+//! end of an alternative, a lookahead of one character. Here a match is reported when the automaton reads the symbol
+//! after the match, so this lookahead is free. Matching follows backtracking semantics: leftmost match, first
+//! alternative, greedy quantifiers.
 //!
 //! The run time is linear in the text for every expression. Each character takes one table lookup, and text beyond a
 //! match is not read again by a scan in the same state (see [`Scan`]).

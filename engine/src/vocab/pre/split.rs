@@ -1,4 +1,4 @@
-//! Splits text into words: rules are applied in order, each to the pieces left by its predecessor.
+//! Splits text into words: rules are applied in order, each to the pieces produced by the previous rule.
 
 use super::dfa::Dfa;
 
