@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units() {
+    fn numbers_have_units() {
         assert_eq!(bytes(0), "0 B");
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(1536 * 1024), "1.50 MiB");

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_has_no_byte_order_mark_and_one_kind_of_line_end() {
+    fn text_has_no_byte_order_mark_and_uniform_newlines() {
         let read = |bytes: &[u8]| text_of(bytes.to_vec(), &"x").map_err(|e| format!("{e:?}"));
         assert_eq!(read(b"\xef\xbb\xbfa\r\nb\rc\n").as_deref(), Ok("a\nb\nc\n"));
         assert_eq!(without_line_feed("a\n\n".to_owned()), "a\n");

@@ -132,7 +132,7 @@ fn measuring_commands_accept_checkpoint_directories() {
 }
 
 #[test]
-fn commands_of_files_refuse_checkpoint_directories() {
+fn file_commands_reject_checkpoint_directories() {
     let home = Home::new();
     let checkpoint = text(copy(&home, "llama"));
     let out = text(home.path("out.gguf"));
@@ -340,7 +340,7 @@ fn models_dir_serves_checkpoints() {
 }
 
 #[test]
-fn models_dir_refuses_directory_of_checkpoint() {
+fn models_dir_rejects_checkpoint_directory() {
     let home = Home::new();
     let (directory, _) = models_directory(&home);
     let checkpoint = directory.join("small");

@@ -327,7 +327,7 @@ fn named_file_takes_precedence_over_files_of_its_name() {
 }
 
 #[test]
-fn name_of_two_files_in_directory_is_refused() {
+fn ambiguous_name_in_directory_is_rejected() {
     let home = Home::new();
     let [mine, variant] = ["archs/mine.rs", "archs/mine2.rs"].map(|name| write(&home, name, OWN));
     let model = seed(&home, &mine, "my-model");
@@ -440,7 +440,7 @@ fn errors_equal_those_of_arch_check() {
 }
 
 #[test]
-fn files_of_other_names_are_found_or_refused() {
+fn files_of_other_names_are_found_or_rejected() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let text_file = write(&home, "declaration.txt", OWN);

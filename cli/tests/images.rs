@@ -123,7 +123,7 @@ fn projector_next_to_model_is_found() {
 }
 
 #[test]
-fn projectors_that_do_not_fit_are_refused() {
+fn mismatched_projectors_are_rejected() {
     let home = Home::new();
     let image = bitmap(&home, "1.bmp", IMAGE_SIDE, 0);
     let (model, mmproj) = (language_model(&home, &AROUND_IMAGE), projector(&home, N_EMBD));

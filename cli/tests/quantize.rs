@@ -95,7 +95,7 @@ fn quantize_override_kv_replaces_metadata_with_the_type_of_the_key() {
 }
 
 #[test]
-fn quantize_explains_refusals() {
+fn quantize_errors_give_reasons() {
     let home = Home::new();
     let model = home.model("qwen3-dense", None);
     let output = home.path("small.gguf").into_os_string().into_string().unwrap();
@@ -353,7 +353,7 @@ fn quantize_target_size_includes_the_headers_of_all_parts() {
 }
 
 #[test]
-fn quantize_resume_refuses_a_file_that_another_process_writes() {
+fn quantize_resume_rejects_file_locked_by_another_process() {
     let home = Home::new();
     let model = home.model("qwen3-dense", None);
     let output = path_of(&home, "small.gguf");

@@ -189,7 +189,7 @@ fn run_prints_one_error_for_damaged_files() {
 }
 
 #[test]
-fn models_of_whole_texts_do_not_run() {
+fn encoder_models_are_rejected_by_run() {
     let home = Home::new();
     let mut header = Gguf::open_header(fixtures().join("olmo-dense.header.gguf")).expect("a header");
     header.metadata.insert("olmo.attention.causal", false);
@@ -252,7 +252,7 @@ fn stdout_closed_at_start_is_an_error() {
 }
 
 #[test]
-fn answer_cut_inside_a_character_has_whole_characters() {
+fn truncated_response_has_whole_characters() {
     let home = Home::new();
     // Token 120 is "a" with the first byte of an emoji, and byte-level BPE shows this byte as `ð`.
     let bytes = ::tests::text_model_with("gpt2", None, |metadata| {

@@ -262,13 +262,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_is_summed() {
+    fn read_sums_every_word() {
         let words: Vec<u64> = (0..1000).collect();
         assert_eq!(read(&words), 499_500);
     }
 
     #[test]
-    fn loops_count_their_multiply_adds() {
+    fn loops_return_number_of_multiply_adds() {
         for multiply in [|n| Some(multiply_f32(n)), multiply_i16, multiply_i8, multiply_bf16] {
             let (Some(one), Some(three)) = (multiply(1), multiply(3)) else {
                 continue;

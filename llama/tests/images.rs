@@ -108,7 +108,7 @@ fn saved_sessions_distinguish_images() {
 }
 
 #[test]
-fn rows_without_their_image_are_refused() {
+fn cached_rows_without_image_are_rejected() {
     let tiny = TinyModel::new(None);
     let a = image(1, 10);
     let mut with_media = session(&tiny, 64, 10);

@@ -38,7 +38,7 @@ fn png(width: u32, height: u32, data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn png_of_60000_pixels_a_side_is_refused_by_its_header() {
+fn png_of_60000_pixels_a_side_is_rejected_by_header() {
     let bomb = png(60_000, 60_000, &[0; 10_000]);
     let expected = ("PNG image".to_owned(), "pixels on its longer side", 60_000, 16_384);
     assert_eq!(limit_of(media::image::decode(&bomb, &Limits::default())), expected);
@@ -51,7 +51,7 @@ fn png_of_60000_pixels_a_side_is_refused_by_its_header() {
 }
 
 #[test]
-fn strip_of_100000_rows_and_64_megapixels_are_refused() {
+fn images_of_100000_rows_or_64_megapixels_are_rejected() {
     let strip = png(1, 100_000, &[0; 100]);
     assert_eq!(limit_of(media::image::decode(&strip, &Limits::default())).2, 100_000);
     let wide = png(16_000, 16_000, &[0; 100]);
@@ -83,7 +83,7 @@ fn gif_of_10000_frames_costs_one_frame() {
 }
 
 #[test]
-fn data_above_20_mib_is_refused_before_its_format() {
+fn data_above_20_mib_is_rejected_before_format_detection() {
     let mut data = vec![0; (20 << 20) + 1];
     assert_eq!(limit_of(media::image::decode(&data, &Limits::default())).1, "bytes");
     assert_eq!(
@@ -143,7 +143,7 @@ fn wav(rate: u32, channels: u16, bytes: usize, claimed: u32) -> Vec<u8> {
 }
 
 #[test]
-fn audio_beyond_30_minutes_or_192_khz_is_refused() {
+fn audio_beyond_30_minutes_or_192_khz_is_rejected() {
     let limits = Limits::default();
     let long = wav(1000, 1, 1801 * 2000, 1801 * 2000);
     let expected = ("WAV audio".to_owned(), "seconds", 1801, 1800);
@@ -248,7 +248,7 @@ fn float_wav(samples: &[f32]) -> Vec<u8> {
 }
 
 #[test]
-fn samples_that_are_not_numbers_are_refused() {
+fn non_finite_samples_are_rejected() {
     let limits = Limits::default();
     let decoded = |sample: f32| media::audio::decode(&float_wav(&[0.5, sample, -0.25]), 16_000, &limits);
     assert_eq!(decoded(1.5).unwrap().samples, [0.5, 1.5, -0.25]);
@@ -260,7 +260,7 @@ fn samples_that_are_not_numbers_are_refused() {
 }
 
 #[test]
-fn wav_with_too_many_channels_is_refused_by_its_header() {
+fn wav_with_too_many_channels_is_rejected_by_header() {
     for channels in [0u16, 33, 0x4001, u16::MAX] {
         let mut wav = float_wav(&[0.5; 8]);
         wav[22..24].copy_from_slice(&channels.to_le_bytes());

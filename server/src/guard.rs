@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn files_outside_of_the_folder_and_hidden_files_are_not_served() {
+    fn outside_and_hidden_files_are_not_served() {
         let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (root, secret) = (folder.path(), outside.path().join("secret"));
         std::fs::create_dir_all(root.join("sub/.git")).unwrap();

@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_start_anew_at_each_scrape() {
+    fn rates_restart_at_each_scrape() {
         let metrics = Metrics::default();
         assert_eq!(metrics.rates(), Rates::default());
         metrics.n_prompt.add(30);

@@ -157,7 +157,7 @@ fn audio_in_tool_results_is_read() {
 }
 
 #[test]
-fn bad_audio_is_refused_with_position_and_limit() {
+fn bad_audio_is_rejected_with_position_and_limit() {
     let server = Server::with(Options {
         media_bytes: 64 << 10,
         ..Options::with_audio()
@@ -197,7 +197,7 @@ fn bad_audio_is_refused_with_position_and_limit() {
 
 /// The limit of 30 minutes applies before audio is decoded, and the length of the prompt before audio is encoded.
 #[test]
-fn long_audio_is_refused_before_it_is_encoded() {
+fn long_audio_is_rejected_before_encoding() {
     let server = server();
     let minutes = |n: usize| part(&STANDARD.encode(tone(40, n * 60 * 1000, 1000)));
     for (n, reason) in [(31, "the limit is 1800"), (29, "context size of 1024")] {

@@ -28,7 +28,7 @@ fn warning(server: &Server, path: &str, body: &Json) -> String {
 
 /// Fields that request the behavior of this server are accepted on every route, without a warning.
 #[test]
-fn fields_that_ask_for_nothing_are_ignored() {
+fn fields_with_default_behavior_are_ignored() {
     let server = Server::new();
     let fields = json!({
         "best_of": 1, "documents": [], "echo": false, "include_reasoning": true, "include_stop_str_in_output": false,
@@ -171,7 +171,7 @@ fn message_fields_and_parts_of_other_servers_are_accepted() {
 }
 
 #[test]
-fn tools_of_other_servers_are_left_out() {
+fn tools_of_other_servers_are_omitted() {
     let server = Server::new();
     let tools = json!([{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}, {"name": "f", "input_schema": {"type": "object", "properties": {}}}]);
     let left_out = "299 - \"ignored: tools of types web_search_20250305\"";

@@ -181,7 +181,7 @@ fn clients_that_never_read_are_disconnected() {
 }
 
 #[test]
-fn unused_connections_make_place_for_new_ones() {
+fn unused_connections_are_closed_for_new_ones() {
     let server = Server::with(Options {
         listen: ListenParams {
             max_connections: 4,

@@ -46,7 +46,7 @@ fn gif(n: usize) -> Vec<u8> {
 }
 
 #[test]
-fn oversized_images_are_refused_from_their_headers() {
+fn oversized_images_are_rejected_by_header() {
     let server = Server::with(Options::with_images());
     for (width, height, reason) in [
         (60_000, 60_000, "60000 pixels on its longer side; the limit is 16384"),

@@ -221,7 +221,7 @@ fn images_in_tool_results_are_read() {
 }
 
 #[test]
-fn bad_images_are_refused_with_position_and_limit() {
+fn bad_images_are_rejected_with_position_and_limit() {
     let server = Server::with(Options {
         media_bytes: 64 << 10,
         ..Options::with_images()
@@ -317,7 +317,7 @@ fn body_limit_allows_images_in_base64() {
 }
 
 #[test]
-fn text_cannot_stand_for_images() {
+fn image_marks_in_text_are_not_images() {
     let server = server();
     let mark = IMAGE_MARK.to_string();
     let with_mark = server.ask(CHAT, &chat(&[0], &format!("{mark}what")));
@@ -433,7 +433,7 @@ fn mutated_requests_are_answered() {
 }
 
 #[test]
-fn oversized_prompts_are_refused_before_images_are_encoded() {
+fn oversized_prompts_are_rejected_before_encoding_images() {
     let server = Server::with(Options {
         n_ctx: 64,
         ..Options::with_images()

@@ -510,7 +510,7 @@ fn model_list_has_tags() {
 }
 
 #[test]
-fn header_names_have_the_case_of_other_servers() {
+fn header_names_have_conventional_case() {
     use std::io::{Read, Write};
     let server = Server::new();
     let mut stream = server.connect();

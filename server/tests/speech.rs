@@ -117,7 +117,7 @@ fn formats_have_the_text_of_the_recognizer() {
 }
 
 #[test]
-fn invalid_forms_are_refused_by_field() {
+fn invalid_forms_are_rejected_by_field() {
     let (server, file) = (server(), wav(&samples(), 16_000));
     let param = |fields: &[(&str, &str)], file: Option<&[u8]>| -> Json {
         let response = post(&server, PATH, fields, file);

@@ -49,9 +49,9 @@ fn decode_continues_after_broken_capture() {
 
 /// Models that are loaded and dropped on one thread wait for the device, while another thread captures.
 #[test]
-fn contexts_on_two_threads_break_no_capture() {
+fn contexts_on_two_threads_do_not_break_captures() {
     const ROUNDS: usize = 12;
-    let name = "cuda_captures::contexts_on_two_threads_break_no_capture";
+    let name = "cuda_captures::contexts_on_two_threads_do_not_break_captures";
     with_device(name, || {
         let params = params(&card(), usize::MAX);
         let want = decode(&params);

@@ -219,8 +219,8 @@ fn plan_kernels_compile_without_spills() {
 /// Tests require that fused kernels give the same bits as separate kernels. The assembler of a GPU must not decide
 /// where to round.
 #[test]
-fn fused_kernels_leave_no_rounding_to_the_assembler() {
-    let name = "cuda_kernels::fused_kernels_leave_no_rounding_to_the_assembler";
+fn fused_kernels_round_independently_of_assembler() {
+    let name = "cuda_kernels::fused_kernels_round_independently_of_assembler";
     with_device(name, || {
         assert_eq!(
             contractible("mul.f32 %f1, %f2, %f3;\n add.f32 \t%f4, %f5, %f1;\nadd.f32 %f6, %f5, %f4;"),

@@ -330,7 +330,7 @@ fn encoder_describes_image_before_it_is_computed() {
 }
 
 #[test]
-fn media_without_place_are_refused() {
+fn unexpected_media_rows_are_rejected() {
     let (family, params) = (&FAMILIES[0], exact());
     let rows = family.encoded(&params);
     let gpt2 = Draft::of_declaration(archs::find("gpt2").unwrap().arch, archs::ALL, false).unwrap();
@@ -382,7 +382,7 @@ fn media_without_place_are_refused() {
 }
 
 #[test]
-fn projectors_are_told_from_models() {
+fn projectors_are_distinguished_from_models() {
     let (family, params) = (&FAMILIES[0], exact());
     let [encoder, text] = family.files();
     let error = |bytes: &[u8], archs| load(bytes, archs, &params).err().unwrap().to_string();
@@ -642,7 +642,7 @@ fn limits_of_rows_apply_to_images_of_any_size() {
 
 /// Headers with a changed byte are loaded or refused, without a panic.
 #[test]
-fn mutated_headers_are_loaded_or_refused() {
+fn mutated_headers_load_or_are_rejected() {
     let (mut n_refused, mut n_sound) = (0, 0);
     for family in FAMILIES {
         let bytes = std::fs::read(family.path(".header.gguf")).unwrap();

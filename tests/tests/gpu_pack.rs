@@ -160,8 +160,8 @@ esac
 /// `compute-sanitizer`, and `ncu` may be missing.
 #[test]
 #[ignore = "builds the pack and runs all of its calls on the GPU"]
-fn every_call_of_the_pack_succeeds() {
-    with_device("gpu_pack::every_call_of_the_pack_succeeds", || {
+fn every_pack_call_succeeds() {
+    with_device("gpu_pack::every_pack_call_succeeds", || {
         let directory = tempfile::tempdir().expect("the temporary directory is writable");
         let sizes = out(command(directory.path(), "pack.sh", &[]));
         eprintln!("{sizes}");
@@ -239,7 +239,7 @@ fn check_report(report: &serde_json::Value, optional: &[(&str, bool)]) {
 
 /// Without NVRTC, phases that compile kernels are left out, and the others run.
 #[test]
-fn phases_without_compiler_are_left_out() {
+fn phases_without_compiler_are_skipped() {
     let directory = tempfile::tempdir().expect("the temporary directory is writable");
     // The program reports the library path, on which NVRTC is hidden while the archive is measured.
     let program =

@@ -164,7 +164,7 @@ fn models_match_models_of_decoded_rows_on_gpu() {
 }
 
 #[test]
-fn matrices_are_repacked_if_their_type_in_memory_is() {
+fn matrices_with_row_header_are_repacked() {
     let [rows, _] = models(IQ4_KS);
     let file = GgufFile::from_bytes("model.gguf", &rows).unwrap();
     let model = Model::from_file(file, archs::ALL, &LoadParams::default()).unwrap();

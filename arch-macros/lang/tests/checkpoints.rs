@@ -247,7 +247,7 @@ const FAULTS: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn faults_of_sections_are_reported_under_their_tokens() {
+fn section_errors_are_reported_at_their_tokens() {
     for (section, expected) in FAULTS {
         let mut found = faults(section);
         let mut expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
@@ -273,7 +273,7 @@ fn formatted_section_keeps_its_meaning() {
 }
 
 #[test]
-fn layers_of_multi_token_prediction_have_names_of_their_own() {
+fn mtp_layers_have_separate_names() {
     let archs = Directory(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archs"));
     let text = std::fs::read_to_string(archs.0.join("qwen3next.rs")).unwrap();
     let compiled = |text: &str| compile_file("qwen3next.rs", text, &archs).map(Option::unwrap);

@@ -494,7 +494,7 @@ fn operations_on_grids_are_only_available_in_encoders() {
 
 /// A side that contains `patches` once made the width of `patches` depend on itself.
 #[test]
-fn inputs_in_their_own_width_have_one_message() {
+fn unprojected_inputs_have_one_message() {
     for side in ["patches", "patches * patches", "(14 + patches) * patches"] {
         let found = messages("patches: 14 in", &format!("patches: {side} in"));
         assert!(

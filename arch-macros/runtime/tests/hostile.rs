@@ -278,7 +278,7 @@ fn deep_text_does_not_overflow_stack() {
 }
 
 #[test]
-fn declarations_with_many_groups_of_layers_are_refused_in_time() {
+fn declarations_with_many_layer_groups_are_rejected_in_time() {
     let groups: String = (0..3000)
         .map(|i| format!("layer g{i} \"g{i}\" n_layer {{ t{i}: vector [n_embd]; }}\n"))
         .collect();

@@ -49,7 +49,7 @@ fn many_functions_compile_in_time() {
 }
 
 #[test]
-fn chains_of_forwarded_options_are_refused_in_time() {
+fn chains_of_forwarded_options_are_rejected_in_time() {
     let forwarding = |i: usize| match i {
         0 => "fn f0(x, o = 1.0) { x * o }\n".to_owned(),
         i => format!("fn f{i}(x, ..) {{ f{}(f{}(x, ..), ..) }}\n", i - 1, i / 2),

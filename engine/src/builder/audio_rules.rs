@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn trimmed_silence_is_read_without_positions_of_its_own() {
+    fn trimmed_silence_has_no_positions() {
         let rules = AudioRules {
             silence: Silence::Trimmed,
             ..RULES
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_have_frames_and_their_place_in_the_chunk() {
+    fn columns_have_frames_and_flags() {
         let spectrogram: Vec<f32> = (1..=20).map(|i| i as f32).collect();
         let columns = RULES.columns(&spectrogram, 0..3);
         let expected = [
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_of_pieces_read_no_other_piece() {
+    fn positions_read_only_their_piece() {
         let rules = AudioRules {
             n_mel: 1,
             piece: 5,

@@ -48,7 +48,7 @@ const CHATML: &str = "{% for message in messages %}
 {%- endif %}";
 
 #[test]
-fn chatml() {
+fn chatml_renders_conversation() {
     let expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n\
         <|im_start|>assistant\n Hello! <|im_end|>\n<|im_start|>user\nWhy is the sky blue?<|im_end|>\n\
         <|im_start|>assistant\n";
@@ -63,7 +63,7 @@ fn chatml() {
 }
 
 #[test]
-fn llama3() {
+fn llama3_renders_conversation() {
     let source = "{{- bos_token }}{% for m in messages %}{{ '<|start_header_id|>%s<|end_header_id|>' | replace('%s', m.role) }}\n\n\
         {{- '\\n\\n' ~ m['content'] | trim ~ '<|eot_id|>' }}{% endfor %}\
         {%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}";
@@ -192,7 +192,7 @@ fn user_message_after_tool_result_is_merged() {
 }
 
 #[test]
-fn mistral() {
+fn mistral_renders_conversation() {
     // Silently drops system messages; the probe detects this.
     let source = "{{ bos_token }}{% for message in messages if message.role != 'system' %}\
         {% if message.role == 'user' %}{{ ' [INST] ' + message.content + ' [/INST]' }}\
@@ -259,7 +259,7 @@ const QWEN3: &str = r##"{%- macro turn(role, text) -%}
 {%- endif %}"##;
 
 #[test]
-fn qwen3_tools() {
+fn qwen3_renders_tools() {
     let tool = json!({"type": "function", "function": {"name": "weather", "parameters": {"city": "<string>"}}});
     let mut call = Message::assistant("");
     let calls = json!([
@@ -355,7 +355,7 @@ fn arguments_of_calls_may_be_text() {
 }
 
 #[test]
-fn smollm2() {
+fn smollm2_renders_conversation() {
     // The SmolLM2 template, which adds a default system message.
     let source = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\
         {{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}\

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn sets() {
+    fn sequence_sets_ignore_ids_beyond_limit() {
         let s = SeqSet::of([0, 2, 64, 255, 256]);
         assert_eq!(
             s.iter().collect::<Vec<_>>(),

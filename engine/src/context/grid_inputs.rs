@@ -147,7 +147,7 @@ mod tests {
 
     /// The expected weights are those of `torch.nn.functional.interpolate` with a scale of 3.1 / 4.
     #[test]
-    fn dino_weights_are_those_of_more_patches() {
+    fn dino_weights_match_published_scale() {
         let expected = [
             0.854_838_7,
             0.145_161_29,
@@ -170,7 +170,7 @@ mod tests {
 
     /// The expected rows are those of `bucketize` in torch, as in SigLIP over images of any size.
     #[test]
-    fn nearest_row_is_at_share_of_earlier_patches() {
+    fn nearest_rows_match_published_positions() {
         let rows = |side: usize, n: usize| -> Vec<usize> {
             let weights = weights(TableFilter::Nearest, side, n);
             let row = |w: &[f32]| w.iter().position(|&w| w == 1.0).unwrap();
@@ -183,7 +183,7 @@ mod tests {
 
     /// The expected weights are those of `torch.nn.functional.interpolate` for unit vectors.
     #[test]
-    fn weights_of_areas_match_published_ones() {
+    fn area_weights_match_published_weights() {
         let bicubic = weights(TableFilter::Bicubic, 4, 3);
         let expected = [
             0.856_481_5,
@@ -219,7 +219,7 @@ mod tests {
 
     /// The expected weights are those of `torch.nn.functional.grid_sample` for unit vectors, with zeros around them.
     #[test]
-    fn weights_next_to_zeros_match_published_ones() {
+    fn zero_padded_weights_match_published_weights() {
         let zeros = |side, n| weights(TableFilter::Zeros, side, n);
         assert_eq!(
             zeros(3, 4),

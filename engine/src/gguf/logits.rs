@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trip() {
+    fn logits_round_trip() {
         let logits = Logits::new(vec![3, 5], 3, vec![0.5, -1.0, 2.0, 1.0, 0.0, -0.25]).unwrap();
         let mut bytes = Vec::new();
         logits.write(&mut bytes).unwrap();

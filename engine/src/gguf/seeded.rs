@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_values() {
+    fn seeded_weights_have_known_values() {
         let mut v = [0.0; 1];
         fill_f32("output.weight", 1, &mut v);
         assert_eq!(v[0], 0.090_198_6);

@@ -132,7 +132,7 @@ mod tests {
 
     /// Waiting, as for a processor, is no work.
     #[test]
-    fn clock_of_a_thread_advances_with_its_work_only() {
+    fn thread_clock_advances_only_with_its_work() {
         let clock = ThreadClock::of_this_thread();
         let start = clock.now();
         std::thread::sleep(Duration::from_millis(60));

@@ -94,7 +94,7 @@ ws ::= | " " | "\n" [ \t]{0,20}
 "#;
 
 #[test]
-fn grammar_of_no_text_is_refused_in_a_sentence() {
+fn grammar_without_finite_text_is_rejected() {
     let text = "root ::= a\na ::= b\nb ::= a";
     let refused = compile(Grammar::Gbnf(text.to_owned())).map(|_| ()).unwrap_err();
     assert!(refused.to_string().contains("accepts no text"), "{refused}");

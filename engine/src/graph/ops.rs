@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn mul_mat_shapes() {
+    fn mul_mat_checks_shapes() {
         let mut g = Graph::new();
         let w = f32_input(&mut g, [8, 3, 1, 1]);
         let x = f32_input(&mut g, [8, 5, 1, 1]);

@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spread_has_both_ends() {
+    fn spread_includes_first_and_last_layer() {
         let spread = |len, n| spread(len, n).collect::<Vec<_>>();
         assert_eq!(spread(10, 3), [0, 4, 9]);
         assert_eq!(spread(3, 9), [0, 1, 2]);

@@ -212,7 +212,7 @@ fn written_file_has_planned_types_and_close_weights() {
 }
 
 #[test]
-fn weights_that_are_not_finite_are_refused_with_their_position() {
+fn non_finite_weights_are_rejected_with_position() {
     for (name, value) in [
         ("blk.2.ffn_down_exps.weight", f32::NAN),
         ("output_norm.weight", f32::INFINITY),
@@ -295,7 +295,7 @@ fn importance_lowers_the_error_of_important_columns() {
 }
 
 #[test]
-fn importance_of_another_model_is_refused() {
+fn importance_of_another_model_is_rejected() {
     let source = model(256, |_, _| ());
     let refused = |matrix: ImportanceMatrix| {
         let mut options = options("q4_0");
@@ -315,7 +315,7 @@ fn importance_of_another_model_is_refused() {
 }
 
 #[test]
-fn quantized_sources_are_refused_unless_allowed() {
+fn quantized_sources_are_rejected_unless_allowed() {
     let source = quantized(&model(256, |_, _| ()), &options("q8_0")).unwrap();
     let error = QuantizePlan::new(&source, &options("q4_k_m")).unwrap_err();
     assert!(
@@ -443,7 +443,7 @@ fn pruned_layers_are_removed_and_later_layers_renumbered() {
 }
 
 #[test]
-fn places_change_types_only_of_models_with_experts_or_mixers() {
+fn positions_change_types_only_with_experts_or_mixers() {
     let source = model(256, |_, _| ());
     let types = |options: &Options| -> BTreeMap<String, GgmlType> {
         let plan = QuantizePlan::new(&source, options).unwrap();
@@ -473,7 +473,7 @@ fn places_change_types_only_of_models_with_experts_or_mixers() {
 }
 
 #[test]
-fn every_matrix_of_every_architecture_has_a_place() {
+fn every_matrix_of_every_architecture_has_a_position() {
     let mut n_files = 0;
     for entry in std::fs::read_dir(root::root().join("tests/data/archs")).unwrap() {
         let path = entry.unwrap().path();

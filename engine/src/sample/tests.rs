@@ -65,7 +65,7 @@ const FALLING: [f32; 4] = [0.4, 0.3, 0.2, 0.1];
 const FLAT: [f32; 5] = [0.2; 5];
 
 #[test]
-fn temperature() {
+fn temperature_scales_logits() {
     check(&FOUR, Temperature::new(1.0), &FOUR);
     check(&FOUR, Temperature::new(0.0), &[0.0, 0.0, 0.0, 1.0]);
     check(&FOUR, Temperature::new(-1.0), &[0.0, 0.0, 0.0, 1.0]);
@@ -80,7 +80,7 @@ fn temperature() {
 }
 
 #[test]
-fn dynamic_temperature() {
+fn dynamic_temperature_follows_entropy() {
     check(&FOUR, DynamicTemperature::new(1.0, 0.0, 1.0), &FOUR);
     check(&FOUR, DynamicTemperature::new(0.0, 0.0, 1.0), &[0.0, 0.0, 0.0, 1.0]);
     // A flat distribution has the maximum entropy: it gets temp + range and stays flat.
@@ -94,7 +94,7 @@ fn dynamic_temperature() {
 }
 
 #[test]
-fn top_k() {
+fn top_k_keeps_most_likely_tokens() {
     check(&FOUR, TopK::new(1), &[1.0]);
     check(&FOUR, TopK::new(3), &[0.444444, 0.333333, 0.222222]);
     check(&FOUR, TopK::new(4), &FALLING);
@@ -103,7 +103,7 @@ fn top_k() {
 }
 
 #[test]
-fn top_p() {
+fn top_p_keeps_smallest_nucleus() {
     check(&FOUR, TopP::new(0.0, 0), &[1.0]);
     check(&FOUR, TopP::new(0.7, 0), &[0.571429, 0.428571]);
     check(&FOUR, TopP::new(0.8, 0), &[0.444444, 0.333333, 0.222222]);
@@ -112,7 +112,7 @@ fn top_p() {
 }
 
 #[test]
-fn min_p() {
+fn min_p_keeps_relatively_likely_tokens() {
     let three = [0.2 / 0.9, 0.3 / 0.9, 0.4 / 0.9];
     let two = [0.3 / 0.7, 0.4 / 0.7];
     check(&FOUR, MinP::new(0.0, 0), &FOUR);
@@ -128,7 +128,7 @@ fn min_p() {
 }
 
 #[test]
-fn xtc() {
+fn xtc_removes_top_choices() {
     let xtc = |threshold| Xtc::new(1.0, threshold, 0, rng());
     check_raw(&FALLING, xtc(0.09), &[0.1]);
     check_raw(&FALLING, xtc(0.19), &[0.2, 0.1]);
@@ -149,7 +149,7 @@ fn xtc() {
 }
 
 #[test]
-fn typical() {
+fn typical_keeps_tokens_near_entropy() {
     check_raw(&[0.97, 0.01, 0.01, 0.01], Typical::new(0.5, 0), &[0.97]);
     check_raw(&[0.4, 0.2, 0.2, 0.2], Typical::new(0.5, 0), &[0.2, 0.2, 0.2]);
     check_raw(&[0.4, 0.2, 0.2, 0.2], Typical::new(0.5, 4), &[0.2, 0.2, 0.2, 0.4]);
@@ -157,7 +157,7 @@ fn typical() {
 }
 
 #[test]
-fn penalties() {
+fn penalties_lower_repeated_tokens() {
     let seen = |tokens: &[Token], repeat, frequency, presence| {
         let mut sampler = Penalties::new(tokens.len(), repeat, frequency, presence);
         tokens.iter().for_each(|&t| sampler.accept(t));
@@ -201,7 +201,7 @@ fn penalties_forget_and_divide() {
 }
 
 #[test]
-fn dry() {
+fn dry_penalizes_repetitions() {
     let seen = |tokens: &[Token], multiplier, allowed_length, breakers: &[&[Token]]| {
         let breakers = breakers.iter().map(|b| b.to_vec()).collect();
         let mut sampler = Dry::new(multiplier, 1.1, allowed_length, tokens.len(), breakers);
@@ -228,14 +228,14 @@ fn dry() {
 }
 
 #[test]
-fn top_n_sigma() {
+fn top_n_sigma_keeps_logits_near_maximum() {
     check(&FOUR, TopNSigma::new(1.0), &[0.0, 0.0, 0.428571, 0.571429]);
     check(&FOUR, TopNSigma::new(0.0), &FOUR);
     check(&FOUR, TopNSigma::new(3.0), &FOUR);
 }
 
 #[test]
-fn bias() {
+fn bias_is_added_to_logits() {
     let bias = |token, bias| LogitBias { token, bias };
     let ban = f32::NEG_INFINITY;
     check(
@@ -357,7 +357,7 @@ fn dist_consumes_random_number_for_single_candidate() {
 
 /// Applies several truncating samplers to 10,000 tokens with logits `ln(token)`.
 #[test]
-fn queues() {
+fn sampler_queues_keep_expected_tokens() {
     let n: u32 = 10_000;
     let cases: &[(&str, usize, f32, f32)] = &[
         ("k", 10_000, 1.0, 1.0),

@@ -197,7 +197,7 @@ fn partial_download_that_is_a_link_or_a_pipe_is_replaced() {
 }
 
 #[test]
-fn download_that_trickles_is_given_up() {
+fn slow_download_is_aborted() {
     let dir = tempfile::tempdir().unwrap();
     let (_server, hub) = hub_of(&dir, |request, bytes| {
         Reply::Trickle(file(request, bytes), 1000, Duration::from_millis(20))
@@ -209,7 +209,7 @@ fn download_that_trickles_is_given_up() {
 }
 
 #[test]
-fn download_that_does_not_fit_is_refused_before_it_starts() {
+fn download_larger_than_free_space_is_rejected_before_start() {
     let dir = tempfile::tempdir().unwrap();
     let hash = "a".repeat(64);
     let server = Server::start(move |_| {

@@ -73,7 +73,7 @@ fn bytes_to_floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 #[test]
-fn frames_of_another_size_or_beyond_the_positions_are_refused() {
+fn frames_of_wrong_size_or_excess_positions_are_rejected() {
     let params = ContextParams {
         n_ctx: 32,
         n_batch: 32,
@@ -91,7 +91,7 @@ fn frames_of_another_size_or_beyond_the_positions_are_refused() {
 }
 
 #[test]
-fn transcriber_refuses_other_models() {
+fn transcriber_rejects_other_models() {
     let file = ::tests::text_model("gpt2", None);
     let model = engine::gguf::GgufFile::from_bytes("model.gguf", &file).unwrap();
     let model = Arc::new(Model::from_file(model, archs::ALL, &LoadParams::default()).unwrap());

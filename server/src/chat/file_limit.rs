@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn files_beyond_the_memory_of_all_requests_are_refused_for_now() {
+    fn files_beyond_total_request_memory_get_retryable_error() {
         let charges: Vec<Charge> = (0..64).map(|_| Charge::with_media(16 << 20)).collect();
         let refused = charges.iter().find_map(|memory| {
             let limit = FileLimit {

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn files_after_others_have_the_rest_of_the_limit() {
+    fn later_files_get_remaining_limit() {
         assert_eq!(
             read(|rules| plain_data("aGVsbG8=", rules), 5).as_deref(),
             Ok(&b"hello"[..])
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sources_are_refused_with_a_reason() {
+    fn unsupported_sources_are_rejected_with_reason() {
         let url = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
         for (part, reason) in [
             (url("http://127.0.0.1/a.png"), "are not fetched"),

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn downloads_above_the_maximum_are_refused_for_now() {
+    fn downloads_above_the_maximum_get_retryable_error() {
         let sources = MediaSources::new(None, &["localhost".to_owned()]).unwrap();
         let _guard = SLOTS.lock().unwrap();
         let slots: Vec<Slot> = std::iter::from_fn(Slot::take).collect();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn other_domains_and_addresses_are_refused() {
+    fn unlisted_domains_and_private_addresses_are_rejected() {
         let _guard = SLOTS.lock().unwrap();
         let domains = ["Example.org", ".example.net", "127.0.0.1", "[::1]", "localhost"].map(str::to_owned);
         let sources = MediaSources::new(None, &domains).unwrap();

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn media_of_users_need_a_model_that_reads_them() {
+    fn media_of_users_require_a_projector() {
         let parts = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]);
         let mut reader = ContentReader::new(None);
         reader.enter("messages[0].content", "user");

@@ -278,7 +278,7 @@ fn mismatched_fused_projections_are_rejected() {
 
 /// Sets every tensor of a layer to every type, with bytes that give huge, tiny and NaN scales.
 #[test]
-fn other_tensor_types_do_no_harm() {
+fn other_tensor_types_are_rejected_or_harmless() {
     for name in ["llama-moe", "gemma3-dense"] {
         let draft = Draft::full(name);
         for i in 0..draft.tensors.len() {
@@ -300,7 +300,7 @@ fn other_tensor_types_do_no_harm() {
 
 /// Tests shapes, types and offsets that the writer never produces.
 #[test]
-fn corrupted_tensor_infos_do_no_harm() {
+fn corrupted_tensor_infos_are_rejected_or_harmless() {
     for name in ["llama-moe", "gemma3-dense"] {
         let draft = Draft::small(name);
         let bytes = draft.bytes(0).unwrap();

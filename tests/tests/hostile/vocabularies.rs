@@ -124,7 +124,7 @@ fn arrays_of_wrong_length_are_rejected() {
 }
 
 #[test]
-fn invalid_tokens_and_merges_do_no_harm() {
+fn invalid_tokens_and_merges_are_rejected_or_harmless() {
     let (spm, bpe) = (spm(), bpe());
     let tokens = "tokenizer.ggml.tokens";
     for draft in [&spm, &bpe] {

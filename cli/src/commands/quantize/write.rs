@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_tensors_are_kept_and_the_rest_cut_off() {
+    fn complete_tensors_are_kept_and_rest_truncated() {
         let header = [7; 10];
         for (len, expected, kept) in [
             (0, None, 0),

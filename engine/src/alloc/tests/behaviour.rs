@@ -366,7 +366,7 @@ fn tensor_larger_than_max_buffer_is_attempted() {
 }
 
 #[test]
-fn empty_tensors_have_a_home() {
+fn empty_tensors_get_an_address() {
     let mut s = Sketch::default();
     let a = s.input(0);
     let x1 = s.neg(a);

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_have_the_nodes_of_their_cpus() {
+    fn threads_are_on_nodes_of_their_cpus() {
         let homes = Homes::new(&simulated_nodes(2, 96).spread(10));
         assert_eq!((homes.n_nodes(), homes.n_threads(0), homes.n_threads(1)), (2, 5, 5));
         assert_eq!([0, 4, 5, 9].map(|ith| homes.of(ith)), [(0, 0), (0, 4), (1, 0), (1, 4)]);

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_count_ranges_with_chunks() {
+    fn groups_count_nonempty_ranges() {
         let groups = Groups::new(&[2, 3, 3]);
         for nth in 1..=8 {
             for n in 0..20 {

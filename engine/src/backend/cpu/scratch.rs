@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_sizes_are_refused() {
+    fn impossible_sizes_are_rejected() {
         let mut scratch = Scratch::new(Arc::new(Homes::simulated(&[1, 1])), true);
         assert!(!scratch.ensure(ScratchSize {
             per_thread: usize::MAX,

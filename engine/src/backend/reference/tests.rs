@@ -35,7 +35,7 @@ fn assert_close(got: &[f32], want: &[f64]) {
 }
 
 #[test]
-fn norms() {
+fn norms_match_definition() {
     let x = array([2, 1, 1, 1], &[3.0, 4.0]);
     // The mean square of the row is 12.5.
     assert_close(
@@ -53,7 +53,7 @@ fn norms() {
 }
 
 #[test]
-fn products() {
+fn matmuls_match_definition() {
     // Weight rows (1, 2), (3, 4), (5, 6) and one column (10, 1).
     let w = array([2, 3, 1, 1], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let x = array([2, 1, 1, 1], &[10.0, 1.0]);
@@ -94,7 +94,7 @@ fn row_index_is_checked() {
 }
 
 #[test]
-fn activations() {
+fn activations_match_definition() {
     let cases = [
         (Unary::Neg, 2.0, -2.0),
         (Unary::Abs, -2.0, 2.0),
@@ -134,7 +134,7 @@ fn activations() {
 }
 
 #[test]
-fn orders_and_sums() {
+fn sorts_sums_and_concatenations_match_definition() {
     let x = array([4, 1, 1, 1], &[1.0, 3.0, 3.0, 2.0]);
     assert_eq!(*ops::top_k(&x, 3).data, [1, 2, 3]);
     assert_close(&ops::sum_rows(&x).data, &[9.0]);
@@ -272,7 +272,7 @@ fn second(score0: f64, score1: f64) -> f64 {
 }
 
 #[test]
-fn attention_of_two_tokens() {
+fn attention_of_two_tokens_matches_definition() {
     let (mut o, p) = two_tokens();
     let w = second(1.0, 2.0);
     assert_close(&attention(&o, &p).data, &[10.0, 1.0, 10.0 + 10.0 * w, 1.0 + w]);
@@ -335,7 +335,7 @@ fn attention_sees_its_sequence_and_its_window() {
 }
 
 #[test]
-fn alibi_slopes_for_non_power_of_two_heads() {
+fn alibi_slopes_support_non_power_of_two_heads() {
     // The queries are zero, so the scores are the biases. The keys are one and zero positions away.
     let (mut o, p) = two_tokens();
     o.q = array([1, 3, 1, 1], &[0.0; 3]);

@@ -30,7 +30,7 @@ fn with_tensor(dims: &[u64], ty: GgmlType, offset: u64) -> Raw {
 }
 
 #[test]
-fn magic_and_version() {
+fn invalid_magic_or_version_is_rejected() {
     assert_eq!(accepted(Raw::file(0, 0)).version, 3);
     assert_eq!(accepted(Raw::default().bytes(b"GGUF").u32(2).u64(0).u64(0)).version, 2);
 
@@ -98,7 +98,7 @@ fn parse_rejects_counts_beyond_the_file() {
 }
 
 #[test]
-fn keys() {
+fn invalid_keys_are_rejected() {
     let key = |key: &[u8]| Raw::file(0, 1).string(key).ty(T::U8).bytes(&[7]);
     assert_eq!(accepted(key(b"k")).require::<u8>("k").unwrap(), 7);
     assert_eq!(
@@ -129,7 +129,7 @@ fn keys() {
 }
 
 #[test]
-fn values() {
+fn invalid_values_are_rejected() {
     for id in [13, u32::MAX] {
         let expected = format!("key \"k\": unknown value type {id} at offset 33, expected 0..=12");
         assert_eq!(error_message(with_value(|raw| raw.u32(id).u64(0))), expected);
@@ -168,7 +168,7 @@ fn values() {
 }
 
 #[test]
-fn nested_arrays() {
+fn deeply_nested_arrays_are_rejected() {
     let nested = |depth: usize| {
         with_value(|raw| {
             let raw = (1..depth).fold(raw.ty(T::Array), |raw, _| raw.ty(T::Array).u64(1));
@@ -190,7 +190,7 @@ fn nested_arrays() {
 }
 
 #[test]
-fn alignment() {
+fn invalid_alignment_is_rejected() {
     let value = |value: u32| Raw::file(0, 1).key_u32("general.alignment", value);
     for power in [1, 8, 32, 1 << 16] {
         let header = accepted(value(power));
@@ -208,7 +208,7 @@ fn alignment() {
 }
 
 #[test]
-fn tensor_names() {
+fn invalid_tensor_names_are_rejected() {
     let name = |name: &str| Raw::file(1, 0).tensor(name, &[1], F32, 0);
     accepted(name(&"x".repeat(64)));
     assert_eq!(
@@ -230,7 +230,7 @@ fn tensor_names() {
 }
 
 #[test]
-fn shapes() {
+fn invalid_shapes_are_rejected() {
     assert_eq!(
         accepted(with_tensor(&[2, 3, 4, 5], F32, 0)).tensors()[0].n_elements(),
         120
@@ -265,7 +265,7 @@ fn shapes() {
 }
 
 #[test]
-fn tensor_types() {
+fn unknown_tensor_types_are_rejected() {
     let id = |id: u32| error_message(Raw::file(1, 0).string("t").u32(1).u64(256).u32(id).u64(0));
     assert_eq!(id(43), "tensor \"t\": unknown type (id 43)");
     assert_eq!(id(u32::MAX), "tensor \"t\": unknown type (id 4294967295)");
@@ -279,7 +279,7 @@ fn tensor_types() {
 }
 
 #[test]
-fn tensor_offsets() {
+fn invalid_tensor_offsets_are_rejected() {
     accepted(with_tensor(&[4], F32, 64));
     assert_eq!(
         error_message(with_tensor(&[4], F32, 4)),

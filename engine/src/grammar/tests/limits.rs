@@ -54,7 +54,7 @@ fn ambiguous_grammar_never_blocks_its_caller_and_fails_in_time() {
 }
 
 #[test]
-fn slow_compilation_is_refused_in_time() {
+fn slow_compilation_is_rejected_in_time() {
     let start = Instant::now();
     let compiled = compile(Grammar::Gbnf(SLOW.to_owned())).map(drop);
     assert!(
@@ -72,7 +72,7 @@ fn slow_compilation_is_refused_in_time() {
 }
 
 #[test]
-fn compilation_that_exceeds_its_limit_is_refused() {
+fn compilation_beyond_limit_is_rejected() {
     let start = Instant::now();
     let endless = |_: &compilation::Cancel| {
         std::thread::sleep(2 * compilation::LIMIT);

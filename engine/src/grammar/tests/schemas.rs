@@ -86,7 +86,7 @@ fn many_references_and_alternatives_are_bounded() {
 
 /// Errors of the grammar compiler have no place.
 #[test]
-fn refusals_of_the_compiler_name_the_place() {
+fn compiler_errors_are_located_in_schema() {
     let node = json!({"type": "object", "properties": {"x": {"type": "string", "minLength": "y"}}, "required": ["x"]});
     for (schema, place) in [
         (json!({"type": "string", "minLength": "y"}), "#"),

@@ -100,7 +100,7 @@ fn full_rows_equal_those_of_llama_cpp() {
 }
 
 #[test]
-fn damaged_files_are_refused() {
+fn damaged_files_are_rejected() {
     for format in [BaseFormat::Full, BaseFormat::Compact] {
         let bytes = written(format, &logits(3, 9));
         for len in [0, 7, 19, 60, bytes.len() / 2] {

@@ -75,7 +75,7 @@ fn owners_have_separate_caches_unless_shared() {
 }
 
 #[test]
-fn slots_of_other_owners_look_empty_and_are_refused() {
+fn slots_of_other_owners_look_empty_and_are_inaccessible() {
     let (scheduler, mut batcher) = scheduler("llama-dense", 1, 512);
     let request = Request {
         client: 1,

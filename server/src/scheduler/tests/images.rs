@@ -95,7 +95,7 @@ fn cancelled_requests_with_images_release_their_cells() {
 }
 
 #[test]
-fn rows_without_their_image_are_refused() {
+fn cached_rows_without_image_are_rejected() {
     let (scheduler, _) = scheduler_with_images("llama-dense", 1, 512);
     let request = Request {
         images: Vec::new(),

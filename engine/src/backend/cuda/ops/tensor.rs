@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_exceed_no_limit_of_the_gpu() {
+    fn tiles_stay_within_gpu_limits() {
         let of = |shared_bytes, weights| {
             let gpu = Gpu {
                 shared_bytes,
