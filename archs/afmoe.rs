@@ -8,7 +8,7 @@ arch_macros::arch! {
 
     hparams {
         warn given(norm_weights),
-             "expert_weights_norm is missing: weights of experts are not normalized, but those of published models are";
+             "expert_weights_norm is missing: expert weights are not normalized, unlike in published models";
     }
 
     tensors {

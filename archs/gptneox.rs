@@ -23,7 +23,7 @@ arch_macros::arch! {
         }
     }
 
-    // The 20B model approximates GELU by tanh, and its files do not say so.
+    // The 20B model approximates GELU by tanh, which its files do not record.
     fn ffn(x) { down(if model_is("20B") { gelu(up(x)) } else { gelu_erf(up(x)) }) }
 
     graph {

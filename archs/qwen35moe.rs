@@ -16,7 +16,7 @@ arch_macros::arch! {
         rope_freq_base = "rope_parameters.rope_theta" or "rope_theta" or 10000000.0;
         ignore "visual.";
         layer {
-            // Value heads are stored by key head, and used in turn by all key heads.
+            // Files group value heads by key head; here, consecutive value heads use consecutive key heads.
             without wqkvz, beta_alpha "the class has projections of each input";
             wqkv <- ".linear_attn.in_proj_qkv" rows 0..2 * n_key * d_state and
                 ".linear_attn.in_proj_qkv" rows 2 * n_key * d_state..2 * n_key * d_state + d_inner heads n_value tile n_key merge;

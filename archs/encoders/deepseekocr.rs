@@ -1,5 +1,6 @@
-//! DeepSeek-OCR: SAM over squares, four convolutions, and CLIP over their results. Both results are joined and projected. A large
-//! image is split into smaller tiles, before the whole image. Learned rows follow each line and end the image.
+//! DeepSeek-OCR: SAM over squares, four convolutions, and CLIP over their results. Both outputs are concatenated and
+//! projected. A large image is also split into smaller tiles, which precede the whole image. Learned rows follow each
+//! line and end the image.
 
 arch_macros::encoder! {
     name: "deepseekocr";

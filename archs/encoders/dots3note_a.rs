@@ -1,5 +1,5 @@
-//! Dots 3 Note: a transformer with rotation along time over chunks of a minute. Three convolutions leave an eighth of the
-//! frames.
+//! Dots 3 Note: a transformer with rotary positions along time, over chunks of a minute. Three convolutions reduce the
+//! frames to an eighth.
 
 arch_macros::encoder! {
     name: "dots3note_a";
@@ -36,7 +36,7 @@ arch_macros::encoder! {
     fn placed(x: [head_dim, n_head, T]) { rope_time(x, 10000.0, head_dim / 2, halves = true) }
 
     graph {
-        // A position without a whole frame reads zeros.
+        // A position without a complete frame reads zeros.
         let x = convolved_windows() * frames[n_mel * 15 + 7..n_mel * 15 + 8];
         for layer {
             x += attend(rms_norm(x, ln1, layer_norm_eps));

@@ -1,4 +1,4 @@
-//! Gemma 3: SigLIP over squares of one size. Blocks of patches are averaged, normed, and projected.
+//! Gemma 3: SigLIP over square images of one size. Blocks of patches are averaged, normalized, and projected.
 
 arch_macros::encoder! {
     name: "gemma3";

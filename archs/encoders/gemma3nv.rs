@@ -1,5 +1,5 @@
-//! Gemma 3n: MobileNetV5 over the pixels of squares of one size. Four stages of inverted residuals have stride 2
-//! each, and the last two have multi-query attention. Their results are fused, averaged, normed, and projected.
+//! Gemma 3n: MobileNetV5 over the pixels of squares of one size. Four stages of inverted residuals have stride 2 each,
+//! and the last two have multi-query attention. Their results are fused, averaged, normalized, and projected.
 
 arch_macros::encoder! {
     name: "gemma3nv";

@@ -1,5 +1,5 @@
-//! Gemma 4 E2B and E4B: a conformer (USM) over the sound itself, without silence. A row stands for four frames. The results
-//! are projected, normed, and projected again.
+//! Gemma 4 E2B and E4B: a conformer (USM) over the audio without padding. Each row covers four frames. The results are
+//! projected, normalized, and projected again.
 
 arch_macros::encoder! {
     name: "gemma4a";

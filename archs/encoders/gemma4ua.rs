@@ -1,4 +1,4 @@
-//! Gemma 4 12B: no encoder. The samples of 40 ms are normed and projected.
+//! Gemma 4 12B: no encoder. The samples of 40 ms are normalized and projected.
 
 arch_macros::encoder! {
     name: "gemma4ua";
@@ -7,7 +7,7 @@ arch_macros::encoder! {
     hparams {
         n_out: usize = "projection_dim";
         n_pos: usize = "context_length" or 3000;
-        // A frame has the samples of 10 ms.
+        // A frame contains the samples of 10 ms.
         let n_frames = n_embd / 160;
         check n_embd > 0 && n_embd % 160 == 0, "embedding_length must be a multiple of the 160 samples of 10 ms";
     }

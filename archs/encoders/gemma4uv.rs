@@ -1,5 +1,5 @@
-//! Gemma 4 12B: no transformer. Large patches are normed, projected, and normed again. Learned embeddings of columns and
-//! rows are added, and the sum is normed and projected.
+//! Gemma 4 12B: no transformer. Large patches are normalized, projected, and normalized again. Learned embeddings of
+//! columns and rows are added, and the sum is normalized and projected.
 
 arch_macros::encoder! {
     name: "gemma4uv";

@@ -1,6 +1,6 @@
 //! Gemma 4: a vision transformer over images of any size, with RMS norms before and after attention and feed-forward
 //! networks. Learned embeddings of columns and rows are added, and queries and keys are rotated by both. Blocks of
-//! patches are averaged, standardized by constants of the file, normed, and projected.
+//! patches are averaged, standardized by constants of the file, normalized, and projected.
 
 arch_macros::encoder! {
     name: "gemma4v";

@@ -1,5 +1,6 @@
 //! GLM-4.1V: a vision transformer over images of any size. Learned positions are resized to the image, and queries and
-//! keys are rotated by rows and columns. The patches of a block are joined, projected, and pass a gated network.
+//! keys are rotated by rows and columns. The patches of a block are concatenated, projected, and passed through a
+//! gated network.
 
 arch_macros::encoder! {
     name: "glm4v";

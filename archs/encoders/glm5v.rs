@@ -1,5 +1,5 @@
-//! GLM 5.3: the encoder of GLM-4.1V with norms of queries and keys, limited activations, and no learned positions. Black borders
-//! complete the patches of an image.
+//! GLM 5.3: the encoder of GLM-4.1V with norms of queries and keys, limited activations, and no learned positions. The
+//! image is padded with black borders to whole patches.
 
 arch_macros::encoder! {
     name: "glm5v";

@@ -1,5 +1,5 @@
-//! GLM-ASR: the encoder of Whisper over whole chunks of 30 seconds, with rotation along time. Rows of sound are joined and
-//! projected, and stand between two learned rows in each chunk.
+//! GLM-ASR: the encoder of Whisper over whole chunks of 30 seconds, with rotary positions along time. Rows with sound
+//! are concatenated and projected, and each chunk is enclosed in two learned rows.
 
 arch_macros::encoder! {
     name: "glma";
@@ -24,7 +24,7 @@ arch_macros::encoder! {
         joined:    linear "mm.a.mlp.1"    [n_embd * stack -> 2 * n_out];
         projected: linear "mm.a.mlp.2"    [2 * n_out -> n_out];
         first, last: raw "v.boi", "v.eoi" [n_out];
-        // Rotation takes the place of this table.
+        // RoPE replaces this table.
         ignore "a.position_embd";
 
         layer {

@@ -1,6 +1,6 @@
-//! Granite Vision 4: SigLIP over squares of one size. Queries of several projectors, each with the states of one layer,
-//! attend to windows of patches. Their results are features for layers of the language model. Images are split into a grid
-//! of the file's list, after the whole image.
+//! Granite Vision 4: SigLIP over square images of one size. Several projectors, each reading the states of one layer,
+//! attend to windows of patches with learned queries. Their outputs are features for layers of the language model. The
+//! whole image is followed by the tiles of a grid from the file's list.
 
 arch_macros::encoder! {
     name: "granite4_vision";

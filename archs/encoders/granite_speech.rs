@@ -1,5 +1,5 @@
-//! Granite Speech: a conformer over pairs of frames, whose columns attend to those of their block. Learned queries attend to
-//! each window of its results.
+//! Granite Speech: a conformer over pairs of frames, with attention within blocks of columns. Learned queries attend
+//! to each window of its output.
 
 arch_macros::encoder! {
     name: "granite_speech";

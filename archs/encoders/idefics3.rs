@@ -1,5 +1,5 @@
-//! SmolVLM, Idefics 3: SigLIP over squares of one size. The patches of a block are joined (pixel shuffle) and
-//! projected. An image is split into squares, followed by the whole image.
+//! SmolVLM, Idefics 3: SigLIP over square images of one size. The patches of a block are concatenated (pixel shuffle)
+//! and projected. An image is split into squares, followed by the whole image.
 
 arch_macros::encoder! {
     name: "idefics3";

@@ -1,5 +1,5 @@
-//! InternVL 2.5 and 3: a vision transformer with a class token over squares of one size. The patches of a block are
-//! joined (pixel shuffle) and projected. A large image is split into squares, followed by the whole image.
+//! InternVL 2.5 and 3: a vision transformer with a class token over square images of one size. The patches of a block
+//! are concatenated (pixel shuffle) and projected. A large image is split into squares, followed by the whole image.
 
 arch_macros::encoder! {
     name: "internvl";

@@ -1,4 +1,4 @@
-//! Janus-Pro: SigLIP over squares of one size, which borders extend resized images to. Patches are projected.
+//! Janus-Pro: SigLIP over square images of one size, which resized images are padded to. Patches are projected.
 
 arch_macros::encoder! {
     name: "janus_pro";

@@ -1,5 +1,5 @@
-//! MobileVLM: the encoder of LLaVA 1.5. Two blocks with a convolution of each channel leave every other row and column of the
-//! projected patches (LDP).
+//! MobileVLM: the encoder of LLaVA 1.5. Two blocks with depthwise convolutions downsample the projected patches by two
+//! along both axes (LDP).
 
 arch_macros::encoder! {
     name: "ldp";

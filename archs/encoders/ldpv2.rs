@@ -1,5 +1,5 @@
-//! MobileVLM V2: the encoder of LLaVA 1.5. The projected patches of a block are averaged, and a convolution of each channel is
-//! added (LDPv2).
+//! MobileVLM V2: the encoder of LLaVA 1.5. The projected patches of a block are averaged, and a depthwise convolution
+//! is added (LDPv2).
 
 arch_macros::encoder! {
     name: "ldpv2";

@@ -1,5 +1,5 @@
 //! LFM2-VL: SigLIP 2 over images of any size, whose learned positions are resized to the image. The patches of a block
-//! are joined and projected. A large image is split into squares, followed by the whole image.
+//! are concatenated and projected. A large image is split into squares, followed by the whole image.
 
 arch_macros::encoder! {
     name: "lfm2";

@@ -1,4 +1,4 @@
-//! LFM2 Audio: a conformer of NeMo over eighths of the frames. The results are normed and projected.
+//! LFM2 Audio: a conformer of NeMo, which reduces the frames to an eighth. The results are normalized and projected.
 
 arch_macros::encoder! {
     name: "lfm2a";

@@ -1,4 +1,5 @@
-//! Ling 3: the vision transformer of Qwen3-VL without DeepStack. Patches are normed, and those of a block are joined and projected.
+//! Ling 3: the vision transformer of Qwen3-VL without DeepStack. Patches are normalized, and those of a block are
+//! concatenated and projected.
 
 arch_macros::encoder! {
     name: "ling3vl";

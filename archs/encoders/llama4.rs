@@ -1,6 +1,6 @@
-//! Llama 4: a vision transformer with a class token over squares of one size. Queries and keys are rotated by columns and
-//! rows. The patches of a block are joined (pixel shuffle) and projected. A large image is split into squares, followed by
-//! the whole image.
+//! Llama 4: a vision transformer with a class token over square images of one size. Queries and keys are rotated by
+//! columns and rows. The patches of a block are concatenated (pixel shuffle) and projected. A large image is split
+//! into squares, followed by the whole image.
 
 arch_macros::encoder! {
     name: "llama4";

@@ -1,5 +1,5 @@
-//! MERaLiON 2: the encoder of Whisper over chunks of equal loudness. Consecutive rows are normed and joined, and a gated network
-//! projects them.
+//! MERaLiON 2: the encoder of Whisper over chunks of equal loudness. Consecutive rows are normalized, concatenated,
+//! and projected by a gated network.
 
 arch_macros::encoder! {
     name: "meralion";

@@ -1,5 +1,6 @@
-//! LLaVA 1.5 and 1.6: CLIP over squares of one size, which borders extend the image to. The file has no layers after the
-//! one whose states are projected. LLaVA 1.6 splits each image into a grid of the file's list, after the whole image.
+//! LLaVA 1.5 and 1.6: CLIP over square images of one size, which images are padded to. Files omit the layers after the
+//! one whose output is projected. In LLaVA 1.6, the whole image is followed by the tiles of a grid from the file's
+//! list.
 
 arch_macros::encoder! {
     name: "mlp";

@@ -1,6 +1,6 @@
-//! Muse Glimmer: a vision transformer over images of any size. Learned positions are resized to the image, and queries and keys are
-//! rotated by columns and rows. In most layers, patches attend to those of their window. The patches of a block are joined
-//! and projected. The language model norms the rows.
+//! Muse Glimmer: a vision transformer over images of any size. Learned positions are resized to the image, and queries
+//! and keys are rotated by columns and rows. In most layers, patches attend to those of their window. The patches of a
+//! block are concatenated and projected. The language model normalizes the rows.
 
 arch_macros::encoder! {
     name: "muse-glimmer";

@@ -1,5 +1,5 @@
-//! Nemotron Nano VL v2 and Nemotron 3 Nano Omni: RADIO over squares of one size. Learned columns precede the patches (class
-//! tokens and registers). The patches of a block are joined and projected.
+//! Nemotron Nano VL v2 and Nemotron 3 Nano Omni: RADIO over square images of one size. Learned columns precede the
+//! patches (class tokens and registers). The patches of a block are concatenated and projected.
 
 arch_macros::encoder! {
     name: "nemotron_v2_vl";

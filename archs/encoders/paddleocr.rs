@@ -1,5 +1,5 @@
 //! PaddleOCR-VL: SigLIP over images of any size. Learned positions are resized to the image, and queries and keys are
-//! rotated by rows and columns. The patches of a block are joined and projected.
+//! rotated by rows and columns. The patches of a block are concatenated and projected.
 
 arch_macros::encoder! {
     name: "paddleocr";

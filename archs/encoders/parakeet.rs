@@ -1,5 +1,5 @@
-//! Parakeet, as in Nemotron 3 Omni: a conformer of NeMo over eighths of the frames. A network of squared ReLUs projects
-//! the normed results.
+//! Parakeet, as in Nemotron 3 Omni: a conformer of NeMo, which reduces the frames to an eighth. A network with squared
+//! ReLUs projects the normalized outputs.
 
 arch_macros::encoder! {
     name: "parakeet";

@@ -1,5 +1,5 @@
-//! Phi-4 reasoning vision: SigLIP 2 over images of any size, whose learned positions are resized to the image. Patches are
-//! projected. Files lack the last layer of SigLIP 2, whose states are not projected.
+//! Phi-4 reasoning vision: SigLIP 2 over images of any size, whose learned positions are resized to the image. Patches
+//! are projected. Files omit the last layer of SigLIP 2, whose output is not projected.
 
 arch_macros::encoder! {
     name: "phi4";

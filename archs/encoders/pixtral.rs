@@ -1,5 +1,5 @@
 //! Pixtral and Mistral 3: a vision transformer over images of any size. Queries and keys are rotated by rows and
-//! columns. Mistral 3 merges the patches of a block. A token follows each row of an image but the last.
+//! columns. Mistral 3 merges the patches of a block. A token follows each row of an image except the last.
 
 arch_macros::encoder! {
     name: "pixtral";

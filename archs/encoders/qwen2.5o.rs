@@ -1,5 +1,5 @@
-//! Qwen2.5-Omni: the encoder of Whisper over two seconds of sound at a time, without silence. Pairs of rows are averaged and
-//! projected. Images have the encoder of Qwen2.5-VL.
+//! Qwen2.5-Omni: the encoder of Whisper over two seconds of audio at a time, without padding. Pairs of rows are
+//! averaged and projected. Images use the encoder of Qwen2.5-VL.
 
 arch_macros::encoder! {
     name: "qwen2.5o";

@@ -1,4 +1,4 @@
-//! Qwen2-Audio: the encoder of Whisper over the sound, without silence. Pairs of rows are averaged and projected.
+//! Qwen2-Audio: the encoder of Whisper over the audio without padding. Pairs of rows are averaged and projected.
 
 arch_macros::encoder! {
     name: "qwen2a";

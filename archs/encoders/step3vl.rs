@@ -1,5 +1,6 @@
-//! Step3-VL: a vision transformer over squares. Learned positions are resized to the image, and queries and keys are rotated by
-//! columns and rows. Two convolutions follow. Squares of an image are resized to smaller tiles, before the whole image.
+//! Step3-VL: a vision transformer over squares. Learned positions are resized to the image, and queries and keys are
+//! rotated by columns and rows. Two convolutions follow. Squares of an image are resized to smaller tiles, which
+//! precede the whole image.
 
 arch_macros::encoder! {
     name: "step3vl";

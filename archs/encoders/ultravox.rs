@@ -1,5 +1,5 @@
-//! Ultravox: the encoder of Whisper over the sound itself, without silence. Consecutive rows are joined, and a gated
-//! network projects them.
+//! Ultravox: the encoder of Whisper over the audio without padding. Consecutive rows are concatenated and projected by
+//! a gated network.
 
 arch_macros::encoder! {
     name: "ultravox";

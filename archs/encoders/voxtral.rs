@@ -1,4 +1,4 @@
-//! Voxtral: the encoder of Whisper over whole chunks of 30 seconds. Consecutive rows are joined and projected.
+//! Voxtral: the encoder of Whisper over whole chunks of 30 seconds. Consecutive rows are concatenated and projected.
 
 arch_macros::encoder! {
     name: "voxtral";

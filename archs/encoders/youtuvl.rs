@@ -1,5 +1,5 @@
-//! Youtu-VL: SigLIP 2 with rotary instead of learned positions. In most layers, patches attend to those of their window. The
-//! patches of a block are normed again, joined, and projected.
+//! Youtu-VL: SigLIP 2 with rotary instead of learned positions. In most layers, patches attend to those of their
+//! window. The patches of a block are normalized again, concatenated, and projected.
 
 arch_macros::encoder! {
     name: "youtuvl";

@@ -165,7 +165,7 @@ impl LoadArgs {
         let bar = Arc::new(bar);
         let shown = bar.clone();
         params.progress = Some(Arc::new(move |done| {
-            // The first and last call are unconditional; no other call means that nothing was copied.
+            // The first and last calls are unconditional; without calls in between, nothing was copied.
             if done > 0.0 && done < 1.0 {
                 shown.set((done * STEPS as f32) as usize);
             }
@@ -233,7 +233,7 @@ impl Numa {
     /// [`Failure`] if the CPUs of this machine are unknown.
     pub fn apply(self) -> Outcome<()> {
         let mode = match self {
-            // The CPUs that the process may not use are never used.
+            // CPUs outside of the affinity mask of the process are never used.
             Numa::Distribute | Numa::Numactl => NumaMode::Distribute,
             Numa::Isolate => NumaMode::Isolate,
         };

@@ -32,10 +32,10 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Writer that escapes control characters; see [`printable`]. Bytes that are not UTF-8 pass.
+/// Writer that escapes control characters; see [`printable`]. Invalid UTF-8 is passed through.
 pub struct PrintableWriter<W: Write> {
     inner: W,
-    /// Begin of a character whose other bytes are in the next write.
+    /// First bytes of a character that is split between two writes.
     begun: Vec<u8>,
 }
 

@@ -308,7 +308,7 @@ fn assert_shown(at: &str, document: &[String], real: &str) {
     }
 }
 
-/// Returns a line with `#` for every number, one space for several, and no control sequences.
+/// Returns a line with `#` for every number, runs of spaces collapsed, and control sequences removed.
 fn normalized(line: &str) -> String {
     let controls = regex_lite::Regex::new(r"\x1b\[[?0-9;]*[A-Za-z]|\r").expect("a pattern");
     let numbers = regex_lite::Regex::new(r"\d+(\.\d+)?").expect("a pattern");

@@ -106,7 +106,7 @@ fn tasks_are_scored_by_the_mean_of_their_answers() {
     let result = json(&perplexity(&home, &model, &["-f", &file, "--hellaswag", "--json"]));
     let scores = result["scores"].as_array().unwrap();
     assert_eq!((scores.len(), &result["tasks"]), (2, &Value::from(2)));
-    // One task at a time has the scores of both together, in the order of llama.cpp's selection.
+    // Tasks that are scored one at a time get the same scores, in the order of llama.cpp's selection.
     let one = json(&perplexity(
         &home,
         &model,

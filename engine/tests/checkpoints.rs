@@ -1,4 +1,5 @@
-//! Conversion of published checkpoints: values of the written tensors, and one sentence for each kind of bad input.
+//! Tests the conversion of published checkpoints: values of the written tensors, and error messages for each kind of
+//! invalid input.
 
 mod adapters;
 mod quantized;
@@ -296,7 +297,7 @@ fn tensors_in_place_have_bytes_of_converted_file() {
         let (shard, found) = set.tensor(&info.name).unwrap();
         assert_eq!((found.shape(), found.ty), (info.shape(), info.ty), "{}", info.name);
         n_in_place += usize::from(shard > 0);
-        // Any range of bytes is read alike, also within an element.
+        // Any byte range is read correctly, even within an element.
         let (mapping, start) = (set.shards()[shard].mapping(), found.offset);
         for range in [0..1, 1..7, 3..expected.len(), expected.len() - 3..expected.len()] {
             let mut scratch = Vec::new();

@@ -90,7 +90,7 @@ DEVICE Run run_from(const Params &p, const Tile &tile, int first) {
     return run;
 }
 
-// Pages that the warps of a block looked at: two batches of one page for each warp.
+// Pages whose visibility the warps of a block have computed: two batches of one page per warp.
 __shared__ Seen looked_at[2][WARPS];
 
 // Cells of a page that a lane tests.
@@ -124,7 +124,7 @@ struct Pages {
 
     DEVICE Pages(int2 entries) : start(entries.x), end(entries.y), entry(entries.x - 1) {}
 
-    // Looks at the next batch of pages, one for each warp.
+    // Computes the visibility of the next batch of pages, one page per warp.
     DEVICE void look(const Params &p, const Run &run) {
         int warp = threadIdx.x / 32, mine = start + n_batches * WARPS + warp;
         if (mine < end) {
@@ -420,7 +420,7 @@ DEVICE void store(const Params &p, const Tile &tile, Rows &rows) {
 // values.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_constant__ Params p) {
     Tile tile(p);
-    // Parts of keys alternate between two places.
+    // Parts of keys alternate between two buffers.
     u16 *keys = shared, *values = keys + min(KEY_PARTS, 2) * PAGE * KEY_STRIDE;
     Queries queries(p, tile, values + PAGE * VALUE_STRIDE);
     Rows rows;

@@ -27,7 +27,7 @@ use crate::simd::portable::Portable;
 use crate::simd::x86_64::{amx, avx2::Avx2, avx512::Avx512, bf16_dots};
 use crate::types::N_TYPES;
 
-/// Instruction sets with kernels of their own, in ascending order.
+/// Instruction sets with separate kernels, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Isa {
     /// Portable Rust code, compiled for the target's baseline.

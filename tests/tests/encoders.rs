@@ -241,7 +241,7 @@ fn gpu_matches_transformers() {
     });
 }
 
-/// A medium of a single row sees only earlier ones, as with a causal mask.
+/// A medium with a single row attends only to earlier rows, as with a causal mask.
 #[test]
 fn causal_rows_of_gemma_do_not_match() {
     let (family, params) = (&FAMILIES[0], exact());
@@ -548,7 +548,7 @@ fn row_counts_of_random_sizes_match() {
             let (mut blocks, mut computed) = (0, 0);
             let unit = match rules.size {
                 ImageSize::Area { unit, .. } => unit,
-                // Convolutions leave every fourth patch along both axes.
+                // Convolutions downsample by four along both axes.
                 _ if family.name == "step3vl" => 4 * rules.patch,
                 _ => rules.patch * rules.block,
             };

@@ -36,7 +36,7 @@ pub struct Builtin {
     pub ty: Ty,
     /// The value differs by layer, so it is usable only in the layer block and the layer loop.
     pub per_layer: bool,
-    /// Symbol that this one is an alias of. Both are equal in shapes.
+    /// Symbol that this one is an alias of. Shapes treat both as equal.
     pub alias_of: Option<&'static str>,
     /// The value follows from other sizes or from defaults of the file format, so a `test` block may omit it.
     pub derived: bool,

@@ -191,7 +191,7 @@ impl SourceMap {
     }
 }
 
-/// Returns the error of a text that is no sequence of tokens, at the delimiter that is not closed.
+/// Returns the error for text that cannot be tokenized, located at the unclosed delimiter.
 fn lexical_error(text: &str, error: &LexError) -> syn::Error {
     let Some((at, delimiter)) = braces::unbalanced(text) else {
         return syn::Error::new(error.span(), "unexpected character");

@@ -1,4 +1,4 @@
-//! Norm of each patch, and two projections after the patches of a block are joined.
+//! Norm of each patch, and two projections after the patches of a block are concatenated.
 
 fragment! {
     needs(merge: usize);

@@ -1,5 +1,5 @@
-//! CLIP over features of patches in place of patches: a learned column and the features, plus the rows of a table of positions,
-//! which are resized to the features. The results and the features are joined and projected. Files have another number as
+//! CLIP over features in place of patches: a learned column and the features, plus learned positions that are resized
+//! to the grid of features. The outputs and the features are concatenated and projected. Files store a different
 //! `feed_forward_length`.
 
 fragment! {

@@ -1,5 +1,5 @@
-//! Block of Gemma's conformer: two feed-forward networks of half weight around attention to the last `window` positions
-//! and a causal convolution of each channel. RMS norms precede all parts and follow most of them.
+//! Block of Gemma's conformer: two feed-forward networks of half weight around attention to the last `window`
+//! positions and a causal depthwise convolution. RMS norms precede all parts and follow most of them.
 
 fragment! {
     options(window, taps);
@@ -17,7 +17,7 @@ fragment! {
         k_rel:   linear "attn_k_rel"    [n_embd -> n_head * head_dim];
         q_scale: vector "per_dim_scale" [head_dim];
 
-        // Files have the names of the two norms exchanged.
+        // Files store these two norms under swapped names.
         conv_norm:      vector "conv_norm" [n_embd];
         pw1:            linear "conv_pw1"  [n_embd -> 2 * n_embd];
         conv_dw:        vector "conv_dw"   [taps, n_embd];

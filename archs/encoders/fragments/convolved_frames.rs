@@ -13,8 +13,9 @@ fragment! {
     }
 
     fn convolved_frames() {
-        // Both convolutions have a kernel of three frames, and the second one has a stride of 2. So a position has the
-        // five frames that a result depends on. The second convolution sees zeros where frames are beyond the chunk.
+        // Both convolutions have a kernel of three frames, and the second one has a stride of 2. A position therefore
+        // contains the five frames that its output depends on. In the input of the second convolution, frames beyond
+        // the chunk are zero.
         let before = gelu_erf(conv1(interleave(frames[0..n_mel * 3], 3))) * frames[n_mel * 5 + 1..n_mel * 5 + 2];
         let at = gelu_erf(conv1(interleave(frames[n_mel..n_mel * 4], 3)));
         let behind = gelu_erf(conv1(interleave(frames[n_mel * 2..n_mel * 5], 3))) * frames[n_mel * 5 + 3..n_mel * 5 + 4];

@@ -1,4 +1,4 @@
-//! Two convolutions that leave every fourth patch along both axes and double the width each, and a projection.
+//! Two convolutions of stride 2, each of which doubles the width, and a projection.
 
 fragment! {
     tensors {

@@ -1,5 +1,5 @@
 //! DeepStack (arXiv 2406.04334): some layers of an encoder add features to the first layers of the language model.
-//! Their states are joined and projected as the rows are, with weights of the layer.
+//! Their states are concatenated and projected like the rows, with weights of the layer.
 
 fragment! {
     hparams {

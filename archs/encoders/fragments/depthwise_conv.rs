@@ -1,5 +1,5 @@
-//! Depthwise convolution with a norm, before an inverted residual of MobileNetV5. `taps` is the number of weights of
-//! a channel.
+//! Depthwise convolution with a norm, before an inverted residual of MobileNetV5. `taps` is the number of weights per
+//! channel.
 
 fragment! {
     options(taps, width);

@@ -1,10 +1,10 @@
-//! Block of NeMo's conformers: two feed-forward networks of half weight around attention between all columns, by their
-//! distances (Transformer-XL), and a convolution of each channel.
+//! Block of NeMo's conformers: two feed-forward networks of half weight around attention with relative positions
+//! (Transformer-XL) and a depthwise convolution.
 
 fragment! {
     hparams {
         taps: usize = "conv_kernel_size" or 9;
-        // The key with the size of feed-forward networks is wrong in files of LFM2 Audio.
+        // In files of LFM2 Audio, the key of the feed-forward size has a wrong value.
         width: usize = "conformer.feed_forward_length" or file_rows("a.blk.0.ffn_up.weight");
     }
 

@@ -1,5 +1,5 @@
-//! Projector of Hunyuan VL: two convolutions join the patches of a block. A learned row follows each line of blocks, and one
-//! is on each side of the image.
+//! Projector of Hunyuan VL: two convolutions merge the patches of a block. A learned row follows each line of blocks,
+//! and a learned row precedes and follows the image.
 
 fragment! {
     needs(merge: usize, n_out: usize);

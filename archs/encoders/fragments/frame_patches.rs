@@ -1,5 +1,5 @@
-//! Patches of the two frames of a video, projected to the width of the encoder. An image is both frames. `merge` is the
-//! side of a block of patches.
+//! Patches of the two frames of a video, projected to the width of the encoder. An image is used as both frames.
+//! `merge` is the side of a block of patches.
 
 fragment! {
     hparams {

@@ -16,8 +16,8 @@ fragment! {
     }
 
     fn convolved_windows() {
-        // A convolution sees zeros where the frames in the center of its inputs are beyond the piece. Those frames are
-        // every other one.
+        // Frames beyond the piece are zero in the input of each convolution, according to the frame at the center of
+        // its kernel. Every other frame is such a center.
         let first = interleave(frames[n_mel * 15..n_mel * 15 + 14], 7)[7..14];
         let second = interleave(first[0..6], 3)[3..6];
         let x = gelu_erf(conv_frames(heads(frames[0..n_mel * 15], 15), conv1)) * heads(first, 7);

@@ -1,5 +1,5 @@
-//! Block of a vision transformer (ViT) over any number of columns. One matrix has the queries, keys, and values. A layer norm
-//! precedes attention and the feed-forward network.
+//! Block of a vision transformer (ViT) over any number of columns. Queries, keys, and values share one fused matrix. A
+//! layer norm precedes attention and the feed-forward network.
 
 fragment! {
     hparams {

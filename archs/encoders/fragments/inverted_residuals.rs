@@ -1,5 +1,5 @@
-//! Two blocks of MobileNet V3 after a convolution of each channel: the results are weighted by channel, according to their mean
-//! (squeeze and excitation), and projected.
+//! Two blocks of MobileNet V3 after a depthwise convolution: the results are weighted by channel, according to their
+//! mean (squeeze and excitation), and projected.
 
 fragment! {
     hparams {

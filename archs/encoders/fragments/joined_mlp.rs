@@ -1,4 +1,4 @@
-//! Norm and two projections after four patches are joined.
+//! Norm and two projections after four patches are concatenated.
 
 fragment! {
     tensors {

@@ -7,7 +7,7 @@ fragment! {
         rate: usize = "projector.downsample_rate";
         n_head_proj: usize = "projector.head_count";
         n_ff_proj: usize = "projector.feed_forward_length" or file_rows("a.proj_blk.0.ffn_up.weight");
-        // Index of the layer whose input precedes the results, if any.
+        // Index of the layer whose input is concatenated before the output, if any.
         kept_layers: [usize; 0..] = "feature_layer";
         let n_kept = count(kept_layers);
         let kept_layer = first(kept_layers);

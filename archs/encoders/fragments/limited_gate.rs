@@ -1,4 +1,4 @@
-//! Limits of the gate and of the other factor of a gated network. The gate is limited before its activation.
+//! Limits of the gate and of the other operand of a gated network. The gate is limited before its activation.
 
 fragment! {
     hparams {

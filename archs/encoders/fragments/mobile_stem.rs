@@ -1,5 +1,6 @@
-//! Input and output of MobileNetV5, and the sizes of its stages. Files have no keys with these sizes. A convolution over pixels
-//! is the input. The results of the last two stages are fused, averaged over blocks, and projected to the language model.
+//! Input and output of MobileNetV5, and the sizes of its stages. Files have no keys for these sizes. The input is a
+//! convolution over pixels. The outputs of the last two stages are fused, averaged over blocks, and projected to the
+//! language model.
 
 fragment! {
     hparams {
@@ -44,7 +45,7 @@ fragment! {
         gelu(rms_norm(conv_grid(patches, stem, 2, same = true), stem_norm, 0.000001))
     }
 
-    // The finer of both stages determines the grid.
+    // The finer of these two stages determines the grid.
     fn fused(fine: [width2, _], coarse: [width3, _]) {
         let x = concat(fine, resized_to(coarse, fine, 0, nearest));
         let x = rms_norm(fuse_proj(gelu(rms_norm(fuse_exp(x), fuse_exp_norm, 0.000001))), fuse_norm, 0.000001);

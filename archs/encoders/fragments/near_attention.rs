@@ -36,7 +36,7 @@ fragment! {
         })
     }
 
-    // Each query has the bias as an additional value. The first key has 1 as that value, and the other keys have 0.
+    // Each query is extended by the bias, and each key by a value: 1 for the first key, and 0 for all other keys.
     fn near(q: [d_head, n_head, T], k: [d_head, n_head_kv, T], v: [d_head, n_head_kv, T]) {
         let zeros = merge(k)[..n_head_kv] * 0.0;
         let first = join_rows(mean_rows(sigmoid(zeros) * 2.0), drop_rows(zeros, 1));

@@ -1,5 +1,5 @@
-//! Patches of a block, joined and projected to the width of the encoder. Files without this projection have blocks of
-//! one patch.
+//! Patches of a block, concatenated and projected to the width of the encoder. Files without this projection have
+//! blocks of one patch.
 
 fragment! {
     needs(merge: usize);

@@ -1,5 +1,5 @@
-//! Block of a transformer over a prefix of columns, which attend to each other, and columns that attend to earlier ones. Queries
-//! and keys rotate by the number of the column.
+//! Block of a transformer over a prefix of columns with bidirectional attention, and further columns with causal
+//! attention. Queries and keys rotate by the index of the column.
 
 fragment! {
     tensors {

@@ -1,4 +1,5 @@
-//! Learned queries for each result of SAM, of the whole image and of tiles, and the projection of their results.
+//! Learned queries, one for each output of SAM, for the whole image and for tiles, and the projection of their
+//! outputs.
 
 fragment! {
     needs(n_out: usize, side: usize, patch: usize, tile_size: usize);

@@ -1,4 +1,4 @@
-//! Projection, norm, and gated network after the patches of a block are joined.
+//! Projection, norm, and gated network after the patches of a block are concatenated.
 
 fragment! {
     hparams {

@@ -1,5 +1,5 @@
-//! Input and output of SAM, and the sizes of images and tiles: patches with the rows of a square table of positions, and four
-//! convolutions after the blocks. The last two leave every fourth patch along both axes.
+//! Input and output of SAM, and the sizes of images and tiles: patches with the rows of a square position table, and
+//! four convolutions after the blocks. The last two have a stride of 2.
 
 fragment! {
     options(tile = 640, most = 9);
@@ -14,7 +14,7 @@ fragment! {
         n_net: usize = "sam.net_length" or file_rows("v.sam.net_2.weight");
         side: usize = "sam.side" or file_rows("v.sam.pos_embd.weight");
         window: usize = "window_size";
-        // Files have the sizes of CLIP as image_size and patch_size.
+        // In files, image_size and patch_size are those of CLIP.
         patch: usize = "sam.patch_size" or 16;
         tile_size: usize = "preproc_tile_size" or tile;
         min_tiles: usize = "preproc_min_tiles" or 2;

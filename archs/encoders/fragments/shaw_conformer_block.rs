@@ -1,5 +1,5 @@
-//! Block of a conformer: two feed-forward networks of half weight around attention within blocks of columns, by learned
-//! relative positions (Shaw), and a convolution of each channel.
+//! Block of a conformer: two feed-forward networks of half weight around attention within blocks of columns with
+//! learned relative positions (Shaw), and a depthwise convolution.
 
 fragment! {
     hparams {
@@ -23,7 +23,7 @@ fragment! {
         wo:       linear "attn_out"         [n_head * head_dim -> n_embd];
         relative: raw    "attn_rel_pos_emb" [head_dim, 2 * n_dist + 1];
 
-        // Files have the names of the two norms exchanged. The second one is a scale and a shift.
+        // Files store these two norms under swapped names. The second one is stored as scale and shift.
         conv_norm:  norm   "norm_conv"      [n_embd];
         pw1:        linear "conv_pw1"       [n_embd -> 4 * n_embd];
         conv_dw:    vector "conv_dw"        [taps, 2 * n_embd];

@@ -1,4 +1,4 @@
-//! Three projections after the patches of a block are joined (pixel shuffle).
+//! Three projections after the patches of a block are concatenated (pixel shuffle).
 
 fragment! {
     needs(merge: usize);

@@ -1,4 +1,4 @@
-//! Rows minus a mean, times a factor, per channel. Files may lack both.
+//! Subtracts a mean from the rows and multiplies them by a factor, per channel. Files may lack both.
 
 fragment! {
     tensors {

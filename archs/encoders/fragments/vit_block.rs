@@ -1,6 +1,6 @@
 //! Block of a vision transformer (ViT): attention between all patches, and a feed-forward network without a gate of
-//! size `width`, with a layer norm before each. Older files have the names of the two matrices of the network
-//! exchanged. Encoders with rotary positions replace `placed`.
+//! size `width`, with a layer norm before each. Older files store the two matrices of the network under swapped names.
+//! Encoders with rotary positions replace `placed`.
 
 fragment! {
     options(activation = gelu, width = n_ff);

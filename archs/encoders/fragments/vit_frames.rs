@@ -1,5 +1,5 @@
-//! Input of a vision transformer (ViT) for videos, as in `frame_patches`. Blocks of patches are joined and projected to
-//! rows.
+//! Input of a vision transformer (ViT) for videos, as in `frame_patches`. The patches of a block are concatenated and
+//! projected to rows.
 
 fragment! {
     hparams {

@@ -81,10 +81,10 @@ pub struct ServedMediaArgs {
     /// Maximum size of an image or audio file in MiB; the files of a request may total twice as much
     #[arg(long, value_name = "MIB", default_value_t = 20, hide_short_help = true, help_heading = MEDIA, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub media_max_mib: u32,
-    /// Directory whose files requests may name with `file:` URLs, if the model has a projector
+    /// Directory of files that requests may reference by `file:` URL, for models with a projector
     #[arg(long, value_name = "DIR", hide_short_help = true, help_heading = MEDIA)]
     pub media_path: Option<PathBuf>,
-    /// Hosts whose files requests may name with http: and https: URLs (may be repeated, or comma-separated)
+    /// Hosts of files that requests may reference by http: or https: URL (may be repeated, or comma-separated)
     ///
     /// Needs a model with a projector. Ports, redirects, and addresses that are not public are refused. `.example.org` admits all subdomains.
     #[arg(long, value_name = "HOST", value_delimiter = ',', hide_short_help = true, help_heading = MEDIA)]

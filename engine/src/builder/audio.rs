@@ -1,4 +1,5 @@
-//! Rows of audio: order of the operands of convolutions, pooling, stacking, rotation along time, and rows around them.
+//! Operations on audio rows: interleaving for convolutions, pooling, stacking, rotary positions along time, and
+//! learned rows around them.
 
 use kernels::GgmlType;
 
@@ -15,7 +16,7 @@ pub struct RopeTimeArgs {
 }
 
 impl Builder<'_> {
-    /// Reorders `n` consecutive parts of `x [n * d, T]` to `n` values of each place.
+    /// Interleaves `n` consecutive parts of `x [n * d, T]`.
     pub fn interleave(&mut self, x: TensorId, n: usize) -> TensorId {
         let parts = self.heads(x, n);
         let places = self.g.permute(parts, [1, 0, 2, 3]);

@@ -63,11 +63,11 @@ pub enum Silence {
     Bare,
     /// The spectrogram ends with the last whole hop between frames.
     Cut,
-    /// Silence follows in the spectrogram, and zeros follow the last frame with sound in the encoder.
+    /// The spectrogram is padded with silence; the encoder reads zeros after the last frame with sound.
     Ended,
     /// Silence fills the last chunk, and is encoded. The result contains no rows for the silence.
     Trimmed,
-    /// Silence follows in the spectrogram, and zeros follow the last whole hop between frames in the encoder.
+    /// The spectrogram is padded with silence; the encoder reads zeros after the last whole hop between frames.
     Whole,
 }
 

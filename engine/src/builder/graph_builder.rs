@@ -254,8 +254,8 @@ impl<'a> Builder<'a> {
         self.adapt_rows(table.0, tokens, x)
     }
 
-    /// Looks up learned position embeddings: `[n_embd, T]`. The first `skipped` rows belong to no position. A
-    /// context rejects positions beyond the table. The position of a patch is its place in reading order.
+    /// Looks up learned position embeddings: `[n_embd, T]`. The first `skipped` rows belong to no position. A context
+    /// rejects positions beyond the table. The position of a patch is its index in reading order.
     pub fn embed_positions(&mut self, table: Embed, skipped: usize) -> TensorId {
         let is_image = self.params.grid != PatchGrid::default();
         let positions = if is_image { self.places() } else { self.positions() };

@@ -124,8 +124,9 @@ impl Builder<'_> {
         self.attention(q, k, Some(v), args)
     }
 
-    /// Returns the product of each query of `q [d, n, T]` and the column of a table for its distance to each key along an
-    /// axis: `[side, n, T]`. T consists of `inner` columns at each of `side` places, `outer` times.
+    /// Returns the product of each query of `q [d, n, T]` and the column of a table for its distance to each key along
+    /// an axis: `[side, n, T]`. Columns are ordered `[inner, side, outer]`: `inner` columns for each of `side`
+    /// positions, repeated `outer` times.
     fn by_distance(&mut self, q: TensorId, table: Vector, [inner, side, outer]: [usize; 3]) -> TensorId {
         let [d, n, t, _] = self.g.tensor(q).ne;
         let table = self.leaf(table.0);
@@ -150,7 +151,7 @@ impl Builder<'_> {
         self.reshaped(near, [side, n, t, 1])
     }
 
-    /// Returns one-hot vectors of the place of each column along an axis: `[side, n, T]`.
+    /// Returns one-hot vectors of the position of each column along an axis: `[side, n, T]`.
     fn places_of(&mut self, [n, t]: [usize; 2], [inner, side, outer]: [usize; 3]) -> TensorId {
         let unit = self.table_weights(side, side, TableFilter::Bilinear, false);
         let unit = self.reshaped(unit, [side, 1, side, 1]);

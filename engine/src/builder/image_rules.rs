@@ -153,9 +153,9 @@ pub enum ClassColumn {
     /// No such column.
     #[default]
     None,
-    /// The column has the first place in tables of learned positions.
+    /// The column uses the first row of tables of learned positions.
     First,
-    /// The column has the last place in tables of learned positions.
+    /// The column uses the last row of tables of learned positions.
     Last,
 }
 
@@ -577,8 +577,8 @@ impl ImageRules {
     }
 }
 
-/// Returns the limits of the area with the given ones. If only one is given, the other one changes if it contradicts the given
-/// one.
+/// Returns the limits of the area, overridden by the given limits. If only one is given, the other one changes if it
+/// contradicts the given one.
 fn range_of([least, most]: [usize; 2], [min, max]: [Option<usize>; 2]) -> [usize; 2] {
     [
         min.unwrap_or_else(|| least.min(max.unwrap_or(least))),

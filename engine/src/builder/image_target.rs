@@ -161,7 +161,7 @@ pub(super) fn closest(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] 
         for columns in around(across) {
             let difference = (rows as f64 / columns as f64 - of_sides).abs();
             let fits = rows > 0 && columns > 0 && rows.saturating_mul(columns) <= max;
-            // Of equal ratios, the larger one is taken.
+            // Among equal ratios, the larger size is used.
             if fits && best.is_none_or(|(_, least)| difference <= least) {
                 best = Some(([columns, rows], difference));
             }

@@ -34,7 +34,7 @@ pub struct Inputs {
     pub hidden: Option<TensorId>,
     /// Patches of an image, f32 `[width, T]`.
     pub patches: Option<TensorId>,
-    /// Place of each patch in reading order, i32 `[T]`.
+    /// Index of each patch in reading order, i32 `[T]`.
     pub places: Option<TensorId>,
     /// Weights of resized tables.
     pub resize: Vec<TableWeights>,

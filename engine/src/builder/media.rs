@@ -40,7 +40,7 @@ pub struct ResizedArgs {
     pub transposed: bool,
 }
 
-/// Element of a list for -1, which stands for no number.
+/// List element for -1, which means none.
 pub const NONE: usize = usize::MAX;
 
 impl Builder<'_> {
@@ -95,7 +95,7 @@ impl Builder<'_> {
             .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "places"))
     }
 
-    /// Prepends a weight `[d]` to the columns of `x [d, n_patches]`: `[d, T]`.
+    /// Returns the input of the index of each patch in reading order, i32 `[T]`.
     pub fn with_class(&mut self, x: TensorId, class: Vector) -> TensorId {
         let class = self.leaf(class.0);
         let d = self.g.tensor(x).ne[0];
@@ -293,7 +293,7 @@ impl Builder<'_> {
     }
 
     /// Returns column `places[i]` of each `n` consecutive columns of `x [d, T]`, or their mean for [`NONE`]:
-    /// `[d, T / n]`. The build fails for another place.
+    /// `[d, T / n]`. The build fails for any other index.
     pub fn sampled(&mut self, x: TensorId, n: usize, places: &[usize], i: usize) -> TensorId {
         match places.get(i) {
             Some(&NONE) => self.pool_rows(x, n),
@@ -370,8 +370,8 @@ impl Builder<'_> {
         self.drop_rows(y, n)
     }
 
-    /// Returns the table `a` or `b` whose number of columns is that of `x [c, n]`: `[d, n]`. The build fails if neither has
-    /// this number.
+    /// Returns the table with `n` columns among `a` and `b`, for `x [c, n]`: `[d, n]`. The build fails if there is
+    /// none.
     pub fn matching_rows(&mut self, x: TensorId, a: Vector, b: Vector) -> TensorId {
         let n = self.g.tensor(x).ne[1];
         let [a, b] = [a, b].map(|table| self.leaf(table.0));

@@ -81,8 +81,9 @@ pub enum TileGrid {
         /// Longest side of the resized image in pixels.
         longest: usize,
     },
-    /// A grid of the file's list. The image is scaled to fit into it, and black borders on both sides complete the tiles.
-    /// The rows of the patches in the image follow the rows of the overview, each line with a row of the file after it.
+    /// A grid of the file's list. The image is scaled to fit into it, and black borders on both sides complete the
+    /// tiles. The rows of the patches in the image follow the rows of the overview, and a learned row follows each
+    /// line.
     Listed {
         /// Side of a tile in pixels.
         side: usize,
@@ -195,7 +196,7 @@ impl TileRules {
         }
     }
 
-    /// Returns true if the overview is made of the image in the size of its tiles.
+    /// Returns true if the overview is scaled from the image that was resized for its tiles.
     pub fn has_overview_of_tiles(&self) -> bool {
         matches!(self.grid, TileGrid::Longest { .. })
     }
@@ -368,7 +369,7 @@ fn closest([width, height]: [usize; 2], side: usize, min: usize, max: usize) -> 
 
 /// Returns the columns and rows of the grid whose aspect ratio is closest to that of the image on a logarithmic scale.
 /// The number of tiles differs by at most 1 from the area of the image in squares of `side` pixels, rounded up. The
-/// published preprocessing of MiniCPM-V compares in 64-bit floats, and takes more rows of two equal ratios.
+/// published preprocessing of MiniCPM-V compares in 64-bit floats, and prefers more rows among equal ratios.
 fn by_area([width, height]: [usize; 2], side: usize, max: usize) -> [usize; 2] {
     let [width, height] = [width as f64, height as f64];
     let n = ((width * height / (side as f64 * side as f64)).ceil() as usize).min(max);

@@ -82,7 +82,7 @@ fn attr(state: &mut State, args: &[Value]) -> Result<Value, Error> {
     let (value, name) = (required(value)?, required(name)?);
     match kind(&value) {
         Kind::Object | Kind::Undefined => value.get_item(&name),
-        // A key that cannot exist leaves the methods.
+        // The empty list has no such key, so only its methods are found.
         _ => item(state, &list(Vec::new()), &name).map(|_| Value::UNDEFINED),
     }
 }

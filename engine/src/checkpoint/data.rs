@@ -271,7 +271,7 @@ impl Piece<'_> {
         self.ty.stored() == Some(ty) && is_plain
     }
 
-    /// Returns the bytes of all elements, if they are those of a GGUF type and follow each other.
+    /// Returns the bytes of all elements, if they have a GGUF type and are contiguous.
     fn plain(&self, ty: GgmlType) -> Option<&[u8]> {
         if !self.is_stored_as(ty) || ty.block_size() != 1 {
             return None;

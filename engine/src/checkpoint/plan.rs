@@ -364,7 +364,7 @@ struct Planner<'a> {
     tensors: Vec<ConvertedTensor>,
     /// Whether steps other than selecting, reordering, and scaling rows are errors.
     has_rows_only: bool,
-    /// Number of layers without those of multi-token prediction, which follow them.
+    /// Number of layers, excluding the multi-token prediction layers that follow.
     n_layer: usize,
     n_mtp: usize,
 }

@@ -95,12 +95,12 @@ impl Shards {
         Ok(self)
     }
 
-    /// Adds matrices that several tensors contain.
+    /// Adds matrices that are stored in several tensors.
     pub fn pack(&mut self, matrices: Vec<PackedMatrix>) {
         self.packed = matrices.into_iter().map(|m| (m.source.name.clone(), m)).collect();
     }
 
-    /// Returns the matrix of this name that several tensors contain.
+    /// Returns the matrix of this name that is stored in several tensors.
     pub fn packed(&self, name: &str) -> Option<&PackedMatrix> {
         self.packed.get(name)
     }

@@ -158,7 +158,7 @@ impl View {
         self.dims.iter().map(|parts| size(parts)).product()
     }
 
-    /// Returns the elements of the tensor, if they follow each other in it.
+    /// Returns the elements of the view, if they are contiguous in the tensor.
     pub fn contiguous(&self) -> Option<Range<usize>> {
         match self.joined()[..] {
             [(n, 1)] => Some(self.offset..self.offset + n),

@@ -49,8 +49,8 @@ pub struct AudioEncoder {
 }
 
 impl AudioEncoder {
-    /// Creates an encoder and reserves the memory for a chunk. Of the parameters, only those of threads, precision,
-    /// and profile apply.
+    /// Creates an encoder and reserves the memory for a chunk. Only the parameters for threads, precision, and
+    /// profiling apply.
     ///
     /// # Errors
     /// [`AudioError`] if the model is not an encoder of audio, or memory is insufficient.

@@ -259,7 +259,7 @@ impl Batch {
 pub(super) struct UbatchLimits {
     pub n_tokens: usize,
     pub n_outputs: usize,
-    /// The rows of an image have a ubatch of their own.
+    /// The rows of an image have a separate ubatch.
     pub whole_media: bool,
 }
 

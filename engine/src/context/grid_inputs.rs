@@ -27,7 +27,7 @@ pub(super) fn table_weights(resize: &TableWeights) -> Vec<f32> {
 /// Linear interpolation with aligned corners.
 fn linear(weights: &mut [f32], i: usize, n: usize) {
     let last = weights.len() - 1;
-    // The places are computed in f32, as in the published model.
+    // Positions are computed in f32, as in the published model.
     let step = last as f32 / n.saturating_sub(1).max(1) as f32;
     let place = i as f32 * step;
     let low = (place as usize).min(last);

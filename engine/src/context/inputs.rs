@@ -63,7 +63,7 @@ impl<'a> Ubatch<'a> {
 pub(super) struct ImageInput<'a> {
     /// Normalized colors of each patch.
     pub patches: &'a [f32],
-    /// Place of each patch in reading order.
+    /// Index of each patch in reading order.
     pub places: &'a [i32],
     pub grid: PatchGrid,
 }

@@ -131,7 +131,7 @@ impl MediaRows {
     }
 }
 
-/// Returns the token id that stands for a row.
+/// Returns the token id that represents a row.
 fn stand_in(id: u128, row: usize) -> Token {
     let mut hash = Sha256::new();
     hash.update(id.to_le_bytes());

@@ -286,7 +286,7 @@ pub(super) fn encode_header(metadata: &Metadata, tensors: &[TableEntry<'_>]) -> 
     Ok(out)
 }
 
-/// A file that has holes instead of pieces of zeros.
+/// A file with holes in place of zero-filled ranges.
 struct Sparse(File);
 
 impl Write for Sparse {

@@ -64,7 +64,7 @@ pub fn run<T: Send + 'static>(
     let run = move || {
         let done = work(&of_work);
         drop(place);
-        // The receiver is gone after the limit.
+        // The receiver is dropped after the limit.
         let _ = sender.send(done);
     };
     let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK);

@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// Waiting, as for a processor, is no work.
+    /// Time spent waiting, for example for a processor, does not count.
     #[test]
     fn thread_clock_advances_only_with_its_work() {
         let clock = ThreadClock::of_this_thread();

@@ -455,7 +455,7 @@ fn regex_and_choice_match_whole_strings() {
 fn ends_of(rules: &Rules, node: &Node, text: &[char], at: usize) -> BTreeSet<usize> {
     let repeat = |inner: &Node, min: u32, max: Option<u32>| {
         let (mut ends, mut now) = (BTreeSet::new(), BTreeSet::from([at]));
-        // Further repetitions than characters can only be empty.
+        // More repetitions than characters can only be empty.
         for n in 0..=max.unwrap_or(u32::MAX).min(min + text.len() as u32 + 1) {
             if n >= min {
                 ends.extend(&now);

@@ -81,7 +81,7 @@ impl Distribution {
         Distribution(sorted)
     }
 
-    /// Returns the value below which this fraction of all values lies, interpolated between neighbors.
+    /// Returns the quantile for this fraction, interpolated between neighbors.
     pub fn quantile(&self, fraction: f64) -> f64 {
         let Some(last) = self.0.len().checked_sub(1) else {
             return 0.0;

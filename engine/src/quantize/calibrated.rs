@@ -1,4 +1,5 @@
-//! Rounding that a text calibrates: the second moments of the inputs of matrices, a few layers at a time.
+//! Rounding calibrated on a text, based on the second moments of matrix inputs, which are collected for a few layers
+//! at a time.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

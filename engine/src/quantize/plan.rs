@@ -18,9 +18,9 @@ use crate::importance::ImportanceMatrix;
 /// Choices of a quantization.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Types of all tensors without a rule of their own.
+    /// Types of all tensors without a specific rule.
     pub mixture: Mixture,
-    /// Chooses types by the place of a matrix in its layer instead of the types of llama.cpp.
+    /// Chooses types by the position of a matrix in its layer, instead of llama.cpp's types.
     pub by_role: bool,
     /// Stores all matrices in the base type of the mixture.
     pub pure: bool,

@@ -1,4 +1,4 @@
-//! Types by the place of a matrix in its layer. llama.cpp chooses types by substrings of tensor names instead.
+//! Types by the position of a matrix in its layer. llama.cpp chooses types by substrings of tensor names instead.
 //!
 //! Experts hold most weights of a model, and each token uses few experts. Experts get the base type. Matrices that
 //! every token uses get better types, at a small cost in size. The same applies to the small matrices of recurrent
@@ -10,7 +10,7 @@ use kernels::GgmlType::{self, *};
 use super::facts::{Facts, is_sensitive};
 use super::role::Role;
 
-/// Place of a matrix in its layer.
+/// Position of a matrix in its layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     /// Token embedding or output projection.

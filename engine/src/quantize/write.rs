@@ -280,7 +280,7 @@ pub(super) fn column_weights(
     }
 }
 
-/// Returns true if the elements of this type may be NaN or infinite on their own.
+/// Returns true if individual elements of this type may be NaN or infinite.
 fn is_checked(ty: GgmlType) -> bool {
     matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16)
 }

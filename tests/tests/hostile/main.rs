@@ -414,7 +414,7 @@ fn truncated_mapped_file_is_an_error() {
             bytes.len()
         );
         assert_eq!(decode(2), if mmap { Err(expected) } else { Ok(()) });
-        // The contents of a file that was written again may differ, so a mapped model stays refused.
+        // The contents of a rewritten file may differ, so a mapped model keeps returning the error.
         std::fs::write(&path, &bytes).unwrap();
         let changed = format!(
             "{}: the file was changed while in use; load the model again",

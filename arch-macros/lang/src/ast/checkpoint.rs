@@ -10,7 +10,7 @@ pub struct CheckpointDecl {
     pub span: Span,
     /// Values of `architectures` in `config.json`. A section without classes has items for all sections.
     pub classes: Vec<LitStr>,
-    /// Class whose section provides the items that this one lacks.
+    /// Class whose section provides the remaining items.
     pub like: Option<LitStr>,
     /// Items of the section.
     pub items: Vec<CheckpointItem>,

@@ -334,7 +334,7 @@ impl Checker<'_> {
                 inside.push(callee.to_owned());
                 names.extend(self.passed_on(f, inside));
                 inside.pop();
-                // Calls of calls would visit a function many times.
+                // Without this memo, nested calls would visit a function many times.
                 self.taken.borrow_mut().insert(callee.to_owned(), names.clone());
             }
             return names;

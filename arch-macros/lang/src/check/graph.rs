@@ -481,7 +481,7 @@ impl Checker<'_> {
         // A loop may carry several values of the residual stream's width. Encoders may join columns before their layers.
         let joins_columns = self.media.is_encoder;
         let has_tokens = |s: &Shape| joins_columns || (1..4).any(|i| s.dim(i) == Dim::n_tokens());
-        // The layers of another group of an encoder may have a width of their own.
+        // The layers of another group of an encoder may have a different width.
         let has_own_width = joins_columns && group != 0;
         let wide = |s: &Shape| (has_own_width || s.dim(0) == carried.dim(0)) && has_tokens(s);
         let mut hands_on = assigned

@@ -105,7 +105,7 @@ impl Checker<'_> {
     }
 
     fn unknown_model(&mut self, at: &Ident, name: Option<&LitStr>) -> Option<Scalar> {
-        // Any model may be meant, so none is also reported as unused.
+        // The intended model is unknown, so no model is reported as unused.
         self.models.iter_mut().for_each(|m| m.used = true);
         let Some(name) = name else {
             return self.error(

@@ -12,8 +12,8 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", ParamKind::Int)],
         interleave,
         Emit::Method("interleave"),
-        "reorders n consecutive parts of dimension 0 to n values of each place: [n * d, T] -> [n * d, T]. Weights of \
-         convolutions over n columns have this order in files",
+        "interleaves n consecutive parts of dimension 0: [n * d, T] -> [n * d, T]. Weights of convolutions over n \
+         columns have this order in files",
     ),
     op(
         "pool_rows",
@@ -158,7 +158,7 @@ pub static OPS: &[OpSpec] = &[
         ],
         sounding,
         Emit::Method("sounding"),
-        "the leading columns, of n positions each, that have sound, between the vectors `first` and `last` [d]: \
+        "the leading columns (n positions each) that contain sound, between the vectors `first` and `last` [d]: \
          [d, T / n] -> [d, T_sound / n + 2]",
     ),
     op(
@@ -209,7 +209,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("w"), tensor("x"), positional("n", ParamKind::Int)],
         repeat_rows,
         Emit::Method("repeat_rows"),
-        "the columns of w [d, m] for each n columns of x [c, T] -> [d, T / n * m]",
+        "the columns of w [d, m], repeated for every n columns of x [c, T] -> [d, T / n * m]",
     ),
     op(
         "prepend",

@@ -130,7 +130,7 @@ pub static OPS: &[OpSpec] = &[
         X,
         same_as_x,
         Emit::Method("keep"),
-        "x, which `kept` returns by the number of the call, from 0 on",
+        "returns x; `kept` returns it again by the index of the call, from 0",
     ),
     op(
         "kept",
@@ -211,7 +211,7 @@ pub static OPS: &[OpSpec] = &[
         ],
         matching_rows,
         Emit::Method("matching_rows"),
-        "the table a or b whose number of columns is that of x [c, n] -> [d, n]",
+        "the table a or b with n columns, for x [c, n] -> [d, n]",
     ),
     op(
         "prefix_attention",
@@ -339,7 +339,7 @@ fn beside(c: &mut Call<'_>) -> Option<Shape> {
 
 fn resized(c: &mut Call<'_>) -> Option<Shape> {
     let w = c.shape("w")?;
-    // A table may have its rows and columns apart.
+    // A table may store rows and columns in separate dimensions.
     (w.rank() == 3 || c.rank("w", 2, "[d, n]", "")).then(|| Shape(vec![w.dim(0), Dim::n_tokens()]))
 }
 

@@ -16,7 +16,7 @@ mod system {
             sched_getaffinity(None).ok().map(Affinity)
         }
 
-        /// Creates a set of CPUs. Numbers that Linux does not accept are left out.
+        /// Creates a set of CPUs. CPU numbers that Linux does not accept are omitted.
         pub(in crate::backend::cpu) fn new(cpus: impl IntoIterator<Item = usize>) -> Affinity {
             let mut set = CpuSet::new();
             cpus.into_iter()

@@ -7,7 +7,7 @@
 use super::futex::Futex;
 use super::sync::{AtomicU64, Ordering};
 
-/// Number of the members of a group, on cache lines of its own.
+/// Number of members of a group, on separate cache lines.
 ///
 /// The lower half of the word counts halves: 0 for an empty group, 1 while the first member arrives at the root, 2
 /// per member. The upper half counts first arrivals, so that a thread does not complete an arrival of a later time.

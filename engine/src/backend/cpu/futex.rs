@@ -7,19 +7,19 @@ use std::sync::PoisonError;
 
 use super::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering, SPINS, full_fence, spin_loop};
 
-/// A value on cache lines of its own. Aligned to two lines, since CPUs prefetch adjacent pairs.
+/// A value on separate cache lines. Aligned to two lines, since CPUs prefetch adjacent pairs.
 #[repr(align(128))]
 #[derive(Default)]
 pub(super) struct OwnLine<T>(pub(super) T);
 
 /// A 64-bit value that threads can wait on.
 ///
-/// Waiting threads read the value all the time, so nothing else that is written is on its cache line.
+/// Waiting threads poll the value, so its cache line contains nothing else that is written.
 #[derive(Default)]
 pub(super) struct Futex {
     pub(super) word: OwnLine<AtomicU64>,
-    /// Spin iterations of the next wait, clamped to [`SPINS`] when read. Written only if the number changes, which
-    /// it does not while waits end soon.
+    /// Spin iterations of the next wait, clamped to [`SPINS`] when read. Written only if the number changes; it stays
+    /// constant while waits are short.
     pub(super) patience: OwnLine<AtomicU32>,
     pub(super) sleepers: OwnLine<AtomicU32>,
     lock: Mutex<()>,

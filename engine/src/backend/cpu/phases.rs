@@ -36,7 +36,7 @@ pub(super) struct Membership {
 pub(super) const ROOT: u8 = 63;
 const _: () = assert!(MAX_GROUPS <= ROOT as usize);
 
-/// A thread's place in a phase.
+/// Membership of a thread in a phase.
 pub(super) struct PhaseSlot {
     pub(super) membership: Membership,
     /// The chunk that was stolen together with the membership.

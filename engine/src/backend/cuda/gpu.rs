@@ -22,7 +22,7 @@ impl Gpu {
         has_wgmma: false,
     };
 
-    /// An H100 with kernels of its own.
+    /// An H100 that also uses kernels for compute capability 9.0 only.
     pub const HOPPER: Gpu = Gpu {
         has_wgmma: true,
         ..Gpu::H100
@@ -36,6 +36,6 @@ impl Gpu {
         has_wgmma: false,
     };
 
-    /// Shared memory per block of GPUs with bf16 and the least of it: compute capabilities 8.6, 8.9, and 12.x.
+    /// Minimum shared memory per block among GPUs with bf16: compute capabilities 8.6, 8.9, and 12.x.
     pub const LEAST_SHARED_BYTES: u32 = 99 << 10;
 }

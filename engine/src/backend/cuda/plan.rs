@@ -178,7 +178,7 @@ pub(super) struct Planner<'a> {
     pub(super) precision: Precision,
     /// Work of the current step, consumed by the next launch.
     pub(super) work: Work,
-    /// Kernels that are not loaded yet. Their launches are left out.
+    /// Kernels that are not loaded yet. Their launches are omitted.
     pub(super) missing: Vec<Kernel>,
     pub(super) plan: &'a mut CudaPlan,
 }

@@ -55,7 +55,7 @@ impl Planner<'_> {
         matrices.collect()
     }
 
-    /// Returns the name of a tensor of a layer. Layers of multi-token prediction may have numbers of their own.
+    /// Returns the name of a tensor of a layer. Multi-token prediction layers may be numbered separately.
     fn numbered(&self, name: &str, il: usize) -> String {
         let own = self.section.mtp.zip(il.checked_sub(self.n_layer));
         if let Some(([layers, mtp], i)) = own {
@@ -189,7 +189,7 @@ impl Planner<'_> {
         };
         let of_source = |from: &String| self.shards.packed(from)?.factor();
         let mut factors: Vec<f32> = tensor.from.iter().filter_map(of_source).collect();
-        // Joined rows have one scale; only stacks have several.
+        // Concatenated rows have one scale; only stacks have several.
         factors.truncate(tensor.shape.get(2).copied().unwrap_or(1));
         self.tensors.push(ConvertedTensor {
             name: format!("{base}.scale"),

@@ -24,7 +24,7 @@ pub fn located(schema: &Value, error: String, refused: &dyn Fn(Value) -> Option<
         n_left -= 1;
         let error = match enforceable_at(schema, &part) {
             Ok(enforceable) => refused(enforceable)?,
-            // An alternative without an equivalent is left out.
+            // An alternative without an equivalent is omitted.
             Err(_) => return None,
         };
         Some((part, error))

@@ -1,7 +1,7 @@
 //! Regular expressions of JSON schemas, which follow ECMAScript, in the dialect of the grammar compiler.
 //!
-//! Lookaheads at the start of a pattern become patterns of their own: `^(?=A)(?!B)C` restricts a string to `^A`,
-//! `^C`, and the complement of `^B`.
+//! Lookaheads at the start of a pattern become separate patterns: `^(?=A)(?!B)C` restricts a string to `^A`, `^C`, and
+//! the complement of `^B`.
 
 use regex_syntax::hir::{Hir, Look};
 use regex_syntax::parse;

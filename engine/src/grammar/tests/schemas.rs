@@ -84,7 +84,7 @@ fn many_references_and_alternatives_are_bounded() {
     assert!(enforceable_schema(&serde_json::from_str(&text).unwrap()).is_err());
 }
 
-/// Errors of the grammar compiler have no place.
+/// The grammar compiler reports errors without their location.
 #[test]
 fn compiler_errors_are_located_in_schema() {
     let node = json!({"type": "object", "properties": {"x": {"type": "string", "minLength": "y"}}, "required": ["x"]});

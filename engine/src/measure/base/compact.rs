@@ -1,9 +1,8 @@
 //! Rows of the compact format.
 //!
-//! A row has, little-endian: the log-probability of the text's next token (f32), the probability of all tokens
-//! that are left out (f32) and the sum of `p ln p` over them (f32); then the log-probabilities (f32) of the
-//! likeliest tokens in the order of their ids, and the difference of each id to the previous one as a LEB128
-//! number.
+//! A row has, little-endian: the log-probability of the text's next token (f32), the probability of all omitted tokens
+//! (f32), and the sum of `p ln p` over them (f32); then the log-probabilities (f32) of the most likely tokens in the
+//! order of their ids, and the difference of each id to the previous one as a LEB128 number.
 
 use std::io::{self, Read, Write};
 
@@ -16,9 +15,9 @@ use crate::vocab::Token;
 pub struct Top {
     /// Log-probability of the next token of the text.
     pub(super) next: f32,
-    /// Probability of all tokens that are left out.
+    /// Probability of all omitted tokens.
     pub(super) rest: f32,
-    /// Sum of `p ln p` over the tokens that are left out.
+    /// Sum of `p ln p` over the omitted tokens.
     pub(super) rest_log: f32,
     /// Ids, ascending.
     pub(super) ids: Vec<u32>,
@@ -91,7 +90,7 @@ impl Top {
         (sum + lower, (upper - lower).max(0.0))
     }
 
-    /// Returns the log-probabilities of all tokens that are left out.
+    /// Returns the log-probabilities of all omitted tokens.
     fn left_out(&self, probs: &LogProbs<'_>) -> Vec<f64> {
         let mut ids = self.ids.iter().peekable();
         let is_left_out = |id: &usize| ids.next_if(|&&kept| kept as usize == *id).is_none();
