@@ -176,7 +176,7 @@ impl<T> Builder<T> {
         self
     }
 
-    /// Sets whether a response ends when it repeats itself without end. The default is true.
+    /// Sets whether a response ends when its output loops. The default is true.
     pub fn loop_detection(mut self, detect: bool) -> Builder<T> {
         self.loop_detection = detect;
         self

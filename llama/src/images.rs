@@ -1,4 +1,4 @@
-//! Images in prompts: projector files, the rows of images, and their places among the tokens.
+//! Images in prompts: projector files, the rows of images, and their positions among the tokens.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use media::{Limits, MediaError as DecodeError};
 use crate::image_parts::image_parts;
 use crate::template::{Prompt, PromptTemplate, Rendered};
 
-/// Character that stands for an image in the content of a message. Unicode reserves it for internal use.
+/// Placeholder character for an image in the content of a message. Unicode reserves it for internal use.
 pub const IMAGE_MARK: char = '\u{fdef}';
 
 /// Name of an image in the text of a prompt.
@@ -67,7 +67,7 @@ pub enum ImageError {
     Decode(#[from] DecodeError),
 }
 
-/// Sizes of images, and their places in prompts. Usable while the encoder is busy.
+/// Sizes of images, and their positions in prompts. Usable while the encoder is busy.
 #[derive(Clone, Debug)]
 pub struct ImageLayout {
     /// Texts before and after the rows of an image.
@@ -131,7 +131,7 @@ impl Projector {
         }
     }
 
-    /// Returns the sizes of images and their places in prompts.
+    /// Returns the sizes of images and their positions in prompts.
     pub fn layout(&self) -> &ImageLayout {
         &self.layout
     }

@@ -140,7 +140,7 @@ impl Model {
         Ok(())
     }
 
-    /// Creates a context of its own for a session. `change` changes its parameters.
+    /// Creates a separate context for a session. `change` changes its parameters.
     pub(crate) fn context(&self, change: impl FnOnce(&mut ContextParams)) -> Result<Context> {
         let model = &self.0.model;
         if model.bidirectional() {

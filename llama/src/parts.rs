@@ -10,7 +10,7 @@
 //! - [`Generator`]: tokens to text, with stop strings and reasoning budget
 //! - [`Session`]: context with cached prefix, context shift, and speculative decoding
 //! - [`reserve_drafts`]: memory for the drafts of speculative decoding
-//! - [`MediaProjector`], [`MediaLayout`]: rows of images and audio, and their places in prompts
+//! - [`MediaProjector`], [`MediaLayout`]: rows of images and audio, and their positions in prompts
 //! - [`image_parts`]: preprocessing of images
 //! - [`image_spans`], [`image_batch_end`], [`push_with_images`]: batches of prompts with images
 //! - [`save_messages`], [`load_messages`]: saved conversations

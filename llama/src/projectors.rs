@@ -15,7 +15,7 @@ use crate::images::{ImageError, ImageLayout, Projector, encode_image, model_and_
 use crate::sounds::{AudioLayout, AudioProjector, SoundError, encode_audio};
 use crate::template::{Prompt, PromptTemplate, Rendered};
 
-/// Sizes of images and lengths of audio, and their places in prompts. Usable while the encoder is busy.
+/// Sizes of images and lengths of audio, and their positions in prompts. Usable while the encoder is busy.
 #[derive(Clone, Debug)]
 pub struct MediaLayout {
     image: Option<ImageLayout>,
@@ -148,7 +148,7 @@ impl MediaProjector {
         Ok(())
     }
 
-    /// Returns the sizes of images and lengths of audio, and their places in prompts.
+    /// Returns the sizes of images and lengths of audio, and their positions in prompts.
     pub fn layout(&self) -> MediaLayout {
         MediaLayout {
             image: self.image.as_ref().map(|projector| projector.layout().clone()),

@@ -1,4 +1,4 @@
-//! Audio in prompts: the rows of audio, and their places among the tokens.
+//! Audio in prompts: the rows of audio, and their positions among the tokens.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -36,7 +36,7 @@ pub enum SoundError {
     },
 }
 
-/// Lengths of audio, and its places in prompts. Usable while the encoder is busy.
+/// Lengths of audio, and its positions in prompts. Usable while the encoder is busy.
 #[derive(Clone, Debug)]
 pub struct AudioLayout {
     /// Texts before and after the rows of audio.
@@ -99,7 +99,7 @@ impl AudioProjector {
         })
     }
 
-    /// Returns the lengths of audio, and its places in prompts.
+    /// Returns the lengths of audio, and its positions in prompts.
     pub fn layout(&self) -> &AudioLayout {
         &self.layout
     }

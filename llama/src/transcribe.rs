@@ -17,7 +17,7 @@ use media::audio::{Mel, MelKind, mel};
 
 use rules::Rules;
 
-/// Samples per second that [`Transcriber::transcribe`] takes.
+/// Sample rate that [`Transcriber::transcribe`] expects.
 pub const SPEECH_RATE: u32 = 16_000;
 
 /// Frames of the spectrogram per second.

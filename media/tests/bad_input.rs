@@ -191,7 +191,7 @@ fn mutate(n: usize) {
             let mut next = || random.next().unwrap_or(0);
             let mut data = encoded.to_vec();
             for _ in 0..1 + next() % 6 {
-                // Headers decide more than pixels.
+                // Mutations of headers have more effect than mutations of pixels.
                 let range = if next() % 2 == 0 {
                     data.len().min(64)
                 } else {

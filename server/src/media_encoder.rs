@@ -71,7 +71,7 @@ impl MediaQueue {
         Ok(MediaQueue { jobs, format, cache })
     }
 
-    /// Sets the sources of media besides requests.
+    /// Sets the sources of media other than requests.
     pub fn with_sources(mut self, sources: MediaSources) -> MediaQueue {
         self.format.sources = sources;
         self

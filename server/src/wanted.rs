@@ -1,4 +1,5 @@
-//! Whether the result of the work on the current thread is still wanted: work for a request ends with its client.
+//! Tracks whether the result of the work on the current thread is still wanted: work for a request ends with its
+//! client.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// Creates the value, which has to live as long as the client waits.
+    /// Creates the value, which must live as long as the client waits.
     pub fn new() -> Waiting {
         Waiting(Arc::new(AtomicBool::new(true)))
     }

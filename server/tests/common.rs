@@ -109,7 +109,7 @@ impl Options {
         }
     }
 
-    /// Returns the options of a server whose model reads images and hears.
+    /// Returns the options of a server whose model reads images and audio.
     pub fn with_images_and_audio() -> Options {
         Options {
             projector: Some(images::projector_of_both(
@@ -122,7 +122,7 @@ impl Options {
         }
     }
 
-    /// Returns the options of a server whose model hears.
+    /// Returns the options of a server whose model reads audio.
     pub fn with_audio() -> Options {
         Options {
             projector: Some(images::projector_of("ultravox", images::N_EMBD)),

@@ -192,7 +192,7 @@ fn unused_connections_are_closed_for_new_ones() {
     let silent: Vec<_> = (0..2).map(|_| server.connect()).collect();
     let unread: Vec<_> = (0..2).map(|_| client_that_never_reads(&server)).collect();
     std::thread::sleep(Duration::from_millis(1200));
-    // Every place is taken by a client that asks nothing or does not read, whose write limit is far away.
+    // All connection slots are taken by clients that send nothing or do not read; their write timeout is far away.
     for _ in 0..4 {
         is_well(&server);
     }

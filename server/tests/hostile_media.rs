@@ -1,4 +1,4 @@
-//! Images that are made to exhaust memory or time.
+//! Images crafted to exhaust memory or time.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

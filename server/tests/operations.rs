@@ -241,7 +241,7 @@ fn full_queue_returns_429() {
     assert!(response.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
     assert_eq!(response.json()["error"]["type"], "rate_limit_error");
     assert_eq!(server.get("/health").status, 200, "a busy server is healthy");
-    // Disconnected clients free their places in the queue and their slots.
+    // Disconnected clients release their queue entries and slots.
     drop(second);
     drop(first);
     server.rest();

@@ -150,7 +150,7 @@ check_model() {
 export -f check_model
 
 # alone PHASE LIMIT PROGRAM: repeats each failed test of a phase in a separate process, so that errors do not affect
-# other tests. Tests that fail then have errors of their own.
+# other tests.
 alone() {
     failed=$(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$logs/$1.log" 2> /dev/null | sort -u | head -n 40)
     [[ -n $failed ]] || return

@@ -39,7 +39,7 @@ struct Family {
 }
 
 const FAMILIES: [Family; 15] = [
-    // An odd number of positions: the last one is seen, but belongs to no pair.
+    // An odd number of positions: the last one is attended to, but is unpaired.
     Family {
         encoder: "qwen2a",
         text: "qwen2",

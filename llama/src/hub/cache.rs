@@ -169,8 +169,8 @@ impl Cache {
         Some(entry)
     }
 
-    /// Removes one quantization of a model, or all if the name has none. The last quantization takes the projectors
-    /// along. Returns the bytes freed, or `None` if no model matches.
+    /// Removes one quantization of a model, or all if the name has none. Removing the last quantization also removes
+    /// the projectors. Returns the bytes freed, or `None` if no model matches.
     ///
     /// # Errors
     /// [`HubError`] if a file cannot be removed.

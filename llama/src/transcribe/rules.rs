@@ -16,7 +16,7 @@ const MAX_BEFORE: usize = 223;
 
 /// Control tokens of a model.
 pub struct Rules {
-    /// Ends the text. All tokens of text are below.
+    /// Ends the text. All text tokens have smaller ids.
     end: Token,
     start: Token,
     transcribe: Token,

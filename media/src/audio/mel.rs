@@ -49,7 +49,7 @@ enum PreEmphasis {
     None,
     /// Of the signal: `x[i] - 0.97 x[i - 1]`.
     Signal,
-    /// Of each frame, whose first sample is scaled by 0.03.
+    /// Within each frame; its first sample is scaled by 0.03.
     Frame,
 }
 

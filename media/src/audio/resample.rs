@@ -66,7 +66,7 @@ impl Resampler {
         resampler
     }
 
-    /// Computes the taps of outputs that lie `phase / to` behind an input.
+    /// Computes the taps of outputs that are `phase / to` after an input.
     fn filter(&self, phase: u32, cutoff: f64) -> Vec<f32> {
         let offset = f64::from(phase) / self.to as f64;
         let tap = |i: usize| {
@@ -109,7 +109,7 @@ impl Resampler {
             self.center = self.n_out * self.from / self.to;
             start = (self.center - first) as usize;
         }
-        // At high ratios the next center may lie beyond the buffer.
+        // At high ratios, the next center may be beyond the buffer.
         let drop = start.min(self.buffer.len());
         self.buffer.drain(..drop);
         self.center = first + drop as u64;

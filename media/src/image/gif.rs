@@ -8,7 +8,7 @@ use super::exif::Orientation;
 use super::png::palette_color;
 use crate::{Format, MediaError};
 
-/// Memory of the decoder beside the pixels.
+/// Memory of the decoder in addition to the pixels.
 const DECODER_MEMORY: u64 = 64 << 20;
 
 fn damaged(reason: impl ToString) -> MediaError {

@@ -9,7 +9,7 @@ use super::decode::Header;
 use super::exif::Orientation;
 use crate::{Format, MediaError};
 
-/// Memory of the decoder beside the pixels: chunks, palettes, and the window of the decompressor.
+/// Memory of the decoder in addition to the pixels: chunks, palettes, and the window of the decompressor.
 const DECODER_MEMORY: usize = 64 << 20;
 
 const SIGNATURE: usize = 8;

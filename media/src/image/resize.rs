@@ -216,7 +216,7 @@ fn resize_rows(image: &RgbImage, left: usize, block: &mut [u8], taps: &[Taps], t
     }
 }
 
-/// Returns the weighted sums of consecutive columns. The loop has all vector registers for itself.
+/// Returns the weighted sums of consecutive columns. As a separate function, the loop can use all vector registers.
 #[inline(never)]
 fn mixed_column(source: &[u8], weights: &[WeightPair]) -> [u8; COLUMN] {
     mixed(source, COLUMN, weights)

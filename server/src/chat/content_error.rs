@@ -7,7 +7,7 @@ use crate::api::ApiError;
 pub enum ContentError {
     /// The content is invalid (400).
     Invalid(String),
-    /// The server cannot take more media at present (503).
+    /// The server cannot accept more media at the moment (503).
     Busy(String),
 }
 

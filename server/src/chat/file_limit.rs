@@ -13,7 +13,7 @@ const STEP: usize = 64 << 10;
 pub struct FileLimit<'a> {
     /// Maximum size of a file in bytes.
     pub max: usize,
-    /// Bytes that the preceding files left of the maximum of a request.
+    /// Remaining bytes of the request's maximum after the preceding files.
     pub left: usize,
     /// Memory of the fetched files of a request.
     pub memory: &'a Charge,

@@ -26,11 +26,11 @@ pub const MAX_MEDIA: usize = 32;
 /// Sizes and limits of the media that a model reads.
 #[derive(Clone, Debug)]
 pub struct MediaFormat {
-    /// Numbers of rows, and places in prompts.
+    /// Row counts, and positions in prompts.
     pub layout: MediaLayout,
     /// Limits of a file.
     pub limits: Limits,
-    /// Sources besides the request itself.
+    /// Sources other than the request itself.
     pub sources: MediaSources,
 }
 

@@ -1,4 +1,4 @@
-//! Sources of media besides the request itself: a directory and web servers that the operator admits.
+//! Sources of media other than the request itself: a directory and web servers that the operator allows.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ const MAX_DOWNLOADS: usize = 16;
 /// Number of running downloads.
 static DOWNLOADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Sources of media besides the request itself. By default, there are none.
+/// Sources of media other than the request itself. By default, there are none.
 #[derive(Clone, Debug, Default)]
 pub struct MediaSources {
     /// Directory without symbolic links in its path.
@@ -108,7 +108,7 @@ struct Slot;
 impl Slot {
     fn take() -> Option<Slot> {
         let is_free = DOWNLOADS.fetch_add(1, Ordering::Relaxed) < MAX_DOWNLOADS;
-        // A slot that is not returned frees its place again.
+        // Dropping a slot releases it, even if it is not returned.
         let slot = Slot;
         is_free.then_some(slot)
     }

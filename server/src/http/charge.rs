@@ -108,7 +108,7 @@ mod tests {
         let others: Vec<Charge> = (0..8).map(|_| Charge::default()).collect();
         let refused = others.iter().find_map(|charge| charge.add(MAX_REQUEST / 2).err());
         assert_eq!(refused.map(|e| e.status), Some(StatusCode::SERVICE_UNAVAILABLE));
-        // Small requests are served although the memory is used up.
+        // Small requests are served even if the memory limit is reached.
         let small: Vec<Charge> = (0..100).map(|_| Charge::default()).collect();
         assert!(small.iter().all(|charge| charge.add(FREE).is_ok()));
         drop((one, others));

@@ -41,7 +41,7 @@ impl Default for ListenParams {
             max_connections: 1024,
             t_head: Duration::from_secs(20),
             t_write: Duration::from_secs(30),
-            // Longer than the pools of usual clients and reverse proxies keep connections.
+            // Longer than common clients and reverse proxies keep idle connections in their pools.
             t_idle: Duration::from_secs(120),
             t_drain: Duration::from_secs(30),
         }

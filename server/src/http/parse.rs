@@ -14,9 +14,9 @@ use crate::api::{ApiError, ApiResult};
 const VALUE: usize = 32;
 /// Memory of an object that is not empty, with its index.
 const OBJECT: usize = 256;
-/// Memory of a member besides its value and its name.
+/// Overhead of an object member, in addition to its name and value.
 const MEMBER: usize = 64;
-/// Memory of a string besides its contents.
+/// Overhead of a string, in addition to its contents.
 const HEAP: usize = 32;
 /// Memory of the first values of a list.
 const LIST: usize = 4 * VALUE + 16;

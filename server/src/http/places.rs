@@ -1,5 +1,5 @@
-//! Places of connections. Connections whose client does not read are closed, and if all places are taken, those
-//! that no request needs.
+//! Connection slots. Connections whose clients do not read are closed, and so are unused connections if all slots are
+//! taken.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -23,19 +23,19 @@ use tower::ServiceExt;
 
 use super::idle::{Answering, Phase};
 
-/// Time after which a connection without a request, or one whose client does not read, may lose its place.
+/// Time after which a connection without a request, or with a client that does not read, may lose its slot.
 const MIN_IDLE: Duration = Duration::from_secs(1);
-/// Time between two attempts to get a place.
+/// Time between two attempts to get a slot.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// All places.
+/// All connection slots.
 pub struct Places {
     max: usize,
     taken: Mutex<Vec<Arc<Connection>>>,
     freed: Notify,
 }
 
-/// A connection in its place.
+/// A connection with its slot.
 pub struct Connection {
     /// Network of the client; `None` for Unix sockets.
     address: Option<IpAddr>,
@@ -52,14 +52,14 @@ pub struct Connection {
 /// Value of `blocked_since` while the client reads.
 const READS: u64 = u64::MAX;
 
-/// Right to be connected; dropping it frees the place.
+/// A connection slot; dropping it releases the slot.
 pub struct Place {
     places: Arc<Places>,
     connection: Arc<Connection>,
 }
 
 impl Places {
-    /// Creates `max` free places.
+    /// Creates `max` free slots.
     pub fn new(max: usize) -> Arc<Places> {
         Arc::new(Places {
             max,
@@ -72,8 +72,8 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a place. If all are taken, closes the connection that has been unused longest, of the address
-    /// with the most connections.
+    /// Waits for a slot. If all are taken, closes the connection that has been unused for the longest time, of the
+    /// address with the most connections.
     pub async fn take(self: &Arc<Places>, address: Option<IpAddr>) -> Place {
         loop {
             let freed = self.freed.notified();
@@ -83,7 +83,7 @@ impl Places {
             if let Some(unused) = self.unused() {
                 unused.end.notify_one();
             }
-            // Connections become unused without a notice.
+            // No event reports that a connection becomes unused.
             let _ = tokio::time::timeout(RETRY, freed).await;
         }
     }
@@ -131,7 +131,7 @@ impl Connection {
         self.opened.elapsed().as_millis() as u64
     }
 
-    /// Returns the time since when no request needs the connection, if it is long enough.
+    /// Returns how long the connection has been unused, if long enough to be closed.
     fn unused_for(&self) -> Option<Duration> {
         let blocked_since = self.blocked_since.load(Ordering::Relaxed);
         let since = if blocked_since != READS {
@@ -162,7 +162,7 @@ impl Place {
         self.connection.phase.clone()
     }
 
-    /// Resolves when the connection loses its place.
+    /// Resolves when the connection loses its slot.
     pub async fn lost(&self) {
         self.connection.end.notified().await;
     }
@@ -201,13 +201,13 @@ struct Active {
 
 impl Drop for Active {
     fn drop(&mut self) {
-        // The phase changes after this, so that the connection is never idle with an earlier time.
+        // The phase changes afterwards, so that an idle connection never has an outdated time.
         let connection = &self.connection;
         connection.idle_since.store(connection.now(), Ordering::Relaxed);
     }
 }
 
-/// Body of a response, at whose end the request ends.
+/// Body of a response; the request ends with it.
 struct HeldBody {
     body: Body,
     _active: Active,
@@ -294,7 +294,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.inner).poll_flush(context);
-        // A flush without a pending write is no sign that the client reads.
+        // A flush without a pending write does not show that the client reads.
         match flushed {
             Poll::Ready(Ok(())) => flushed,
             _ => self.timed(context, flushed),

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
 use super::cors::{ANY, is_this_machine};
 use crate::api::ApiError;
 
-/// Headers that must not be repeated, because software before this server may read another one of them.
+/// Headers that must not be repeated, because a proxy before this server may read a different occurrence.
 static SINGLE: [HeaderName; 7] = [
     header::HOST,
     header::ORIGIN,

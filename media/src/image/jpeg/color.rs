@@ -33,7 +33,7 @@ impl ColorSpace {
 pub(super) fn rgb(frame: &Frame, space: ColorSpace, planes: &[&[u8]]) -> Vec<u8> {
     let (width, height) = (frame.width, frame.height);
     let mut data = vec![0; 3 * width * height];
-    // Rows of channels of half the width have twice their width, which can be larger by 3 than that of the image.
+    // Upsampled rows of half-width channels may be up to 3 samples wider than the image.
     let room = width.next_multiple_of(32);
     let mut rows: Vec<Enlarged> = frame.components.iter().map(|_| Enlarged::new(room)).collect();
     for (y, out) in data.chunks_exact_mut(3 * width).enumerate() {

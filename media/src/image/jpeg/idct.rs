@@ -94,7 +94,7 @@ fn all_samples(block: &[[i16; 8]; 8]) -> [[i16; 8]; 8] {
     transposed(&transform(&transposed(&columns), CONST_BITS + PASS_BITS + 3))
 }
 
-/// Like [`all_samples`] for a block of [low](is_low) coefficients. Products with zeros are left out.
+/// Like [`all_samples`] for a block of [low](is_low) coefficients. Products with zeros are skipped.
 fn low_samples(block: &[[i16; 8]; 8]) -> [[i16; 8]; 8] {
     let low = |x: &[[i16; 8]; 8]| [x[0], x[1], x[2], x[3], [0; 8], [0; 8], [0; 8], [0; 8]];
     let columns = transform(&low(block), CONST_BITS - PASS_BITS);

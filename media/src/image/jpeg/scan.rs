@@ -8,7 +8,7 @@ use crate::MediaError;
 /// Maximum number of blocks in a minimum coded unit.
 const MAX_BLOCKS: usize = 10;
 
-/// Places of coefficients in the order of the data.
+/// Zigzag order: position of each coefficient in the order of the data.
 #[rustfmt::skip]
 pub(super) const ZIGZAG: [u8; 64] = [
     0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5,
@@ -311,7 +311,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Adds bits to the coefficients from `at` on that are not 0. Returns the place after `run` coefficients of 0.
+    /// Adds bits to the coefficients from `at` on that are not 0. Returns the position after `run` coefficients of 0.
     fn refined(&mut self, block: &mut [i16; 64], mut at: usize, run: Option<usize>) -> usize {
         let mut n_zeros = 0;
         let bit = 1_i16 << self.scan.low;

@@ -1,5 +1,5 @@
-//! Tokens that cannot be sampled yet: a thread still computes which tokens a slow grammar allows. The logits are
-//! kept, and other sequences go on.
+//! Tokens that cannot be sampled yet: a thread still computes which tokens a slow grammar allows. The logits are kept,
+//! and other sequences continue.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Batcher {
         self.finish_jobs(finished, Vec::new());
     }
 
-    /// Sleeps for a moment if no job can go on.
+    /// Sleeps for a moment if no job can continue.
     pub(super) fn rest_while_postponed(&self) {
         if !self.running.is_empty() && self.running.iter().all(|running| running.postponed.is_some()) {
             std::thread::sleep(PAUSE);

@@ -148,7 +148,7 @@ impl Chain {
         }
     }
 
-    /// Lets no later instruction start before one that was added.
+    /// Prevents later instructions from starting before the instructions added so far.
     fn fix(&mut self) {
         self.from = (self.from + self.issued).max(self.last + 1);
         self.last = self.from;
