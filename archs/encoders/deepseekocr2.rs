@@ -1,6 +1,6 @@
 //! DeepSeek-OCR 2: the SAM of DeepSeek-OCR, and a transformer over its results and a learned query for each result.
 //! Queries attend to all results and to earlier queries. A large image is also split into smaller tiles, which precede
-//! the whole image. Tiles have queries of their own.
+//! the whole image. Tiles have separate queries.
 
 arch_macros::encoder! {
     name: "deepseekocr2";

@@ -1,4 +1,4 @@
-//! Argument groups that several commands share. The arguments of one command are declared beside the command.
+//! Argument groups that several commands share. The arguments of a single command are declared in the command's file.
 //! Parsing, `--help` and `docs/cli.md` are generated from the declarations.
 
 mod adapter;

@@ -40,7 +40,7 @@ impl Pending {
         })
     }
 
-    /// Returns the running compilation. Syntax errors are reported here, all others on first use.
+    /// Returns the running compilation. Syntax errors are reported here, all other errors on first use.
     pub fn started(self) -> Outcome<Prepared> {
         let started = self.started.lock().unwrap_or_else(PoisonError::into_inner).take();
         let constraint = started.unwrap_or(Err(Error::CompilerThread));

@@ -25,7 +25,7 @@ enum Partial {
 }
 
 impl OutputFile {
-    /// Creates a temporary file beside `path`.
+    /// Creates a temporary file next to `path`.
     pub fn create(path: &Path) -> Outcome<OutputFile> {
         let file = tempfile::Builder::new()
             .prefix(&prefix(path))

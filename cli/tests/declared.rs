@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::common::{Ended, Home, ended, root};
 use engine::gguf::logits::Logits;
 
-/// Qwen 3 under another name, and with tensors of its own.
+/// Qwen 3 under another name, and with additional tensors.
 const OWN: &str = r#"//! My model: a test declaration.
 
 arch_macros::arch! {

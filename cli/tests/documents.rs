@@ -293,8 +293,8 @@ fn hub(model: &[u8]) -> Server {
     })
 }
 
-/// Asserts that the lines of a document occur in this order in the real output. Every number of a document
-/// stands for any number, `…` for any characters, and a line `…` for any lines.
+/// Asserts that the lines of a document occur in this order in the real output. Every number of a document matches any
+/// number, `…` any characters, and a line `…` any lines.
 #[track_caller]
 fn assert_shown(at: &str, document: &[String], real: &str) {
     let real: Vec<_> = real.lines().map(normalized).collect();

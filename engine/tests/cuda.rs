@@ -34,7 +34,7 @@ fn all_ops_compute_on_an_emulated_device_of_compute_capability_7_5() {
     }
 }
 
-/// GPUs with `wgmma` have other kernels for large tiles than all others.
+/// GPUs with `wgmma` have different kernels for large tiles than other GPUs.
 #[test]
 fn tiles_compute_on_an_emulated_device_without_wgmma() {
     let name = "cuda::tiles_compute_on_an_emulated_device_without_wgmma";

@@ -61,7 +61,7 @@ DEVICE void scaled_halves(const u32 (&w)[4], float low, float low_min, float hig
     }
 }
 
-// The values of a run are contiguous. Runs that are 32 values apart belong to two pieces, which together cover 64
+// The values of a run are contiguous. Runs at a distance of 32 values belong to two pieces, which together cover 64
 // values.
 #define PIECE(apart, n)                                                                                                                        \
     static const bool APART = apart;                                                                                                           \

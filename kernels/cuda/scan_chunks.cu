@@ -160,7 +160,8 @@ struct Ahead {
     }
 };
 
-// Starts loading the vectors of tokens from `first` on. Stores zeros behind the last of `n` tokens. A warp loads whole vectors.
+// Starts loading the vectors of tokens from `first` on. Stores zeros after the last of `n` tokens. A warp loads whole
+// vectors.
 DEVICE void load_vectors(const Params &p, Shared &s, int group, int first, int n) {
     int warp = threadIdx.x / 32, run = threadIdx.x % 32;
     if (run >= RUNS) return;

@@ -95,7 +95,7 @@ impl RecentRows {
         Some(rows)
     }
 
-    /// Adds rows. Evicts the least recent rows until the others fit in [`CACHE_BYTES`].
+    /// Adds rows. Evicts the least recent rows until the remaining rows fit in [`CACHE_BYTES`].
     pub fn push(&mut self, rows: Arc<MediaRows>) {
         self.0.push(rows);
         let bytes = |rows: &Arc<MediaRows>| size_of_val(rows.rows());

@@ -246,7 +246,7 @@ impl Transcriber {
         Ok(())
     }
 
-    /// Writes the text of the encoded window: the most probable token in turn, up to the end of the text.
+    /// Writes the text of the encoded window by greedy decoding, up to the end of the text.
     fn write(&mut self, prompt: &[Token], options: &TranscribeOptions) -> Result<Vec<Token>> {
         let most = self.model.max_positions().unwrap_or(self.audio.chunk);
         let mut tokens = Vec::new();

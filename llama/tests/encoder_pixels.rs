@@ -14,7 +14,7 @@ fn encoder(name: &str) -> MediaEncoder {
         header.metadata.insert("clip.vision.preproc_image_size", 224u32);
     }
     if name == "granite4_vision" {
-        // Widths and heights in turn.
+        // Alternating widths and heights.
         let grids = vec![96u32, 48, 48, 96, 144, 48, 96, 96];
         header.metadata.insert("clip.vision.image_grid_pinpoints", grids);
     }

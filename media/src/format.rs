@@ -91,7 +91,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// Returns the bytes behind the ID3v2 tags at the start.
+/// Returns the bytes after the ID3v2 tags at the start.
 pub(crate) fn skip_id3(mut bytes: &[u8]) -> &[u8] {
     while let [b'I', b'D', b'3', _, _, flags, a, b, c, d, ..] = *bytes {
         let size = [a, b, c, d]

@@ -1,6 +1,6 @@
 use crate::{Format, MediaError};
 
-/// Limits of one medium. A medium that exceeds one is refused before memory for its content is allocated.
+/// Limits of one medium. A medium that exceeds a limit is rejected before memory for its content is allocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum size of the encoded data in bytes.

@@ -141,7 +141,7 @@ impl ModelService {
         )
     }
 
-    /// Returns true if the model hears: in prompts, or to transcribe.
+    /// Returns true if the model reads audio: in prompts, or to transcribe.
     pub fn reads_audio(&self) -> bool {
         self.chat.reads(Medium::Audio) || Transcriber::supports(self.model())
     }

@@ -33,7 +33,7 @@ pub struct Vertex {
 }
 
 impl Vertex {
-    /// Creates the settings. An empty `health` stands for `/health`.
+    /// Creates the settings. An empty `health` means `/health`.
     ///
     /// # Errors
     /// Returns the reason if a path cannot be a route.

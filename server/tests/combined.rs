@@ -116,7 +116,7 @@ fn tools_and_grammar_allow_call_or_document() {
     }
 }
 
-/// GPT-OSS reasons in messages of their own, which come before output that a schema restricts.
+/// GPT-OSS reasons in separate messages, which come before output that a schema restricts.
 #[test]
 fn constrained_harmony_answer_follows_reasoning() {
     let server = server(HARMONY);

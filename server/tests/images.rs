@@ -303,7 +303,7 @@ fn files_of_a_request_share_twice_the_limit() {
 #[test]
 fn body_limit_allows_images_in_base64() {
     let server = server();
-    // 18 MiB of data behind the pixels need 24 MiB of base64.
+    // 18 MiB of data after the pixels need 24 MiB of base64.
     let mut file = bitmap(IMAGE_SIDE, 0);
     file.resize(18 << 20, 0);
     let image = format!("data:image/bmp;base64,{}", STANDARD.encode(&file));
@@ -468,7 +468,7 @@ fn media_of_completions_replace_markers_in_order() {
     let first = answer(two, &[0, 5]);
     assert_ne!(first["content"], answer(two, &[5, 0])["content"]);
     assert_eq!(first["content"], answer(two, &[0, 5])["content"]);
-    // A mark in the text does not stand for an image.
+    // A mark in the text is not a placeholder for an image.
     let marked = answer(&format!("{IMAGE_MARK}{two}"), &[0, 5]);
     assert!(marked["tokens_evaluated"].as_u64() > first["tokens_evaluated"].as_u64());
     // Each prompt of a list has its own media.

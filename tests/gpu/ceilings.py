@@ -6,7 +6,7 @@ import json
 
 
 def seconds(torch, run):
-    """Returns the median time of ten runs after three others."""
+    """Returns the median time of ten runs after three warm-up runs."""
     times = []
     for i in range(13):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -187,7 +187,7 @@ def share(value, most):
 
 
 def distinct(rows):
-    """Returns the benchmark rows, except tests that were also measured in turn with the other engine."""
+    """Returns the benchmark rows, except tests that were also measured alternately with the other engine."""
     test = lambda row: tuple(row[name] for name in ("model", "n_prompt", "n_gen", "n_depth", "n_parallel"))
     compared = {test(row) for row in rows if row.get("median_ratio")}
     return [row for row in rows if row.get("median_ratio") or test(row) not in compared]

@@ -302,7 +302,7 @@ unpack_peer() {
     echo "$W/peer"
 }
 
-# compare MODEL: measures prompts and decode in turn with llama.cpp.
+# compare MODEL: measures prompts and decode alternately with llama.cpp.
 compare() {
     local options="-m \$W/$1.gguf -ngl 99 -fa on -p $prompts -n $tokens -d $depths -r 1 -o json"
     phase "peer-$1" 80 "await \$W/$1.gguf || exit
@@ -310,7 +310,7 @@ compare() {
             --compare \"$peer/llama-bench $options\" > \$logs/bench-peer-$1.json"
 }
 
-# compare_parallel MODEL: measures parallel sequences in turn with llama.cpp.
+# compare_parallel MODEL: measures parallel sequences alternately with llama.cpp.
 compare_parallel() {
     local cells=$((${sequences##*,} * (batch_depth + tokens)))
     local options="-m \$W/$1.gguf -ngl 99 -fa on -npp $batch_depth -ntg $tokens -npl $sequences -c $cells --output-format jsonl"

@@ -372,7 +372,7 @@ fn encode(ctx: &mut Context, t: &[Token], n_seqs: usize) {
     ctx.encode(&batch).unwrap();
 }
 
-/// Returns the logits of two tokens of a sequence, decoded in turn from the start.
+/// Returns the logits of two tokens of a sequence, decoded one after the other from the start.
 fn decoded(ctx: &mut Context, t: &[Token], seq: usize) -> Vec<f32> {
     ctx.seq_rm(seq, ..).unwrap();
     let mut logits = decode_one(ctx, t[20], 0, seq);

@@ -24,7 +24,7 @@ const HOP: usize = 160;
 struct Family {
     encoder: &'static str,
     text: &'static str,
-    /// Frames of the recorded sound.
+    /// Frames of the recorded audio.
     n_frames: usize,
     /// Tensors of the encoder that the published model has no bias for.
     without_bias: &'static [&'static str],
@@ -61,7 +61,7 @@ const FAMILIES: [Family; 15] = [
         bounded: &[],
         kept_layer: None,
     },
-    // An odd number of frames: the last position has a frame beyond the sound.
+    // An odd number of frames: the last position has a frame after the end of the audio.
     Family {
         encoder: "ultravox",
         text: "llama",
@@ -277,7 +277,8 @@ const GEMMA4_WITHOUT_BIAS: &[&str] = &[
     "ffn_down_1",
 ];
 
-/// Per-layer embeddings, as in the published models that hear. The last two layers have no keys of their own.
+/// Per-layer embeddings, as in the published models that read audio. The last two layers share keys with earlier
+/// layers.
 const GEMMA4_SIZES: &[(&str, f64)] = &[
     ("n_embd", 64.0),
     ("n_head", 4.0),
@@ -322,7 +323,7 @@ impl Family {
             wide.for_each(|(_, ne)| ne[0] *= 2);
         }
         if self.encoder == "lfm2a" {
-            // Scales and shifts in files contain the statistics.
+            // The statistics are folded into scale and shift in files.
             encoder.tensors.retain(|(name, _)| !name.contains(".conv_norm_"));
         }
         for suffix in ["input_min", "input_max", "output_min", "output_max"] {
@@ -345,7 +346,7 @@ impl Family {
         let arch = archs::find(self.text).unwrap().arch;
         let optional = |gguf: &str| self.text == "gemma4" && ["attn_v", "layer_output_scale"].contains(&gguf);
         let mut text = Draft::of_sizes(arch, archs::ALL, self.sizes, |t| optional(t.gguf)).unwrap();
-        // Layers without keys of their own ignore such a tensor.
+        // Layers that share keys ignore such a tensor.
         text.tensors
             .retain(|(name, ne)| !name.ends_with("attn_v.weight") || *ne != [1]);
         text.add_biases(arch, archs::ALL, |t| self.text_bias.contains(&t.gguf));

@@ -1,5 +1,5 @@
-//! Forms of kernels that drivers accept: machine code, PTX of the compiler, and PTX in the binary, on emulated
-//! drivers that refuse some of them.
+//! Forms of kernels that drivers accept: machine code, PTX of the compiler, and PTX in the binary, on emulated drivers
+//! that reject some forms.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -109,7 +109,7 @@ fn precompiled_logits(device: Arc<dyn Device>) -> Vec<Vec<f32>> {
     vec![prompt, token]
 }
 
-/// The driver supports CUDA 12.9 but refuses the PTX of that version. Precompiled kernels declare PTX 7.2.
+/// The driver supports CUDA 12.9 but rejects PTX of that version. Precompiled kernels declare PTX 7.2.
 #[test]
 fn kernels_in_the_binary_replace_refused_ptx() {
     let name = "cuda_forms::kernels_in_the_binary_replace_refused_ptx";

@@ -510,7 +510,7 @@ fn fused_nodes_match_single_node_logits() {
     });
 }
 
-/// Decoding one token launches at most ten kernels per layer, and five others.
+/// Decoding one token launches at most ten kernels per layer, and five additional kernels.
 #[test]
 fn decode_layer_needs_few_launches() {
     with_device("cuda_fusion::decode_layer_needs_few_launches", || {

@@ -372,7 +372,7 @@ fn matmuls_of_all_types(gpu: Gpu, columns: &[usize], tiles: &[[usize; 2]]) -> Ve
     distinct(kernels)
 }
 
-/// Returns each kernel once. Every quantized type must have one.
+/// Returns each kernel once. Every quantized type must have a kernel.
 fn distinct(kernels: Vec<Specialization>) -> Vec<Specialization> {
     let all: BTreeMap<String, Specialization> = kernels.into_iter().map(|k| (k.describe(), k)).collect();
     for ty in GgmlType::ALL

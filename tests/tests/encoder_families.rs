@@ -200,7 +200,7 @@ pub(crate) const FAMILIES: [Family; 40] = [
         text_biases: &[],
         has_bounds: false,
     },
-    // Rows see each other in layers with windows. The last two layers have no keys of their own.
+    // Rows see each other in layers with windows. The last two layers share keys with earlier layers.
     Family {
         name: "gemma4v",
         encoder: "gemma4v",
@@ -559,7 +559,7 @@ pub(crate) const FAMILIES: [Family; 40] = [
         text_optional: &["attn_qkv"],
         ..PLAIN
     },
-    // Patches attend to all others in one of three layers.
+    // Patches attend to all other patches in one of three layers.
     Family {
         name: "youtuvl",
         encoder: "youtuvl",

@@ -127,7 +127,7 @@ fn tiles_of_step3_match_transformers() {
     assert!(encoder.sizes().parts(32 * 201, 32).is_err());
 }
 
-/// Sides of a tile and of the grids of [`llava`] in pixels: heights and widths in turn.
+/// Sides of a tile and of the grids of [`llava`] in pixels: alternating heights and widths.
 const SIDE: usize = 48;
 const GRIDS: [u32; 6] = [48, 96, 96, 48, 96, 96];
 
@@ -277,8 +277,8 @@ fn tiles_of_llava_on_gpu_match_transformers() {
     });
 }
 
-/// Granite Vision splits an image into a row of three tiles. The row after each line has the features of all layers. The
-/// list of the file has widths and heights in turn.
+/// Granite Vision splits an image into a row of three tiles. The row after each line has the features of all layers.
+/// The list in the file has alternating widths and heights.
 #[test]
 fn tiles_of_granite_match_transformers() {
     let grids = [96, 48, 48, 96, 96, 96, 144, 48];

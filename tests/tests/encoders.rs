@@ -22,7 +22,7 @@ use tests::{data_dir, exact, nmse, place_on};
 use crate::cuda::card;
 use crate::encoder_families::{FAMILIES, Family};
 
-/// Token that stands for a row in the recordings.
+/// Placeholder token of a row in the recordings.
 pub(crate) const PLACEHOLDER: i32 = 127;
 
 impl Family {
@@ -53,7 +53,7 @@ impl Family {
         let arch = archs::find(self.text).unwrap().arch;
         let mut text = Draft::of_sizes(arch, archs::ALL, self.sizes, |t| self.text_optional.contains(&t.gguf)).unwrap();
         text.add_biases(arch, archs::ALL, |t| self.text_biases.contains(&t.gguf));
-        // Layers without keys of their own ignore such a tensor.
+        // Layers that share keys ignore such a tensor.
         text.tensors
             .retain(|(name, ne)| !name.ends_with("attn_v.weight") || *ne != [1]);
         if self.text == "glm4" {
@@ -114,7 +114,7 @@ impl Family {
     }
 }
 
-/// Changes seeded weights that no file has: frequencies are divided by 1 and more, and bounds enclose 0.
+/// Changes seeded weights to realistic values: divisors of frequencies are at least 1, and clamping ranges contain 0.
 pub(crate) fn plausible(mut bytes: Vec<u8>) -> Vec<u8> {
     let file = Gguf::parse_header(&bytes).unwrap();
     for t in file.tensors() {
@@ -640,7 +640,7 @@ fn limits_of_rows_apply_to_images_of_any_size() {
     }
 }
 
-/// Headers with a changed byte are loaded or refused, without a panic.
+/// Headers with a changed byte load or are rejected, without a panic.
 #[test]
 fn mutated_headers_load_or_are_rejected() {
     let (mut n_refused, mut n_sound) = (0, 0);

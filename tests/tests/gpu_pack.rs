@@ -113,7 +113,8 @@ fn failed_and_hung_phases_do_not_stop_others() {
     assert!(directory.path().join("out/logs-1.tar.gz").exists());
 }
 
-/// The summary has the reason of each failure, sorted by name, and each recorded model and failed test has a process of its own.
+/// The summary has the reason of each failure, sorted by name, and each recorded model and failed test runs in a
+/// separate process.
 #[test]
 fn failures_are_reported_with_their_reasons() {
     let directory = tempfile::tempdir().expect("the temporary directory is writable");
@@ -237,7 +238,7 @@ fn check_report(report: &serde_json::Value, optional: &[(&str, bool)]) {
     }
 }
 
-/// Without NVRTC, phases that compile kernels are left out, and the others run.
+/// Without NVRTC, phases that compile kernels are skipped, and the others run.
 #[test]
 fn phases_without_compiler_are_skipped() {
     let directory = tempfile::tempdir().expect("the temporary directory is writable");
@@ -269,7 +270,8 @@ fn phases_without_compiler_are_skipped() {
     assert!(hidden.join("libnvrtc.so").exists() && hidden.join("libnvrtc.so.13").exists());
 }
 
-/// Models are measured in turn with the benchmarks of another engine. Its kernels run on GPUs of compute capability 9.0 only.
+/// Models are measured alternately with the benchmarks of another engine. Its kernels run on GPUs of compute
+/// capability 9.0 only.
 #[test]
 fn models_are_measured_in_turn_with_other_engine() {
     let directory = tempfile::tempdir().expect("the temporary directory is writable");
@@ -310,7 +312,7 @@ echo "[$row}]"
     for name in ["peer-tiny-q4_k_m", "peer-135m-q4_k_m", "peer-parallel"] {
         assert!(phases(&report).contains(&(name, 0)), "{name}: {printed}");
     }
-    // Tests that were measured in turn are printed once.
+    // Tests that were measured alternately are printed once.
     let of_tiny = printed.lines().filter(|line| line.starts_with("tiny-q4_k_m pp8"));
     assert_eq!(
         of_tiny.collect::<Vec<_>>(),

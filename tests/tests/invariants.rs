@@ -15,7 +15,8 @@ fn text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Returns the Rust sources in a directory of the project, without test modules. There must be at least one.
+/// Returns the Rust sources in a directory of the project, without test modules. The directory must contain at least
+/// one source.
 fn sources(directory: &str) -> Vec<PathBuf> {
     let (mut files, mut directories) = (Vec::new(), vec![root().join(directory)]);
     while let Some(directory) = directories.pop() {

@@ -126,8 +126,8 @@ fn mtp_layer_equals_projection_and_layer() {
     assert!(n_architectures > 0);
 }
 
-/// The layers of two checkpoints, by layer number and apart from the layers, against decoder layers of transformers in
-/// 64 bits.
+/// The layers of two checkpoints, named by layer number or separately, against decoder layers of transformers in 64
+/// bits.
 #[test]
 fn mtp_layers_of_checkpoints_match_recorded_results() {
     for name in ["glm4_moe", "qwen3_next"] {

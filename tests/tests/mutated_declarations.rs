@@ -119,7 +119,7 @@ struct Summary {
 fn mutated_declarations_end_in_time_and_memory() {
     let summary = run(1, |n, _| n < 250);
     assert!(summary.findings.is_empty(), "{:#?}", summary.findings);
-    // The test is meaningful only if some mutations are harmless and others are fatal.
+    // The test is meaningful only if some mutations are harmless and some are fatal.
     assert!(
         summary.steps[Step::Text as usize] > 20 && summary.steps[Step::Planned as usize] > 5,
         "{:?}",

@@ -42,7 +42,7 @@ fn mutated_headers_never_panic() {
             "not limited on this system"
         }
     );
-    // The test is meaningful only if some mutations are harmless and others are fatal.
+    // The test is meaningful only if some mutations are harmless and some are fatal.
     assert!(counts.iter().all(|n| (100..CASES).contains(n)), "{counts:?}");
     assert!(elapsed < TIME_MAX, "{elapsed:?}");
 }

@@ -30,7 +30,7 @@ fn recorded_configurations_match() {
     }
 }
 
-/// Biases without an effect on the logits: they change all scores of a query alike, because keys are not rotated.
+/// Biases without an effect on the logits: they shift all scores of a query equally, because keys are not rotated.
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("bert", "attn_k.bias"),
     ("mpnet", "attn_k.bias"),

@@ -205,7 +205,7 @@ fn drafts_keep_sampling_distribution() {
     );
 }
 
-/// A sequence that is decoded together with others.
+/// A sequence that is decoded together with other sequences.
 struct Text {
     tokens: Vec<Token>,
     chain: SamplerChain,

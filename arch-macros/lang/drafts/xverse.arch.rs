@@ -1,4 +1,4 @@
-//! XVERSE: the graph of Llama under its own name, with an output matrix of its own.
+//! XVERSE: the graph of Llama under its own name, with a separate output matrix.
 
 name: "xverse";
 like: "llama";

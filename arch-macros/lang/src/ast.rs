@@ -89,7 +89,7 @@ pub struct ModelDecl {
 #[derive(Clone)]
 pub struct Parameter {
     pub name: Ident,
-    /// Required shape: the sizes between the brackets. `_` stands for any size.
+    /// Required shape: the sizes between the brackets. `_` matches any size.
     pub shape: Option<TokenStream>,
 }
 

@@ -96,7 +96,7 @@ fn skip(rest: &str) -> usize {
     }
 }
 
-/// Returns the offset behind the closing quote.
+/// Returns the offset after the closing quote.
 fn end_of_string(text: &str) -> Option<usize> {
     let mut escaped = false;
     for (i, c) in text.char_indices() {

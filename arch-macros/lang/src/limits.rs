@@ -26,7 +26,8 @@ pub const MAX_MULTIPLES: usize = 256;
 /// Maximum number of tensors with one GGUF name. A file contains one of these tensors.
 pub const MAX_FORMS: usize = 64;
 
-/// Maximum number of sections for checkpoints, with those of the ancestors. A section may inherit the items of all others.
+/// Maximum number of sections for checkpoints, with those of the ancestors. A section may inherit the items of all
+/// other sections.
 pub const MAX_SECTIONS: usize = 64;
 
 /// Maximum number of tokens of an argument for an option.

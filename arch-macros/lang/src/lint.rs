@@ -222,7 +222,7 @@ fn no_residual(subject: &Subject<'_>, found: &mut Vec<Finding>) {
                 [a, b].into_iter().any(|side| graph.any(side, &mut seen, &is_carried))
             }
             ValueKind::Rust(_) => true,
-            // Features are joined to the result.
+            // Features are concatenated to the result.
             ValueKind::Op(op, _) => op.name == "beside",
             _ => false,
         };

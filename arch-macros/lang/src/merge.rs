@@ -86,9 +86,8 @@ pub fn removed_checks(items: &[HparamItem]) -> Vec<&LitStr> {
     texts.collect()
 }
 
-/// Replaces inherited items of the same name in their position and appends the others. Items that precede a
-/// replacement in the child are inserted before it, because defaults and derived values refer only to
-/// preceding items.
+/// Replaces inherited items of the same name in their position, and appends all other items. Items that precede a
+/// replacement in the child are inserted before it, because defaults and derived values refer only to preceding items.
 pub fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, errors: &mut Errors) -> Vec<HparamItem> {
     let mut left = names::set(inherited.iter().filter_map(HparamItem::name));
     for name in removed_hparams(&own) {
@@ -274,8 +273,8 @@ fn drop_tensors(items: &mut Vec<TensorItem>, gone: &HashSet<Ident>) {
     });
 }
 
-/// Replaces inherited tensors of the same name in their position and appends the others. Names that the
-/// parent ignores and the child declares are no longer ignored.
+/// Replaces inherited tensors of the same name in their position, and appends all other tensors. Names that the parent
+/// ignores and the child declares are no longer ignored.
 fn merge_block(mut inherited: Vec<TensorItem>, own: Vec<TensorItem>) -> Vec<TensorItem> {
     let declared = own.iter().filter_map(|item| match item {
         TensorItem::Tensor(tensor) => Some(tensor.gguf.value()),

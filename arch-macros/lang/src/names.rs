@@ -1,4 +1,4 @@
-//! Lookup of declared items by name. A declaration may have thousands of them.
+//! Lookup of declared items by name. A declaration may have thousands of items.
 
 use std::collections::{HashMap, HashSet};
 

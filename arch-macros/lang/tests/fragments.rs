@@ -40,7 +40,7 @@ const WRITTEN_OUT: &str = "gate, up: linear \"ffn_gate\", \"ffn_up\" [n_embd -> 
 const SHAPED: &str = "options(width = n_embd); fn once(x: [n_embd, T]) { x } fn narrow(x: [width, T]) { x }
     fn first(x: [n, T], n = width) { x } fn any(x: [_, T]) { x }";
 
-/// Fragment with layers of its own.
+/// Fragment with its own layers.
 const GROUP: &str = "tensors { layer side \"side\" 2 { w: linear \"w\" [n_embd -> n_embd]; } }
     fn through(x: [n_embd, T]) { let y = x; for side { y += w(y); } y }";
 

@@ -351,7 +351,7 @@ fn directory_library_finds_files_by_declared_name() {
     assert!(Directory(dir.path().join("no such")).names().is_empty());
 }
 
-/// An abstract parent is found by its file name, is checked without a child, and has no name of its own.
+/// An abstract parent is found by its file name, is checked without a child, and has no name.
 #[test]
 fn abstract_parent_serves_children_only() {
     let dir = tempfile::tempdir().unwrap();

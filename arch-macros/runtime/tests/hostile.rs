@@ -43,7 +43,7 @@ fn mutated(text: &str, random: &mut SplitMix64) -> String {
     words.concat()
 }
 
-/// Plans the test model of a declaration, and loads the headers of others with it.
+/// Plans the test model of a declaration, and loads the headers of other models with it.
 fn planned(text: &str, headers: &[Gguf]) {
     let start = Instant::now();
     let registered = embedded("a.rs", text).expect("a valid declaration");

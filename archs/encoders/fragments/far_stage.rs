@@ -1,4 +1,4 @@
-//! Last stage of MobileNetV5: attention and inverted residuals in turn. The first block has stride 2.
+//! Last stage of MobileNetV5: alternating attention and inverted residuals. The first block has stride 2.
 
 fragment! {
     needs(width2: usize, width3: usize, depth3: usize, n_query3: usize, head_dim3: usize);

@@ -1,4 +1,4 @@
-//! Third stage of MobileNetV5: inverted residuals, then attention and inverted residuals in turn. Depthwise
+//! Third stage of MobileNetV5: inverted residuals, then alternating attention and inverted residuals. Depthwise
 //! convolutions with stride 2 reduce keys and values. The first block has stride 2.
 
 fragment! {

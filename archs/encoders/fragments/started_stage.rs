@@ -1,5 +1,5 @@
-//! Second stage of MobileNetV5: inverted residuals after depthwise convolutions of 5 x 5 and 3 x 3 weights in turn.
-//! The first block has stride 2.
+//! Second stage of MobileNetV5: inverted residuals after depthwise convolutions, alternately with 5 x 5 and 3 x 3
+//! weights. The first block has stride 2.
 
 fragment! {
     needs(width0: usize, width1: usize, depth1: usize);

@@ -73,7 +73,7 @@ pub enum Task {
     Translate,
 }
 
-/// Transcribes the files in turn and prints each result.
+/// Transcribes the files one after the other and prints each result.
 pub fn run(args: &TranscribeArgs) -> Outcome {
     let (model, files) = model_and_texts(args.model.as_deref(), &args.hub, args.files.clone())?;
     if files.is_empty() {

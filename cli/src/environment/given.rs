@@ -41,7 +41,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// Parses the command line. Arguments behind a syntax error may be missing; the error is reported later.
+    /// Parses the command line. Arguments after a syntax error may be missing; the error is reported later.
     pub fn of(program: &Command, line: &[OsString]) -> Given {
         // Only a built command knows the members of its groups.
         let mut program = program.clone().ignore_errors(true);

@@ -81,8 +81,9 @@ impl Builder<'_> {
         columns
     }
 
-    /// Returns the leading columns of `x [d, T / n]` whose `n` positions have sound, between two weights `[d]`. The encoder
-    /// also reads the silence after these positions. Without such columns, the result is the two weights.
+    /// Returns the leading columns of `x [d, T / n]` whose `n` positions contain sound, enclosed in two learned
+    /// columns `[d]`. The encoder also reads the silence after these positions. Without such columns, the result is
+    /// the two weights.
     pub fn sounding(&mut self, x: TensorId, n: usize, first: Vector, last: Vector) -> TensorId {
         let x = self.dense(x);
         let ([d, n_rows, ..], nb) = (self.g.tensor(x).ne, self.g.tensor(x).nb);

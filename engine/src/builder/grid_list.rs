@@ -18,8 +18,8 @@ impl GridList {
         len: 0,
     };
 
-    /// Returns the grids of a list of heights and widths in pixels, in turn. Returns `None` if a side is not 1 to 255
-    /// tiles of `side` pixels, or the list is too long.
+    /// Returns the grids of a list of alternating heights and widths in pixels. Returns `None` if a side is not 1 to
+    /// 255 tiles of `side` pixels, or the list is too long.
     pub fn of_sizes(sizes: &[usize], side: usize) -> Option<GridList> {
         let tiles = |pixels: usize| {
             let n = pixels.checked_div(side)?;

@@ -409,7 +409,8 @@ impl ImageRules {
         of_image.max(of_tile.saturating_mul(of_tile))
     }
 
-    /// Returns the maximum number of patches of a tile. Tiles of images that have one size may have another one.
+    /// Returns the maximum number of patches of a tile. If all images have one size, their tiles may have a different
+    /// size.
     pub(crate) fn max_tile_patches(&self) -> usize {
         if self.has_other_tiles()
             && let Some(side) = self.tile_side()
@@ -482,7 +483,7 @@ impl ImageRules {
         self.tiles.is_some_and(|tiles| tiles.has_own_size())
     }
 
-    /// Returns true if all images have one size, and tiles have another one.
+    /// Returns true if all images have one size, and tiles have a different size.
     pub(crate) fn has_other_tiles(&self) -> bool {
         let side = self.largest().columns.saturating_mul(self.patch);
         self.is_fixed() && self.tile_side().is_some_and(|of_tile| of_tile != side)

@@ -245,7 +245,7 @@ pub(super) fn bordered(sides: [usize; 2], patch: usize, unit: usize, [area, max]
 }
 
 /// Returns the maximum area of an image with borders in squares of a unit. The area that images are scaled down to
-/// counts whole patches, and borders complete squares.
+/// counts whole patches; borders pad the image to whole squares.
 pub(super) fn max_bordered(block: usize, area: usize) -> usize {
     let side = MAX_BORDERED.div_ceil(block.max(1));
     let limit = area as f64 * (block as f64).powi(2);

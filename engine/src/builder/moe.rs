@@ -210,7 +210,7 @@ impl Builder<'_> {
         self.reshape(masked, [n_expert, n_tokens, 1, 1])
     }
 
-    /// Marks the `k` largest values of each row by 1 and the others by 0.
+    /// Marks the `k` largest values of each row by 1 and all other values by 0.
     pub fn top_mask(&mut self, x: TensorId, k: usize) -> TensorId {
         let y = self.g.top_mask(x, k);
         self.ok(y, x)

@@ -133,7 +133,7 @@ impl RowCount {
     /// Iterates over the columns and lines of images of about `n_patches` patches.
     fn shapes(&self, n_patches: usize) -> impl Iterator<Item = [usize; 2]> {
         let n = n_patches.checked_div(self.unit.saturating_mul(self.unit)).unwrap_or(0);
-        // Only the product matters if a column and a line have no rows of their own.
+        // Only the product matters if columns and lines have no additional rows.
         let n_lines = if [self.of_column, self.of_line] == [0; 2] { 1 } else { n };
         (1..=n_lines)
             .map(move |lines| [n / lines, lines])

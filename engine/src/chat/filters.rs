@@ -222,7 +222,7 @@ fn parsed_float(text: &str) -> Option<f64> {
     if is_number { text.parse().ok() } else { None }
 }
 
-/// Removes the underscores between digits; `None` if there are others.
+/// Removes the underscores between digits; `None` if there are other underscores.
 fn digits(text: &str) -> Option<String> {
     let mut before = '_';
     for (i, c) in text.char_indices() {

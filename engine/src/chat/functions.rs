@@ -76,7 +76,7 @@ fn range(_: &mut State, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-/// Values that are returned in turn (`cycler`), or a text and then always another (`joiner`).
+/// Values that are returned cyclically (`cycler`), or the texts for the first and for all further uses (`joiner`).
 #[derive(Debug)]
 struct Cycler {
     items: Vec<Value>,

@@ -44,7 +44,7 @@ fn escape(chars: &mut Peekable<Chars>, out: &mut String) -> Result<(), Error> {
         'U' => out.push(character(hexadecimal(chars, 8)?)?),
         'u' => {
             let unit = hexadecimal(chars, 4)?;
-            // Python would keep the halves of a pair apart and fail to encode them.
+            // Python would keep the halves of a surrogate pair separate and fail to encode them.
             let is_pair = (0xd800..0xdc00).contains(&unit)
                 && chars.next_if_eq(&'\\').is_some()
                 && chars.next_if_eq(&'u').is_some();

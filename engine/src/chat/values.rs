@@ -149,8 +149,8 @@ pub(super) fn hashable(key: &Value) -> Result<(), Error> {
     }
 }
 
-/// Returns the items of a value in Python's order of iteration, and charges for them. Undefined values have
-/// none.
+/// Returns the items of a value in Python's order of iteration, and charges for the items. Undefined values have no
+/// items.
 pub(super) fn items(state: &mut State, value: &Value) -> Result<Vec<Value>, Error> {
     iterable(value)?;
     let mut items = Vec::new();
@@ -171,7 +171,7 @@ pub(super) fn iterable(value: &Value) -> Result<(), Error> {
     }
 }
 
-/// Returns the entries of a dictionary, and charges for them.
+/// Returns the entries of a dictionary, and charges for the entries.
 pub(super) fn pairs(state: &mut State, map: &Value) -> Result<Vec<(Value, Value)>, Error> {
     let keys = items(state, map)?;
     keys.into_iter()

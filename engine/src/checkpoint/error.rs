@@ -13,7 +13,7 @@ pub enum CheckpointError {
     /// A file cannot be read.
     #[error("cannot read {}: {error}", .path.display())]
     Io { path: PathBuf, error: io::Error },
-    /// A file of the checkpoint is damaged or contradicts another one.
+    /// A file of the checkpoint is damaged or contradicts another file.
     #[error("{}: {text}", .path.display())]
     File { path: PathBuf, text: String },
     /// A tensor of the checkpoint cannot be converted.

@@ -93,7 +93,7 @@ pub struct Conversion {
 
 impl Conversion {
     /// Reads a checkpoint and checks that its settings and tensors match an architecture. `path` is a directory, or a
-    /// safetensors file beside its `config.json`.
+    /// safetensors file next to its `config.json`.
     pub fn open(path: &Path, archs: &[Registered], ty: OutputType) -> Result<Conversion, CheckpointError> {
         let directory = directory(path);
         let config = Config::read(&directory.join("config.json"))?;

@@ -9,7 +9,7 @@ const E8M0_NAN: u8 = 255;
 /// Elements of a block of MXFP4.
 pub const MXFP4_BLOCK: usize = 32;
 
-/// Data of the blocks besides the elements.
+/// Data of the blocks, in addition to the elements.
 pub enum Repacked<'a> {
     /// An exponent for each block of 16 bytes.
     Mxfp4 { exponents: &'a [u8] },

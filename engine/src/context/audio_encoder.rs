@@ -153,7 +153,7 @@ impl AudioEncoder {
         Ok(Arc::new(MediaRows::new(id, self.width, rows).of(Medium::Audio)))
     }
 
-    /// Appends the rows of a chunk with sound in `n_heard` positions.
+    /// Appends the rows of a chunk, given the number `n_heard` of positions with sound.
     fn compute(
         &mut self,
         n_heard: usize,

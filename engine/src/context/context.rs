@@ -228,7 +228,7 @@ impl Context {
         let Results { admission, outputs, .. } = &mut self.results;
         admission.admit_encode(batch.tokens(), self.executor.validator())?;
         let tokens = admission.tokens();
-        // Frames of rejected sequences would be encoded for others.
+        // Otherwise, frames of rejected sequences would be encoded for other sequences.
         let expected = tokens.len() * self.executor.model.frame_width().unwrap_or(0);
         if !frames.is_empty() && frames.len() != expected {
             let found = frames.len();

@@ -202,7 +202,7 @@ impl MediaEncoder {
     fn compute(&mut self, grid: PatchGrid, rgb: &[u8]) -> Result<Vec<f32>, DecodeError> {
         let patches = patches(&self.rules(), grid);
         let colors = patch_columns(self.rules().patch, grid, &patches, &self.colors, rgb);
-        // The row and the column of a class token are 0, and those of patches start behind it.
+        // The row and the column of a class token are 0, and the positions of patches start after it.
         let class = (self.rules().class != ClassColumn::None).then(Patch::default);
         let first = usize::from(class.is_some());
         let behind = |patch: &Patch| Patch {

@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 use crate::model::Medium;
 use crate::vocab::Token;
 
-/// First of the ids that stand for media rows in lists of tokens. Vocabularies are smaller.
+/// First of the ids that represent media rows in lists of tokens. Vocabularies are smaller.
 pub const MEDIA_TOKENS: Token = 1 << 31;
 
 /// Grid that gives the rows of a medium positions along axes, in reading order.

@@ -14,7 +14,7 @@ pub(super) struct Settings {
     pub n_ctx: usize,
     /// RoPE scaling of the model, with overrides of the context.
     pub rope: RopeScaling,
-    /// The rows of a medium attend to each other, and have a ubatch of their own.
+    /// The rows of a medium attend to each other, and have a separate ubatch.
     pub has_whole_media: bool,
     /// Batches are computed as a whole: bidirectional models have no cache, and pooling needs all tokens of a
     /// sequence.
@@ -183,7 +183,7 @@ fn check_media(p: &ContextParams, model: &Model) -> Result<(), ContextError> {
     if model.arch().media_use == MediaUse::None {
         return Err(ContextError::NoMedia { arch });
     }
-    // A pooled batch is one ubatch, but rows that attend to each other have a ubatch of their own.
+    // A pooled batch is one ubatch, but rows that attend to each other need a separate ubatch.
     let is_pooled = p.pooling.is_some() && model.arch().media_use == MediaUse::Whole;
     if p.mtp || is_pooled {
         let what = if p.mtp { "MTP" } else { "pooling" };

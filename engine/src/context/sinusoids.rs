@@ -5,8 +5,8 @@ use crate::builder::Sinusoids;
 /// Largest period of the sines, divided by 2 pi.
 const LONGEST: f64 = 10_000.0;
 
-/// Returns the sines and the cosines of each distance: `[d, before + 1 + after]`. The periods of the sines grow from
-/// 2 pi to 20,000 pi. The last one is shorter if sines and cosines follow each other in turn.
+/// Returns the sines and the cosines of each distance: `[d, before + 1 + after]`. The periods of the sines grow from 2
+/// pi to 20,000 pi. The last one is shorter if sines and cosines alternate.
 pub(super) fn sinusoids(s: &Sinusoids) -> Vec<f32> {
     let half = s.d / 2;
     let last = if s.in_turn { half } else { half.saturating_sub(1) }.max(1) as f64;

@@ -1,8 +1,8 @@
 //! Changes of metadata and tensor names that leave the tensor data as stored.
 //!
-//! The tensor data of a file starts at a multiple of the alignment behind the header. If a new header ends in the
-//! same unit, or if the key [`KEY_RESERVE`] can take up the difference, the header is replaced in place. Otherwise a
-//! copy of the file is written.
+//! The tensor data of a file starts at the first multiple of the alignment after the header. If a new header ends in
+//! the same unit, or if the key [`KEY_RESERVE`] can take up the difference, the header is replaced in place. Otherwise
+//! a copy of the file is written.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -130,8 +130,8 @@ impl Edit {
         self.new.data_offset() == self.old.data_offset()
     }
 
-    /// Replaces the header of the file. Both headers are kept in a file beside it (`NAME.header-backup`) until the new
-    /// one is on disk. If that is interrupted, the next edit restores the old header.
+    /// Replaces the header of the file. Both headers are kept in a backup file (`NAME.header-backup`) until the new
+    /// header is on disk. If that is interrupted, the next edit restores the old header.
     ///
     /// # Panics
     /// If the header does not fit, see [`Edit::fits`].

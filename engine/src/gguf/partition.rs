@@ -11,7 +11,7 @@ use super::{GgufSet, Metadata, TensorInfo};
 pub struct PartLimits {
     /// Maximum number of tensors.
     pub n_tensors: usize,
-    /// Maximum bytes of tensor data. A larger tensor gets a part of its own.
+    /// Maximum bytes of tensor data. A larger tensor gets a separate part.
     pub n_bytes: usize,
     /// True if the first part has metadata alone.
     pub is_first_empty: bool,

@@ -1,4 +1,4 @@
-//! Masks of one grammar state, which are computed at once or, if that takes too long, by a thread of their own.
+//! Masks of one grammar state, which are computed immediately or, if that takes too long, on a separate thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -181,7 +181,7 @@ impl Masks {
     /// Starts a thread that reads the rest of the output and computes the mask.
     fn send_away(&mut self) {
         let matcher = std::mem::replace(&mut self.matcher, cancelled());
-        // Matchers that share a lexer wait for each other, so the thread needs a lexer of its own.
+        // Matchers that share a lexer wait for each other, so the thread needs a separate lexer.
         let (source, n_read) = if matcher.is_error() || !self.has_own_lexer {
             (Source::Begin(self.begin.clone()), 0)
         } else {

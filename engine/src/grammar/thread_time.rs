@@ -34,7 +34,7 @@ mod system {
 
     pub fn now(clock: Clock) -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the out-parameter is valid. The kernel refuses clocks of threads that have ended, which leaves
+        // SAFETY: the out-parameter is valid. The kernel rejects clocks of threads that have ended, which leaves
         // zeros.
         unsafe { libc::clock_gettime(clock, &mut time) };
         let (seconds, nanoseconds) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));

@@ -172,7 +172,7 @@ pub enum Buckets {
 impl Buckets {
     /// Distance from which all keys share the last row of their side.
     pub const FAR: usize = 128;
-    /// Maximum number of rows. The distances with a row of their own must stay below [`Buckets::FAR`].
+    /// Maximum number of rows. The distances with separate rows must stay below [`Buckets::FAR`].
     pub const MAX_ROWS: usize = 255;
 
     /// Returns the number of rows per side for a table of `n` rows.

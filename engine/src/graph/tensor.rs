@@ -91,8 +91,8 @@ pub struct Tensor {
     pub flags: Flags,
     /// Tensor name for messages, plans and eval callbacks.
     pub name: Name,
-    /// Location in memory. Weights and caches have one when the graph is built; the scheduler assigns all
-    /// others.
+    /// Location in memory. Weights and caches have a buffer when the graph is built; the scheduler assigns all other
+    /// buffers.
     pub home: Option<BufferSlice>,
 }
 
@@ -139,8 +139,7 @@ impl Tensor {
             let n_rows = self.ne[1..].iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
             return Some(self.layout.byte_range(self.ty, self.ne[0], 0..n_rows)?.end);
         }
-        // The last block counts with its own size, because the blocks of a permuted tensor may be apart or
-        // overlap.
+        // The last block counts with its own size, because the blocks of a permuted tensor may have gaps or overlap.
         let mut bytes = (self.ne[0] / self.ty.block_size())
             .saturating_sub(1)
             .checked_mul(self.nb[0])?

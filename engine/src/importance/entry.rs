@@ -65,7 +65,7 @@ impl Entry {
         self.counts.iter().filter(|&&count| count == 0).count()
     }
 
-    /// Returns the mean square of each column. Matrices without data have the mean of the others.
+    /// Returns the mean square of each column. Matrices without data get the mean of the other matrices.
     fn weights(&self) -> Option<Weights> {
         let n = self.squares.len() / self.counts.len().max(1);
         if n == 0 || self.n_unused() == self.counts.len() {

@@ -3,8 +3,8 @@
 use crate::builder::{Pooling, RopeScaling};
 use crate::graph::ROPE_AXES;
 
-/// Hyperparameters behind the builtin symbols of the architecture language. Accessors of values that may
-/// differ by layer take a layer index.
+/// Hyperparameters that the builtin symbols of the architecture language refer to. Accessors of values that may differ
+/// by layer take a layer index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Base {
     pub(super) n_vocab: usize,

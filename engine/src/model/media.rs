@@ -95,7 +95,7 @@ pub fn projector_types(metadata: &Metadata) -> Vec<(Option<Medium>, &str)> {
     }
 }
 
-/// Returns the medium of each encoder in a file, for [`LoadParams::medium`](super::LoadParams). `None` stands for the
+/// Returns the medium of each encoder in a file, for [`LoadParams::medium`](super::LoadParams). `None` selects the
 /// only encoder.
 pub fn encoder_media(metadata: &Metadata) -> Vec<Option<Medium>> {
     let types = projector_types(metadata);

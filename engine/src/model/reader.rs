@@ -122,8 +122,8 @@ impl<'a> HparamReader<'a> {
         })
     }
 
-    /// Reads a list of at least `n` integers; the key is optional if `n` is 0. The integer -1, which stands for no number,
-    /// is read as [`NONE`].
+    /// Reads a list of at least `n` integers; the key is optional if `n` is 0. The integer -1, which means none, is
+    /// read as [`NONE`].
     pub fn list(&mut self, key: &str, n: usize) -> Vec<usize> {
         let element = |v: Value| match v.as_i64() {
             Some(-1) => Some(NONE),

@@ -187,7 +187,7 @@ impl fmt::Display for TensorError {
 
 /// Unused tensors written by older converters for any architecture.
 const IGNORED_SUFFIXES: &[&str] = &[".attn_rot_embd", ".attn.masked_bias", ".rope_freqs"];
-/// Fused tensors and the projections stored as consecutive row ranges in them.
+/// Fused tensors, and the projections that they store as consecutive row ranges.
 const FUSED: &[(&str, &[&str])] = &[
     ("attn_qkv", &["attn_q", "attn_k", "attn_v"]),
     ("ffn_up", &["ffn_gate", "ffn_up"]),
@@ -349,8 +349,8 @@ impl<'a> TensorTable<'a> {
         })
     }
 
-    /// Returns the number of rows of a matrix in the file, by its full name; 0 if the file lacks the matrix. `{}` stands for
-    /// the number of the first layer that has the matrix.
+    /// Returns the number of rows of a matrix in the file, by its full name; 0 if the file lacks the matrix. `{}` is
+    /// replaced by the number of the first layer that has the matrix.
     pub fn file_rows(&self, name: &str) -> usize {
         let rows = |name: &str| Some(rows_of(self.file.tensors[*self.file.index.get(name)?].1.ne));
         let found = match name.split_once("{}") {
@@ -639,7 +639,7 @@ impl<'a> TensorTable<'a> {
         let (file_index, info) = self.find(name, suffix)?;
         let mut shape = [1; 4];
         shape[..ne.len()].copy_from_slice(ne);
-        // Parts of a row lack its header, and joined rows have several.
+        // Parts of a row lack its header, and concatenated rows have several.
         if info.ty.row_header() > 0 && info.ne[0] != shape[0] {
             self.wrong_shape(info, ne);
         }

@@ -38,7 +38,7 @@ pub fn choose(groups: &[Vec<Choice>], budget: usize) -> Result<Vec<usize>, usize
     Ok(best)
 }
 
-/// Number of matrices whose choices are tried in turn.
+/// Number of matrices whose choices are varied one after the other.
 const LARGEST: usize = 4;
 
 fn total_cost(groups: &[Vec<Choice>], chosen: &[usize]) -> f64 {

@@ -26,7 +26,7 @@ pub struct Options {
     pub pure: bool,
     /// Keeps the type of the output projection.
     pub keep_output: bool,
-    /// Type of the output projection, or of a token embedding that serves as one.
+    /// Type of the output projection, or of a token embedding that serves as output projection.
     pub output: Option<GgmlType>,
     /// Type of the token embedding.
     pub embedding: Option<GgmlType>,
@@ -82,7 +82,7 @@ pub struct PlannedTensor {
     /// Tensor whose importance weights the quantization errors of this tensor: the tensor itself, or a tensor with the
     /// same input.
     pub weighted_by: Option<String>,
-    /// Number of matrices that have the mean importance of the others.
+    /// Number of matrices that get the mean importance of the other matrices.
     pub n_filled: usize,
 }
 

@@ -270,7 +270,7 @@ fn importance_lowers_the_error_of_important_columns() {
             .filter(|(i, _)| i % 256 % 7 == 0);
         pairs.map(|(_, (a, b))| f64::from(a - b).powi(2)).sum()
     };
-    // Keys have the input of queries. The second expert has no data of its own.
+    // Keys have the input of queries. The second expert has no data.
     for name in [
         "blk.5.attn_q.weight",
         "blk.5.attn_k.weight",

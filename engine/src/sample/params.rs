@@ -291,8 +291,8 @@ impl SamplerParams {
         }
     }
 
-    /// Sets a parameter by name or flag from strings, and validates it. Repeatable parameters accept any
-    /// number of strings, others exactly one.
+    /// Sets a parameter by name or flag from strings, and validates it. Repeatable parameters accept any number of
+    /// strings, all other parameters exactly one.
     pub fn set(&mut self, name: &str, texts: &[&str]) -> Result<(), SampleError> {
         let def = ParamDef::find(name).ok_or_else(|| SampleError::UnknownParam { name: name.into() })?;
         let mut changed = self.clone();

@@ -174,7 +174,7 @@ impl ModelShape {
             Some((_, old)) => *old = n,
             None => sizes.push((symbol.to_owned(), n)),
         };
-        // With a context of its own for the decoder, this context is that of the encoder of audio.
+        // If the decoder has a separate context, this context is that of the audio encoder.
         let is_encoder = symbols(arch).contains(&"n_ctx_dec");
         set("n_ctx_train", if is_encoder { N_CTX_AUDIO } else { N_CTX_TRAIN });
         if !own.contains(&ArchSizes::Layers) {

@@ -359,7 +359,7 @@ impl Vocab {
         }
     }
 
-    /// Returns the bytes that a token stands for. A character may span several tokens; see [`Utf8Stream`].
+    /// Returns the bytes that a token represents. A character may span several tokens; see [`Utf8Stream`].
     ///
     /// Control and unknown tokens are empty unless `special` is set. Ids outside the vocabulary are empty.
     pub fn token_to_piece(&self, token: Token, special: bool) -> &[u8] {

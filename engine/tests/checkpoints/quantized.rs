@@ -130,7 +130,7 @@ fn damaged_packed_weights_are_reported() {
     }
     let message = damaged("awq", &format!("{base}.scales"), 0, &nan);
     assert!(message.contains(&expected("NaN", 0, 0)), "{message}");
-    // The scales of NVFP4 have no sign in GGUF files. A block has four of them.
+    // The scales of NVFP4 have no sign in GGUF files. A block has four scales.
     let scales = format!("{base}.weight_scale");
     let message = damaged("nvfp4", &scales, 2, &[0x7f]);
     assert!(message.contains(&expected("NaN", 0, 0)), "{message}");

@@ -11,7 +11,7 @@ use crate::simd::x86_64::dots512::{SeparateDots512, VnniDots512};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86_64::int256::Avx2Int;
 
-/// Attention kernels for many queries, which read operands in a packed format of their own.
+/// Attention kernels for many queries, which read operands in a specific packed format.
 pub(crate) struct AttentionTiles {
     pub sizes: OperandSizes,
     /// Packs a query for tiles.

@@ -401,8 +401,8 @@ pub(super) fn sums_row<V: IntSimd, D: Unpack<V>>(half: usize) -> usize {
     if D::BY_16 { 1 + half } else { 0 }
 }
 
-/// Returns the word of a run to multiply in step `step`, if any. Types with a scale per half visit only the
-/// words of `half`. Other types visit words `j` and `j + 4` in turn, because they share bytes.
+/// Returns the word of a run to multiply in step `step`, if any. Types with a scale per half visit only the words of
+/// `half`. Other types alternate between words `j` and `j + 4`, because they share bytes.
 #[inline(always)]
 pub(super) fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option<usize> {
     if !D::BY_16 {
@@ -593,7 +593,7 @@ unsafe fn fill_scales<V: IntSimd, F: PanelValues>(
     integers: &IntFormat,
     to: &mut PanelChunk<F>,
 ) {
-    // Without scales of their own, second halves need a copy only where a form reads it.
+    // Without separate scales, second halves need a copy only if a form reads it.
     let step = if integers.by_16 || F::EVERY_HALF { 1 } else { 2 };
     for half in (0..2 * runs).step_by(step) {
         let at = if integers.by_16 { half } else { half / 2 };

@@ -1,7 +1,7 @@
 //! Skinny matmuls over row groups in 512-bit registers, with the same bits as
 //! [`interleaved8`](super::interleaved8).
 //!
-//! Each group is unpacked in 256-bit registers, then two groups are joined. Joining costs less than it saves:
+//! Each group is unpacked in 256-bit registers, then two groups are combined. Joining costs less than it saves:
 //! multiplications and broadcasts of activations are halved.
 //!
 //! ```text
@@ -45,8 +45,8 @@ const fn is_bandwidth_bound<D: Interleaved>(n: usize) -> bool {
     n <= 2 && 8 * bytes_in_group::<D>(CHUNK) >= 4 * GROUP_ROWS * CHUNK
 }
 
-/// Multiplies like [`interleaved8::multiply`](multiply), with two groups joined in one register `W` of twice
-/// the width where that is faster.
+/// Multiplies like [`interleaved8::multiply`](multiply), with two groups combined in one register `W` of twice the
+/// width where that is faster.
 ///
 /// # Safety
 /// The CPU supports `V` and `W`, `p` satisfies the invariants of [`IntProduct`], and `p.n >= N`.

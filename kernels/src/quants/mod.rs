@@ -88,8 +88,8 @@ pub use self::tq2_0::BlockTQ2_0;
 use crate::GgmlType;
 pub use crate::layout::block::Half;
 
-/// Passes the list of supported types to the macro `$then`. Each row names the block and the traits it
-/// implements besides [`Block`](crate::layout::block::Block): [`Quantize`](crate::layout::block::Quantize),
+/// Passes the list of supported types to the macro `$then`. Each row names the block and the traits it implements in
+/// addition to [`Block`](crate::layout::block::Block): [`Quantize`](crate::layout::block::Quantize),
 /// [`Unpack`](crate::layout::runs::Unpack), and [`UnpackGroup`](crate::layout::groups::UnpackGroup) with
 /// [`Interleaved`](crate::layout::groups::Interleaved).
 macro_rules! for_each_block {

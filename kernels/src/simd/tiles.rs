@@ -50,7 +50,7 @@ pub(crate) struct TileBlock {
     pub x: *const u8,
     /// Distance between rows of activations in bytes.
     pub x_stride: usize,
-    /// Number of rows of activations whose sums are used. Sums of the others may be left unset.
+    /// Number of rows of activations whose sums are used. The sums of other rows may be left unset.
     pub columns: usize,
     /// Weights, aligned to 64 bytes. Each [`STEP`] elements are a tile of the first 16 rows, then a tile of
     /// the others. Row `p` of a tile holds elements `2 p` and `2 p + 1` of each row of weights.

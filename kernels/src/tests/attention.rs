@@ -199,7 +199,7 @@ fn check(kernels: &'static Kernels, ty: GgmlType, n: usize, [dk, dv]: [usize; 2]
         for (v, expected) in values.iter().zip(&expected) {
             assert_close(&what, (f64::from(*v) * scale) as f32, *expected, magnitude);
         }
-        // A query alone must have the same bits as among others.
+        // A query must have the same bits alone and together with other queries.
         let alone = attend(kernels, &pages, &[seen], query);
         assert!(
             alone.max[0] == found.max[q] && alone.sum[0] == found.sum[q] && alone.values == values,

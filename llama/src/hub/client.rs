@@ -297,7 +297,7 @@ fn request_error(url: &str, error: ureq::Error) -> RequestError {
     }
 }
 
-/// Start of the standard library's error message for a failed DNS lookup, which has no error kind of its own.
+/// Start of the standard library's error message for a failed DNS lookup, which has no specific error kind.
 const UNRESOLVED: &str = "failed to lookup address information";
 
 fn unresolved(url: &str) -> String {

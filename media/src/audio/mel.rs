@@ -29,7 +29,7 @@ pub struct Mel {
     pub n_mel: usize,
     /// Number of frames.
     pub n_frames: usize,
-    /// Values of the frames in turn, `n_mel` each.
+    /// Values frame by frame, `n_mel` each.
     pub data: Vec<f32>,
 }
 

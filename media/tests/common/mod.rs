@@ -45,7 +45,7 @@ pub fn crc32(bytes: &[u8]) -> u32 {
         .fold(!0, |crc: u32, &byte| table[usize::from(crc as u8 ^ byte)] ^ crc >> 8)
 }
 
-/// Reads recorded values in turn.
+/// Reads recorded values one after the other.
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -18,8 +18,8 @@ const ALIASES: &[(&str, &str)] = &[
     ("guided_grammar", "grammar"),
 ];
 
-/// Names of one setting in several servers. A name that the route lacks stands for the first name that the
-/// route has, unless the request sets a known name as well.
+/// Names of one setting in several servers. A name that the route lacks is replaced by the first name that the route
+/// has, unless the request sets a known name as well.
 const SYNONYMS: &[&[&str]] = &[
     &[
         "max_completion_tokens",

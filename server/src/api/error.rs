@@ -84,7 +84,7 @@ impl ApiError {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
-    /// Returns the 503 error for a request body that does not fit into memory beside those of other requests.
+    /// Returns the 503 error for a request body that does not fit into memory in addition to those of other requests.
     pub fn bodies_in_flight() -> ApiError {
         ApiError {
             retry_after: Some(1),

@@ -17,7 +17,7 @@ pub struct Conversation {
     pub variables: Map<String, Json>,
     /// The completion continues the last message.
     pub continues_last: bool,
-    /// The prompt ends behind the last message, without the start of an answer.
+    /// The prompt ends after the last message, without the start of a response.
     pub without_answer: bool,
     /// The completion starts without reasoning, so that its grammar applies from the first token.
     pub skip_reasoning: bool,

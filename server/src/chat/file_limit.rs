@@ -48,8 +48,8 @@ impl FileLimit<'_> {
 
     /// Reads a file whose memory is counted.
     ///
-    /// # Errors
-    /// If the file exceeds a limit, cannot be read, or does not fit into memory beside those of other requests.
+    /// # Errors If the file exceeds a limit, cannot be read, or does not fit into memory in addition to the bodies of
+    /// other requests.
     pub fn read(&self, mut reader: impl Read) -> Result<Vec<u8>, ContentError> {
         let mut bytes = Vec::new();
         loop {

@@ -428,7 +428,7 @@ impl ChatFormat {
         is_split && !is_disabled && (format.tags.is_some() || format.is_harmony())
     }
 
-    /// Restricts a constraint to the output behind the reasoning, if the prompt allows reasoning.
+    /// Restricts a constraint to the output after the reasoning, if the prompt allows reasoning.
     pub fn behind_reasoning(&self, prompt: &Prompt, constraint: Constraint) -> ApiResult<Constraint> {
         let Some((open, close)) = prompt.tags else {
             return Ok(constraint);

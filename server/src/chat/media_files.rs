@@ -39,7 +39,7 @@ pub struct MediaFormat {
 pub struct DataRules<'a> {
     /// Limits of the size.
     pub limit: FileLimit<'a>,
-    /// Sources besides the request itself.
+    /// Sources other than the request itself.
     pub sources: &'a MediaSources,
 }
 

@@ -12,9 +12,9 @@ const LOCAL: &str = "localhost";
 
 /// Returns the origin of a cross-origin request; `None` for same-origin requests and non-browser clients.
 ///
-/// With `is_public`, the server is reachable from other machines, and any page served under the requested
-/// host counts as same-origin. Otherwise the host must also be an address or a name that always resolves to
-/// this machine. This prevents DNS rebinding, where an attacker points a domain of their own at this machine.
+/// With `is_public`, the server is reachable from other machines, and any page served under the requested host counts
+/// as same-origin. Otherwise the host must also be an address or a name that always resolves to this machine. This
+/// prevents DNS rebinding, where an attacker's domain resolves to this machine.
 ///
 /// # Errors
 ///
@@ -39,9 +39,9 @@ pub fn origin(headers: &HeaderMap, listed: &[String], is_public: bool) -> Result
     })
 }
 
-/// Returns true if an entry of the list allows an origin. In an entry, `*` stands for all origins, for the first
-/// labels of a host name (`https://*.example.org`), or for the port (`http://localhost:*`). The entry
-/// `localhost` stands for all origins on this machine.
+/// Returns true if an entry of the list allows an origin. In an entry, `*` matches all origins, for the first labels
+/// of a host name (`https://*.example.org`), or for the port (`http://localhost:*`). The entry `localhost` matches all
+/// origins on this machine.
 fn is_listed(entry: &str, origin: &str) -> bool {
     if entry == ANY || entry == origin {
         return true;

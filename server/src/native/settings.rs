@@ -17,7 +17,7 @@ pub fn sampler_json(params: &SamplerParams) -> Map<String, Json> {
     named.collect()
 }
 
-/// Returns a token limit; -1 stands for none.
+/// Returns a token limit; -1 means unlimited.
 pub fn limit_json(limit: usize) -> Json {
     if limit == NO_LIMIT { json!(-1) } else { json!(limit) }
 }

@@ -84,8 +84,8 @@ pub async fn slot(
     }
 }
 
-/// Returns the path of the requested file inside the slot directory. Each API key has a directory of its own
-/// there, unless the keys share the cache.
+/// Returns the path of the requested file inside the slot directory. Each API key has a separate directory there,
+/// unless the keys share the cache.
 fn file(app: &App, Client(client): Client, body: Json) -> ApiResult<(String, PathBuf)> {
     let Some(folder) = &app.service.params.slot_save_path else {
         return Err(ApiError::unsupported(

@@ -158,7 +158,7 @@ pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client
     let meta = read.meta;
     if read.is_stream {
         let trace = completion.trace.as_deref().map(|trace| Trace {
-            // The events have sent the output.
+            // Streamed events have already sent the output.
             outputs: Vec::new(),
             prompt: trace.prompt.clone(),
         });

@@ -16,7 +16,7 @@ pub fn chat_logprob_json(vocab: &Vocab, logprob: &TokenLogprob) -> Json {
     rated(vocab, logprob, ["logprob", "top_logprobs"], |logprob| logprob)
 }
 
-/// Formats a probability after sampling, as in llama-server. Tokens of probability 0 are left out.
+/// Formats a probability after sampling, as in llama-server. Tokens of probability 0 are omitted.
 pub fn probability_json(vocab: &Vocab, logprob: &TokenLogprob) -> Json {
     let mut possible = logprob.clone();
     possible.top.retain(|(_, logprob)| logprob.exp() > 0.0);

@@ -10,7 +10,7 @@ use crate::chat::{ContentError, ContentReader, MediaFile, medium_of};
 use crate::encoding::MediaInput;
 use crate::service::ModelService;
 
-/// Text that stands for a medium in a `prompt_string`.
+/// Placeholder for a medium in a `prompt_string`.
 pub const MEDIA_MARKER: &str = "<__media__>";
 
 /// Prompts of a request.
@@ -174,7 +174,7 @@ fn prompt(value: Json, service: &ModelService, reader: &mut ContentReader) -> Re
     }
 }
 
-/// Reads a prompt with media. Each [`MEDIA_MARKER`] of the text stands for the next medium.
+/// Reads a prompt with media. Each [`MEDIA_MARKER`] of the text is a placeholder for the next medium.
 fn with_media(
     text: &str,
     data: Json,

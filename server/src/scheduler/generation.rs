@@ -78,8 +78,8 @@ impl Generation {
         self.events.is_closed()
     }
 
-    /// Ends the reasoning section at the next token. Returns false if the completion is not in one, or its
-    /// request did not enable this.
+    /// Ends the reasoning section at the next token. Returns false if the completion is not in its reasoning section,
+    /// or if its request did not enable this operation.
     pub fn end_reasoning(&mut self) -> bool {
         self.generator.end_reasoning()
     }

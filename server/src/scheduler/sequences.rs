@@ -16,7 +16,7 @@ struct Sequence {
     tokens: Vec<Token>,
     /// Owner of the tokens: only requests of this owner reuse them.
     owner: u64,
-    /// Length of the prompt of the last request; the tokens behind it were generated.
+    /// Length of the prompt of the last request; the tokens after it were generated.
     n_prompt: usize,
     state: State,
 }

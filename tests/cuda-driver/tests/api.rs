@@ -446,8 +446,8 @@ fn disturbed(context: &Arc<CudaContext>, flags: u32, elsewhere: bool, disturb: f
     }
 }
 
-/// A wait for the context includes the captured stream, so the driver refuses the wait of any thread. Calls
-/// that may wait are refused in the capturing thread. The legacy stream waits for blocking streams only.
+/// A wait for the context includes the captured stream, so the driver rejects the wait of any thread. Calls that may
+/// wait are rejected in the capturing thread. The legacy stream waits for blocking streams only.
 #[test]
 fn calls_that_wait_for_captured_stream_break_the_capture() {
     let test = "calls_that_wait_for_captured_stream_break_the_capture";

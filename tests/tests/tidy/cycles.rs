@@ -381,7 +381,7 @@ pub(super) fn crates() -> BTreeMap<String, Crate> {
     }
     for (package, module, text) in texts {
         let of_crate = crates.get_mut(&package).expect("entered above");
-        // A directory without a file of its own has no imports.
+        // A directory without a module file has no imports.
         for end in 0..module.len() {
             of_crate.modules.entry(module[..end].to_vec()).or_default();
         }

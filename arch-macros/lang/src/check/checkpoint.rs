@@ -39,7 +39,7 @@ const COMMON: &str = r#"
         ".position_ids";
 "#;
 
-/// Keys without which no file loads. The engine has defaults for the others.
+/// Keys without which no file loads. The engine has defaults for all other keys.
 const REQUIRED: [&str; 3] = ["n_embd", "n_layer", "n_ctx_train"];
 
 /// Symbols of the engine that a section can set although the language computes them: name and key.

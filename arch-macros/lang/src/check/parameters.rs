@@ -12,7 +12,7 @@ use crate::options::{Bindings, substitute};
 use crate::parse::{plain_name, sizes};
 use crate::sym::{Dim, Shape};
 
-/// Sizes of a declared shape; `None` for `_`, which stands for any size.
+/// Sizes of a declared shape; `None` for `_`, which matches any size.
 struct Pattern(Vec<Option<Dim>>);
 
 impl Pattern {

@@ -352,7 +352,7 @@ impl<'a> Printer<'a> {
         self.push("}");
     }
 
-    /// Prints brackets whose contents either start on the same line or are on lines of their own.
+    /// Prints brackets whose contents either start on the same line or are on separate lines.
     fn brackets(&mut self, tree: &Tree, open: char, close: char) {
         let (outer, pad) = (self.indent, if open == '{' { " " } else { "" });
         self.push(&open.to_string());

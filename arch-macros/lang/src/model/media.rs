@@ -48,7 +48,7 @@ pub enum ImageSize {
     Fixed(Scalar),
     /// Squares of this side in pixels. Borders are added before resizing.
     Padded(Scalar),
-    /// Squares of this side in pixels. The image is resized to sides of at least `least`, and borders extend it.
+    /// Squares of this side in pixels. The image is resized to sides of at least `least`, and padded with borders.
     Contained { side: Scalar, least: Option<Scalar> },
     /// Multiples of a unit in pixels, with about the area of a square.
     Area { side: Scalar, unit: Scalar },
@@ -67,14 +67,14 @@ pub enum ImageSize {
     Closest { unit: Scalar, max: Scalar },
     /// Multiples of a unit in pixels. Images are scaled down in steps of a fiftieth to an area in squares of the unit.
     Stepped { unit: Scalar, max: Scalar },
-    /// Multiples of a unit in pixels, completed by borders. Images are only scaled to limits of the area.
+    /// Multiples of a unit in pixels, padded with borders. Images are only scaled to limits of the area.
     Extended {
         unit: Scalar,
         /// Limits of the area in squares of a unit.
         min: Scalar,
         max: Scalar,
     },
-    /// Multiples of a unit in pixels, completed by borders. Images are scaled down to an area in squares of the unit.
+    /// Multiples of a unit in pixels, padded with borders. Images are scaled down to an area in squares of the unit.
     Bordered { unit: Scalar, max: Scalar },
     /// Multiples of a unit in pixels.
     Multiple {

@@ -1,4 +1,4 @@
-//! `llama arch check FILE.rs` for encoders: encodes an image or a sound with the test model of the declaration.
+//! `llama arch check FILE.rs` for encoders: encodes an image or audio with the test model of the declaration.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::format;
 
 /// Width and height of the test image in pixels.
 const IMAGE: [u32; 2] = [96, 64];
-/// Samples per second of the test sound, which has a second.
+/// Samples per second of the test audio, which lasts one second.
 const RATE: u32 = 16_000;
 
 /// Checks the test models of encoders, with seeded weights. Fails if a value is not finite, or depends on the number of

@@ -36,7 +36,7 @@ fn source(s: &CheckpointSource) -> Json {
     })
 }
 
-/// Returns the sources whose rows are joined.
+/// Returns the sources whose rows are concatenated.
 fn chain(o: &CheckpointOrigin) -> Json {
     let links = std::iter::successors(Some(o), |o| o.and).map(|o| {
         let steps = o.steps.iter().map(|(word, args)| json!([word, terms(args)]));

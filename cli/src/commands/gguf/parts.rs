@@ -140,7 +140,7 @@ impl Copy {
         }
     }
 
-    /// Writes a part to a temporary file beside `path`.
+    /// Writes a part to a temporary file next to `path`.
     fn write(&self, set: &GgufSet, part: Part<'_>, path: &Path) -> Outcome<OutputFile> {
         let mut output = OutputFile::create(path)?;
         let mut writer = GgufWriter::with_metadata(part.metadata);

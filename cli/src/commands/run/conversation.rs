@@ -20,7 +20,7 @@ pub struct Conversation {
     template: Option<PromptTemplate>,
     /// Template variables other than the messages.
     variables: Map<String, Json>,
-    /// Messages. Each [`IMAGE_MARK`] stands for the next of `images`.
+    /// Messages. Each [`IMAGE_MARK`] is a placeholder for the next of `images`.
     messages: Vec<Message>,
     images: Vec<Arc<MediaRows>>,
     /// Images of the next user message.

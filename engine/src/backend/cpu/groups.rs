@@ -56,8 +56,8 @@ impl Groups {
         self.starts[group].min(nth)..self.starts[group + 1].min(nth)
     }
 
-    /// Iterates over the workers among the first `nth` from which worker `ith` may steal: all of its own group,
-    /// then a few others. Workers with different numbers begin at different places.
+    /// Iterates over the workers among the first `nth` from which worker `ith` may steal: all of its own group, then a
+    /// few others. Workers with different numbers start at different positions.
     pub(super) fn victims(&self, ith: usize, nth: usize) -> impl Iterator<Item = usize> {
         let own = self.members(self.of(ith), nth);
         let (first, n_own) = (own.start, own.len());

@@ -558,8 +558,8 @@ impl<'a> States<'a> {
         let t = self.tensor;
         assert!(t.ty == GgmlType::F32 && t.is_contiguous() && cell < t.ne[1]);
         assert!(range.start <= range.end && range.end <= t.ne[0]);
-        // SAFETY: the elements are in bounds (asserted), aligned, and writable (checked in
-        // `NodeMemory::new`). No other slice of them is alive (function contract).
+        // SAFETY: the elements are in bounds (asserted), aligned, and writable (checked in `NodeMemory::new`). No
+        // other slice of these elements is alive (function contract).
         unsafe {
             let start = self.start.cast::<f32>().add(cell * t.ne[0] + range.start);
             slice::from_raw_parts_mut(start.as_ptr(), range.len())

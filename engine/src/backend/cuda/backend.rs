@@ -330,7 +330,7 @@ impl Backend for CudaBackend {
         self.load_writes()?;
         let steps = fuse::steps(view, memory, self.precision);
         self.reserve_scratch(view, steps.moved_bytes)?;
-        // `load` loads or refuses every kernel, or fails. Substitutes of refused kernels may be missing, too.
+        // `load` loads or rejects every kernel, or fails. Substitutes of rejected kernels may be missing, too.
         loop {
             let missing = self.plan(view, memory, &steps, &mut plan)?;
             if missing.is_empty() {

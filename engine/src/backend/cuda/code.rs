@@ -40,7 +40,7 @@ impl Form {
     /// Returns the compiler options that select the form. `suffix` is `a` for code that only runs on GPUs of this
     /// capability.
     ///
-    /// Line numbers serve profilers and memory checkers. They are stored with machine code only, beside the
+    /// Line numbers serve profilers and memory checkers. They are stored only with machine code, next to the
     /// instructions, which they do not change.
     pub(super) fn options(self, suffix: &str) -> Vec<String> {
         match self {

@@ -18,8 +18,8 @@ pub(super) struct Context {
     driver: Driver,
     device: cu::CUdevice,
     handle: cu::CUcontext,
-    /// Held for reading during stream captures, and for writing during waits for all streams. The driver refuses
-    /// such a wait during a capture, and invalidates the capture.
+    /// Held for reading during stream captures, and for writing during waits for all streams. The driver rejects such
+    /// a wait during a capture, and invalidates the capture.
     captures: RwLock<()>,
 }
 

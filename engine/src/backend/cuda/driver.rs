@@ -26,17 +26,18 @@ impl CudaError {
         self.code == cu::CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32
     }
 
-    /// Returns true if the driver refused the code of a module, so that another form of the code may load.
+    /// Returns true if the driver rejected the code of a module, so that another form of the code may load.
     pub(super) fn refuses_code(&self) -> bool {
         self.code == INVALID_PTX || self.refuses_form()
     }
 
-    /// Returns true if the driver refused the form of the code, so that it refuses every module of this form.
+    /// Returns true if the driver rejected the form of the code, so that it rejects every module of this form.
     pub(super) fn refuses_form(&self) -> bool {
         REFUSED_FORMS.contains(&self.code)
     }
 
-    /// Returns true if the driver refused a kernel or its launch and left the GPU unchanged. Another kernel can run instead.
+    /// Returns true if the driver rejected a kernel or its launch and left the GPU unchanged. Another kernel can run
+    /// instead.
     pub(super) fn refuses_kernel(&self) -> bool {
         self.refuses_code() || REFUSED_LAUNCHES.contains(&self.code)
     }

@@ -128,7 +128,7 @@ impl ErrorWatch {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the streams that another backend watches. Returns true if any of them is new.
+    /// Adds the streams that another backend watches. Returns true if any of these streams is new.
     pub(super) fn add(&self, source: &ErrorWatch) -> bool {
         let theirs = source.list().clone();
         let mut list = self.list();

@@ -60,7 +60,7 @@ pub(super) struct Library {
 /// A source of code.
 struct Candidate {
     source: Source,
-    /// Reason why the driver refuses all code of this source.
+    /// Reason why the driver rejects all code of this source.
     refusal: OnceLock<String>,
 }
 
@@ -129,7 +129,8 @@ impl Library {
         refused.contains(kernel)
     }
 
-    /// Loads a kernel for launches with this amount of dynamic shared memory. Returns `None` if the kernel was refused.
+    /// Loads a kernel for launches with this amount of dynamic shared memory. Returns `None` if the kernel was
+    /// rejected.
     pub(super) fn function_for(&self, kernel: &Kernel, shared: u32) -> Result<Option<Arc<Function>>, KernelError> {
         self.load(&[*kernel])?;
         self.loaded(kernel, shared)
@@ -156,8 +157,8 @@ impl Library {
         Ok(Some(function))
     }
 
-    /// Loads the kernels that are not loaded yet, with up to one thread per core. Kernels that have a substitute are
-    /// refused if they cannot be loaded.
+    /// Loads the kernels that are not loaded yet, with up to one thread per core. Kernels that have a substitute count
+    /// as rejected if they cannot be loaded.
     pub(super) fn load(&self, kernels: &[Kernel]) -> Result<(), KernelError> {
         let mut missing: Vec<Kernel> = Vec::new();
         {

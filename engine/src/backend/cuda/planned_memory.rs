@@ -14,7 +14,7 @@ const ALIGNMENT: usize = 256;
 /// Address of the first buffer.
 const FIRST_ADDRESS: u64 = 1 << 40;
 
-/// Memory that has addresses only.
+/// Memory with addresses but without contents.
 pub(super) struct Addresses {
     /// Address of the next buffer.
     next: Arc<AtomicU64>,

@@ -73,7 +73,7 @@ fn archive() -> &'static Archive<'static> {
     ARCHIVE.get_or_init(|| entries(TEXT.get_or_init(|| unpacked(EMBEDDED))))
 }
 
-/// Replaces the embedded archive by another one. Returns false if an archive is in use already.
+/// Replaces the embedded archive by another archive. Returns false if an archive is in use already.
 pub fn use_archive(archive: &[u8]) -> bool {
     TEXT.set(unpacked(archive)).is_ok()
 }

@@ -13,7 +13,7 @@ use crate::gguf::Metadata;
 /// Longest file that is read.
 const MAX_FILE: u64 = 16 << 20;
 
-/// Settings beside a vocabulary.
+/// Settings in addition to a vocabulary.
 pub struct Settings {
     tokenizer: Json,
     generation: Json,

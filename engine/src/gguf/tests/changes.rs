@@ -37,7 +37,7 @@ fn mapping_of_a_truncated_file_reads_zeros_and_fails_its_check() {
     assert!(map.check().unwrap_err().to_string().contains("could not be read"));
     assert!(intact.check().is_ok() && intact.bytes()[LEN - 1] == 9);
     drop(map);
-    // The entry of the dropped map is free for another one.
+    // The entry of the dropped map is free for another map.
     assert!(Mapping::open(other.path()).unwrap().check().is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! Finds the part of a schema that the grammar compiler refuses, because its errors do not name the part.
+//! Finds the part of a schema that the grammar compiler rejects, because its errors do not name the part.
 
 use std::collections::HashSet;
 

@@ -10,7 +10,7 @@ use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 /// Maximum number of states of each automaton.
 const MAX_STATES: usize = 512;
-/// Maximum number of deterministic states, which are eliminated in turn.
+/// Maximum number of deterministic states, which are eliminated one after the other.
 const MAX_SETS: usize = 24;
 /// Maximum number of classes of characters.
 const MAX_CLASSES: usize = 64;
@@ -55,7 +55,7 @@ impl Nfa {
         let mut nfa = Nfa::default();
         let start = nfa.state()?;
         let begin = nfa.state()?;
-        // A match can start behind any text.
+        // A match can start after any text.
         nfa.chars[start].push((vec![(0, LAST)], start));
         nfa.empty[start].push((Assertion::None, begin));
         nfa.accept = nfa.add(hir, begin)?;
@@ -162,7 +162,7 @@ impl Nfa {
         }
     }
 
-    /// Returns ranges of characters that all transitions treat alike.
+    /// Returns ranges of characters that all transitions treat equally.
     fn ranges(&self) -> Result<Vec<Range>, String> {
         let all = self.chars.iter().flatten().flat_map(|(ranges, _)| ranges);
         let mut starts: BTreeSet<u32> = all.flat_map(|&(a, b)| [a, b + 1]).collect();

@@ -7,7 +7,7 @@ use super::*;
 /// Written by `tests/tools/record_schemas.py`.
 const RECORDED: &str = include_str!("schemas.json");
 
-/// A grammar accepts exactly the documents that are valid under its schema, except alternatives that it leaves out.
+/// A grammar accepts exactly the documents that are valid under its schema, except for omitted alternatives.
 #[test]
 fn recorded_schemas_accept_valid_documents() {
     let recorded: Vec<Value> = serde_json::from_str(RECORDED).unwrap();

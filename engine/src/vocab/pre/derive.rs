@@ -2,7 +2,7 @@
 
 use super::{PRE_TOKENIZERS, PreTokenizer, SplitRule};
 
-/// Options of a tokenizer besides its expressions.
+/// Options of a tokenizer, in addition to its expressions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SplitOptions {
     /// A word that equals a token is not merged.

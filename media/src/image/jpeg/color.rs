@@ -177,8 +177,8 @@ fn convert_step(y: &[u8; STEP], cb: &[u8; STEP], cr: &[u8; STEP], out: &mut [u8;
     out[3 * STEP - 3..].copy_from_slice(&words[STEP - 1].to_le_bytes()[..3]);
 }
 
-/// Converts a pixel. The weights 1.402, -0.34414, -0.71414, and 1.772 have 16 fractional bits; whole parts are split off,
-/// so that the others fit 16 bits.
+/// Converts a pixel. The weights 1.402, -0.34414, -0.71414, and 1.772 have 16 fractional bits; integer parts are split
+/// off, so that the remainders fit 16 bits.
 #[inline(always)]
 fn rgb_of(y: u8, cb: u8, cr: u8) -> [u8; 3] {
     // The product with a fraction, rounded.

@@ -30,7 +30,7 @@ pub struct ToolCallParser {
     has_text: bool,
     /// A call ended, and no text followed.
     is_after_call: bool,
-    /// Whitespace between the text and the call behind it, which is emitted if more text follows.
+    /// Whitespace between the text and the following call, which is emitted if more text follows.
     held: String,
 }
 
@@ -317,7 +317,7 @@ impl ToolCallParser {
         true
     }
 
-    /// Parses a value. With `is_last`, the output ends behind the pending text. Returns true if the value ended.
+    /// Parses a value. With `is_last`, the output ends after the pending text. Returns true if the value ended.
     fn value(&mut self, kind: ValueTypes, can_continue: bool, is_last: bool, events: &mut Vec<OutputEvent>) -> bool {
         let format = self.format.clone();
         let CallSyntax::Tagged { end, .. } = &format.form else {
@@ -361,8 +361,8 @@ impl ToolCallParser {
         found.is_some()
     }
 
-    /// Returns the length of the value, and the end of the marker behind it if that is certain. A marker ends the
-    /// value only if another argument or the end of the call follows; other markers are part of the value.
+    /// Returns the length of the value, and the end of the marker after it if that is certain. A marker ends the value
+    /// only if another argument or the end of the call follows; other markers are part of the value.
     fn value_end(&self, end: &str, is_cdata: bool, is_last: bool) -> (usize, Option<usize>) {
         let mark = first_part(end);
         for (at, _) in self.pending.match_indices(mark) {
@@ -383,7 +383,7 @@ impl ToolCallParser {
         (self.pending.len() - partial_match_len(&self.pending, mark), None)
     }
 
-    /// Matches the text behind the marker of a value with the next argument and the end of the call.
+    /// Matches the text after the marker of a value with the next argument and the end of the call.
     fn behind_value(&self, rest: &str) -> MarkerMatch {
         let marks = behind_arguments(&self.format);
         if marks.is_empty() {
@@ -495,8 +495,8 @@ fn key_of(text: &str, value: &Marker) -> KeyMatch {
     KeyMatch::Key { name, n }
 }
 
-/// Returns the markers that end a call behind its arguments: each tag, since models omit some of them. A tag of the
-/// last value can continue in the marker behind it.
+/// Returns the markers that end a call after its arguments: each tag, because models omit some of them. A tag of the
+/// last value can continue in the marker after it.
 pub fn behind_arguments(format: &ToolFormat) -> Vec<String> {
     let begin = format.tail.find(['<', '[']).unwrap_or(0);
     let lead = &format.tail[..begin];

@@ -17,11 +17,11 @@ enum Node<'a> {
     Elements(Vec<(&'a str, Node<'a>)>),
 }
 
-/// A tag behind the control token.
+/// A tag after the control token.
 enum Tag<'a> {
     Open(&'a str),
     Close(&'a str),
-    /// The text behind the control token is no tag.
+    /// The text after the control token is not a tag.
     None,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
         &self.text[self.at..]
     }
 
-    /// Reads a tag behind the control token.
+    /// Reads a tag after the control token.
     fn tag(&mut self) -> Result<Tag<'a>, ParseStop> {
         let rest = self.rest();
         let Some(inner) = rest.strip_prefix('<') else {

@@ -154,7 +154,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Returns an id of at most `n_max` letters and digits, and the marker behind the id.
+    /// Returns an id of at most `n_max` letters and digits, and the marker after the id.
     fn id_until(&self, n_max: usize, after: &str) -> String {
         let mark = self.literal(after);
         if mark.contains("<[") {

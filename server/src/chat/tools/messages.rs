@@ -1,10 +1,10 @@
-//! Models that write reasoning, content and tool calls as separate messages, each behind a header.
+//! Models that write reasoning, content and tool calls as separate messages, each with a header.
 
 /// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
     Reasoning,
-    /// Content, and tool calls whose format has markers of its own.
+    /// Content, and tool calls whose format has its own markers.
     Content,
     /// Tool calls whose first marker ends the header.
     Calls,
@@ -13,7 +13,7 @@ pub enum MessageKind {
 /// Control tokens around the messages of a model.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MessageMarks {
-    /// Header of an answer to the user, behind the prompt.
+    /// Header of a response to the user, after the prompt.
     pub answer: &'static str,
     /// Header of a tool call, around the name of the function; `None` if the markers of the call are the header.
     pub call: Option<(&'static str, &'static str)>,

@@ -309,7 +309,7 @@ fn add(history: &mut Vec<Json>, mut item: Json) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds a tool call to the preceding assistant message, or as a message of its own.
+/// Adds a tool call to the preceding assistant message, or as a separate message.
 fn add_call(history: &mut Vec<Json>, id: &Json, name: &str, arguments: &str) {
     let function = json!({ "name": name, "arguments": arguments });
     let call = json!({ "id": id, "type": "function", "function": function });

@@ -27,7 +27,7 @@ pub struct Fault {
     pub kind: Kind,
     /// Description, which includes the address and the allocation.
     pub description: String,
-    /// PTX line number, starting at 1; 0 stands for the line of the running instruction.
+    /// PTX line number, starting at 1; 0 means the line of the running instruction.
     pub line: u32,
     /// Index of the thread in its block, if a single thread caused the fault.
     pub thread: Option<u32>,

@@ -14,8 +14,8 @@
 //! | reciprocals, roots, exponentials, and similar functions | 22 |
 //! | all others | 5 |
 //!
-//! These are published measurements of an H100. Caches, other warps of the same multiprocessor, and the time of
-//! stores are left out.
+//! These are published measurements of an H100. Caches, other warps of the same multiprocessor, and the time of stores
+//! are ignored.
 
 use super::inst::{Action, Class, Exchange, Inst, Matrix};
 use super::lanes::Slot;

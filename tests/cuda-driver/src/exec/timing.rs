@@ -2,7 +2,7 @@
 
 use super::lanes::Slot;
 
-/// The effect of an instruction on the order of others.
+/// Effect of an instruction on the order of other instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// The instruction only depends on registers.

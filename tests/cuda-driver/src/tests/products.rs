@@ -33,7 +33,7 @@ const BEGIN: &str = "wgmma.fence.sync.aligned;\n";
 const WAIT: &str = "wgmma.wait_group.sync.aligned 0;\n";
 const DESCRIPTION: &str = "0x4000004000010000";
 
-/// Returns a kernel that multiplies A by B in four products of two groups. The sums are 7 at the beginning.
+/// Returns a kernel that multiplies A by B in four products of two groups. The sums are initially 7.
 fn kernel(kind: &str) -> String {
     let sums: Vec<String> = (0..32).map(|i| format!("%d{i}")).collect();
     let mut body = String::from(

@@ -289,8 +289,8 @@ fn plan_on_tensor_cores(task: &mut Task<'_>, p: &Attention, params: &Params, pag
     plan_parts(task, p, params, pages.kernel(), shape)
 }
 
-/// Launches a page kernel, and the kernel that adds the results of blocks that share a token. The last of them
-/// quantizes the results.
+/// Launches a page kernel, and the kernel that adds the results of blocks that share a token. The last of these
+/// kernels quantizes the results.
 fn plan_parts(
     task: &mut Task<'_>,
     p: &Attention,

@@ -43,7 +43,7 @@ struct Params {
 struct Scan {
     rule: &'static str,
     decay: &'static str,
-    /// Vectors of all columns of a group: keys, queries, and others.
+    /// Vectors of all columns of a group, such as keys and queries.
     vectors: Vec<TensorArg>,
     /// Values of each column, `[width, heads, T]`.
     values: Vec<TensorArg>,

@@ -103,7 +103,7 @@ pub(super) fn plan(task: &mut Task<'_>, products: &Products) -> Result<(), Unpla
         parts.push(form_and_arg(task, part)?);
     }
     if products.glu.is_some() {
-        // The second part has no result of its own.
+        // The second part has no separate result.
         let same = parts.len() == 2 && parts[0].0 == parts[1].0 && parts[0].1.w.nb == parts[1].1.w.nb;
         if !same {
             return Err("the two matrices have different types or strides".into());

@@ -41,7 +41,7 @@ const MIN_STEPS: usize = 4;
 /// Threads per block of `halve_columns.cu`.
 const HALVING_THREADS: u32 = 1024;
 
-/// Number of counters behind the columns: tiles of a launch whose rows are divided.
+/// Number of counters after the columns: tiles of a launch whose rows are divided.
 const COUNTERS: usize = 1024;
 
 #[repr(C)]

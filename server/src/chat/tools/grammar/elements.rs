@@ -35,8 +35,8 @@ impl Rules<'_> {
         format!("{open} {}", self.content(root, schema, (mark, name), depth))
     }
 
-    /// Returns a rule body for the content of an element and the closing tag. The tag is one literal, because a text
-    /// that begins like the tag of an item decides for the item.
+    /// Returns a rule body for the content of an element and the closing tag. The tag is one literal, so that a text
+    /// starting like the tag of an item must be an item.
     fn content(&mut self, root: &Json, schema: &Json, (mark, name): (&str, &str), depth: usize) -> String {
         let end = self.literal(&format!("{mark}</{name}>"));
         if let Some(target) = schema["$ref"].as_str() {

@@ -25,8 +25,8 @@ const UNITS_FOR_BLOCKS: usize = 6;
 /// Minimum number of pages per part.
 pub(super) const MIN_PART: usize = 2;
 
-/// Minimum number of pages per part for tile kernels, which process a part quickly. Parts are multiples of
-/// this.
+/// Minimum number of pages per part for tile kernels, which process a part quickly. Parts are multiples of this
+/// number.
 const MIN_TILE_PART: usize = MOST_PAGES;
 
 /// Maximum number of parts per unit.

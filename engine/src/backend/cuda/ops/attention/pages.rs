@@ -57,7 +57,7 @@ struct Rows {
     decoder: Value,
     /// Size of a row in bytes.
     bytes: usize,
-    /// Bytes per copy of packed rows. Rows of 16-bit floats have 0.
+    /// Bytes per copy of packed rows. 0 for rows of 16-bit floats, which are not packed.
     unit: usize,
 }
 
