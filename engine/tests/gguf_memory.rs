@@ -79,7 +79,7 @@ fn mutated_headers_take_bounded_memory_and_time() {
     assert!(elapsed < Duration::from_secs(300));
 }
 
-/// Parses the densest files: as many entries as possible per byte, each of which is larger in memory. A growing table
+/// Parses files with as many entries per byte as possible. Each entry is larger in memory. A growing table
 /// exists up to three times: the old table and a new one of twice the size.
 #[test]
 fn dense_files_take_proportional_memory() {

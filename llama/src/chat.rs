@@ -197,7 +197,7 @@ impl Chat {
         &mut self.messages
     }
 
-    /// Writes the messages to a JSON file, in which a text replaces each image and audio file.
+    /// Writes the messages to a JSON file, with a text in place of each image and audio file.
     ///
     /// # Errors
     /// [`Error::Conversation`](crate::Error::Conversation) if the file cannot be written.

@@ -1,4 +1,4 @@
-//! Two convolutions of stride 2, each of which doubles the width, and a projection.
+//! Two convolutions of stride 2 that each double the width, and a projection.
 
 fragment! {
     tensors {

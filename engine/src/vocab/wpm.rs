@@ -101,7 +101,7 @@ impl Wpm {
     }
 }
 
-/// Returns true for CJK ideographs, each of which is a word.
+/// Returns true for CJK ideographs. Each ideograph is a word.
 fn is_ideograph(c: char) -> bool {
     matches!(c,
         '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{20000}'..='\u{2a6df}' | '\u{2a700}'..='\u{2b73f}'

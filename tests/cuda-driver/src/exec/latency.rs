@@ -148,7 +148,7 @@ impl Chain {
         }
     }
 
-    /// Prevents later instructions from starting before the instructions added so far.
+    /// Makes later instructions start after all earlier ones.
     fn fix(&mut self) {
         self.from = (self.from + self.issued).max(self.last + 1);
         self.last = self.from;
