@@ -49,8 +49,8 @@ arch_macros::arch! {
 
     encoder {
         // Both convolutions have a kernel of three frames, and the second one has a stride of 2. A row therefore
-        // contains the five frames that its output depends on. The second convolution sees zeros where frames are
-        // beyond the chunk.
+        // contains the five frames that its output depends on. In the input of the second convolution, frames
+        // beyond the chunk are zero.
         let before = gelu_erf(conv1(frames[0..n_mel * 3])) * frames[n_mel * 5 + 1..n_mel * 5 + 2];
         let at = gelu_erf(conv1(frames[n_mel..n_mel * 4]));
         let behind = gelu_erf(conv1(frames[n_mel * 2..n_mel * 5])) * frames[n_mel * 5 + 3..n_mel * 5 + 4];

@@ -315,7 +315,7 @@ fn reasoning_on_a_pipe_has_both_tags() {
     assert!(!answer(&["--raw"]).contains("<think>"));
 }
 
-/// The fallback model is cached with a stamp of its checksum, so another file of its length takes its place.
+/// Caches another file of the same length as the fallback model, with a stamp of the model's checksum.
 #[cfg(target_os = "linux")]
 fn cache_fallback_model(home: &Home) {
     const LEN: u64 = 98_362_432;

@@ -122,7 +122,7 @@ template <int FIRST> DEVICE void add_groups(const W::Unit (&units)[2], const Col
     }
 }
 
-// Adds the products of the units of a lane, starting with group FIRST. `slots` are the places of the two rows in
+// Adds the products of the units of a lane, starting with group FIRST. `slots` are the indices of the two rows in
 // a stage. A unit past the end of the rows counts as zero.
 template <int FIRST = 0> DEVICE void add_units(int unit, int n_units, int stage, const int (&slots)[2], const Columns &columns, const Tile *tiles, float (&sums)[2][COLS]) {
     // A quad may be larger than the rest of the rows.
@@ -142,7 +142,7 @@ template <int FIRST = 0> DEVICE void add_units(int unit, int n_units, int stage,
     if constexpr (FIRST + AT_ONCE < W::GROUPS) add_units<FIRST + AT_ONCE>(unit, n_units, stage, slots, columns, tiles, sums);
 }
 
-// Computes the dot products of the next rows of weights with the columns. `slots` are the places of the
+// Computes the dot products of the next rows of weights with the columns. `slots` are the indices of the
 // lane's rows in a stage.
 DEVICE void dot(BlockRows &stream, const int (&slots)[2], int n_blocks, const Columns &columns, float (&sums)[2][COLS]) {
     int first = threadIdx.x / 32 * 4, unit = first + threadIdx.x % 4;

@@ -29,7 +29,7 @@ fn parts(encoder: &MediaEncoder, image: &RgbImage) -> Vec<RgbImage> {
     image_parts(encoder.sizes(), encoder.mean_color(), image).expect("an accepted size")
 }
 
-/// Returns an image whose colors differ by place.
+/// Returns an image whose color depends on the position.
 fn gradient(width: u32, height: u32) -> RgbImage {
     let pixel = |i: u32| [i % width * 255 / width, i / width * 255 / height, i * 7 % 256];
     RgbImage {

@@ -65,7 +65,7 @@ const FORMULAS = [
   { display: false, open: '$', form: /^\$((?!\s)(?:[^$\\\n]|\\[^\n]){0,1000}?[^\s$\\]|[^\s$\\])\$(?![\d$])/ },
 ];
 
-/** Maximum number of places in a paragraph where a formula may start. */
+/** Maximum number of positions in a paragraph at which a formula may start. */
 const MAX_STARTS = 64;
 
 function formula(src) {

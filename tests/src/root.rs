@@ -1,12 +1,12 @@
-//! Directory of the repository. Test binaries that were moved to another machine find it there.
+//! Directory of the repository, also for test binaries that were moved to another machine.
 
 use std::path::{Path, PathBuf};
 
-/// Returns the directory of the repository: `$LLAMA_TESTS_ROOT`, else the one around the current directory, else
-/// that of the build.
+/// Returns the directory of the repository: `$LLAMA_TESTS_ROOT`, else an ancestor of the current directory, else
+/// the directory of the build.
 ///
 /// # Panics
-/// If there is no repository in any of these places.
+/// If none of these directories is a repository.
 pub fn root() -> PathBuf {
     if let Some(directory) = std::env::var_os("LLAMA_TESTS_ROOT") {
         return directory.into();

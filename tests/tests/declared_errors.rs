@@ -1,4 +1,4 @@
-//! Errors of declarations that are read at run time: the messages and places of a build.
+//! Errors of declarations that are read at run time have the messages and locations of a build.
 
 use std::path::Path;
 

@@ -608,7 +608,7 @@ pub(crate) const FAMILIES: [Family; 40] = [
     },
 ];
 
-/// Layer that each projector of Granite Vision reads, and its place in the blocks of patches.
+/// Layer that each projector of Granite Vision reads, and the patch of each block that it samples (-1 for the mean).
 const FEATURE_LAYERS: [i32; 5] = [2, 1, 0, 1, 1];
 const SPATIAL_OFFSETS: [i32; 5] = [-1, 0, -1, 1, 2];
 

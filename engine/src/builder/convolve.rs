@@ -8,7 +8,7 @@ use super::handles::{Linear, Vector};
 /// Arguments of [`Builder::conv_2d`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Conv2dArgs {
-    /// The taps along time follow each other in the weights.
+    /// The taps along time are contiguous in the weights.
     pub time_first: bool,
 }
 

@@ -72,7 +72,7 @@ impl Builder<'_> {
         [columns, rows].map(|side| side.checked_div(n).unwrap_or(0))
     }
 
-    /// Transposes the order of the blocks in `x`, where `inner` blocks follow each other in each of `outer` lines.
+    /// Transposes the order of the blocks in `x`, which consists of `outer` lines of `inner` blocks.
     fn with_blocks(&mut self, x: TensorId, [inner, outer]: [usize; 2]) -> TensorId {
         let ne = self.g.tensor(x).ne;
         let n_values = ne.iter().fold(1usize, |n, &side| n.saturating_mul(side));

@@ -218,10 +218,9 @@ impl Builder<'_> {
         )
     }
 
-    /// Attends between the first columns, and from each later column to all up to itself.
+    /// Attends among the first `n` columns, for `x [c, n]`, and causally from the later columns.
     ///
-    /// Shapes: q `[d, h, T]`, k `[d, g, T]`, v `[dv, g, T]` -> `[dv * h, T]`, where `h` is a multiple of `g`. The number
-    /// of the first columns is that of the columns of `x [c, n]`.
+    /// Shapes: q `[d, h, T]`, k `[d, g, T]`, v `[dv, g, T]` -> `[dv * h, T]`, where `h` is a multiple of `g`.
     pub fn prefix_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, x: TensorId) -> TensorId {
         let [d, _, t, _] = self.g.tensor(q).ne;
         let n = self.g.tensor(x).ne[1].min(t);

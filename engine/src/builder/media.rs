@@ -85,7 +85,7 @@ impl Builder<'_> {
         self.dense(y)
     }
 
-    /// Returns the input of the place of each patch in reading order, i32 `[T]`.
+    /// Returns the input that contains the index of each patch in reading order, i32 `[T]`.
     pub(super) fn places(&mut self) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;
@@ -229,9 +229,9 @@ impl Builder<'_> {
             GridPairs::Halves => x,
             // [2, pair] -> [pair, 2]
             GridPairs::Neighbors => self.reordered(x, [2, d / 2, n_heads * n, 1], [1, 0, 2, 3], heads),
-            // [half of a pair, axis, place] -> [place, axis, half of a pair]
+            // [half of a pair, axis, pair] -> [pair, axis, half of a pair]
             GridPairs::Alternating => self.reordered(x, [2, 2, quarter, n_heads * n], [2, 1, 0, 3], heads),
-            // [place, half of a pair, axis] -> [place, axis, half of a pair]
+            // [pair, half of a pair, axis] -> [pair, axis, half of a pair]
             GridPairs::Quarters => self.reordered(x, [quarter, 2, 2, n_heads * n], [0, 2, 1, 3], heads),
         };
         let known = |known: &&GridFactors| known.base.to_bits() == base.to_bits() && known.spread == args.spread;

@@ -335,8 +335,7 @@ fn read_config(path: &Path) -> Result<AdapterConfig, CheckpointError> {
         return Err(CheckpointError::config(path, text));
     }
     if config.use_dora {
-        let text =
-            "`use_dora` is true; the magnitudes of DoRA have no place in a GGUF adapter. Merge the adapter instead";
+        let text = "`use_dora` is true; GGUF adapters cannot store the magnitudes of DoRA. Merge the adapter instead";
         return Err(CheckpointError::config(path, text));
     }
     let numbers = [config.r, config.lora_alpha];

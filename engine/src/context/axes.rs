@@ -58,7 +58,7 @@ impl Lags {
     }
 }
 
-/// Returns the position of a row in a grid. `next` is the position of a text token in its place.
+/// Returns the position of a row in a grid. `next` is the position that a text token would have instead.
 fn whole(pos: i32, next: i32, row: u32, [columns, rows]: [u32; 2]) -> AxisPosition {
     // After each row of an image, the next token would be placed after the whole image.
     let extent = columns.max(rows) as i32;

@@ -1,7 +1,7 @@
 //! [`Lines`]: the order of the rows of tiles and of the whole image, with learned rows after lines and at the end.
 
-/// Rows of an image: those of the tiles, then those of the whole image, and a row of the file. With newlines, rows are in
-/// reading order, and a row of the file follows each line. Without newlines, the rows of each tile follow each other.
+/// Rows of an image: the rows of the tiles, the rows of the whole image, and a row of the file. With newlines, rows are
+/// in reading order, and a row of the file follows each line. Without newlines, the rows of each tile are consecutive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Lines {
     /// Columns and rows of tiles; 0 without tiles.

@@ -80,7 +80,7 @@ impl MediaRows {
         &self.texts
     }
 
-    /// Gives each row a position along axes: its place in a grid. A grid with another number of rows is ignored.
+    /// Gives each row a position along axes, according to a grid. A grid with another number of rows is ignored.
     pub fn with_grid(self, grid: RowGrid) -> MediaRows {
         let is_whole = grid.n_rows() == self.len() as u64;
         MediaRows {

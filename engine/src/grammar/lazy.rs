@@ -110,8 +110,7 @@ impl Lazy {
         &self.begin
     }
 
-    /// Returns the tokens that continue the opening tag of an optional prefix; `None` if the place of the output is
-    /// known.
+    /// Returns the tokens that continue the opening tag of an optional prefix; `None` after the start of the output.
     pub fn opening(&self) -> Option<Vec<Token>> {
         let (Place::Start, Some((open, _))) = (self.place, &self.trigger.prefix) else {
             return None;

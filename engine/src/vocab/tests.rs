@@ -126,7 +126,7 @@ fn spm_text_round_trips() {
     assert_eq!(without.detokenize(&framed, false, false), "a b");
 }
 
-/// A text without a place to split is merged in parts.
+/// A text that cannot be split is merged in parts.
 #[test]
 fn words_of_megabytes_round_trip() {
     let n = 3 * merge::MAX_WORD + 5;

@@ -195,7 +195,7 @@ pub(crate) struct FillGroups {
     pub bytes: FillPanel<ByteValues>,
 }
 
-/// Takes the place of a [`FillPanel`] for a form of integers that an instruction set never multiplies.
+/// Substitutes for a [`FillPanel`] in a form of integers that an instruction set never multiplies.
 ///
 /// # Panics
 /// Always.

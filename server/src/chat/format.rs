@@ -409,7 +409,7 @@ impl ChatFormat {
         })?;
         match constraints.constraint(&both) {
             Ok(_) => Ok(Cow::Owned(both)),
-            // The error of the document alone names the place in it.
+            // The error of the document alone contains the position in the document.
             Err(error) => Err(constraints.constraint(document).err().unwrap_or(error)),
         }
     }

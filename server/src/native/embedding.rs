@@ -37,8 +37,8 @@ pub async fn embedding(State(app): State<Shared>, Extension(client): Extension<C
     blocking(move || embed(&app, prompts, order)).await
 }
 
-/// Handles `POST /embeddings` in OpenAI's format. Without pooling, OpenAI's format has no place for the vectors of
-/// tokens, so the response has llama-server's format.
+/// Handles `POST /embeddings` in OpenAI's format. Without pooling, the response has llama-server's format, because
+/// OpenAI's format cannot represent the vectors of tokens.
 pub async fn embeddings(State(app): State<Shared>, client: Extension<Client>, Body(body): Body) -> ApiResult {
     if app.embedder.is_per_token() {
         embedding(State(app), client, Body(body)).await

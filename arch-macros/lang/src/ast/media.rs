@@ -122,9 +122,9 @@ pub enum SizeSyntax {
 pub struct PatchesSyntax {
     /// Side of a patch in pixels.
     pub side: Expr,
-    /// Side of a block in patches. The patches of a block follow each other.
+    /// Side of a block in patches. The patches of a block are consecutive.
     pub block: Option<Expr>,
-    /// Side of a window in blocks. The blocks of a window follow each other.
+    /// Side of a window in blocks. The blocks of a window are consecutive.
     pub window: Option<Expr>,
     /// Images consist of whole windows (`blocks(merge) of blocks(side)`).
     pub has_whole_windows: bool,

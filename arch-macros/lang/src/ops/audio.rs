@@ -27,7 +27,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", ParamKind::Int)],
         stack_rows,
         Emit::Method("stack_rows"),
-        "joins n consecutive columns: [d, T] -> [d * n, T / n rounded up]. Zeros follow the last column",
+        "concatenates n consecutive columns: [d, T] -> [d * n, T / n rounded up]. Zeros follow the last column",
     ),
     op(
         "conv_2d",
@@ -113,7 +113,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("d", ParamKind::Int)],
         sinusoids_of,
         Emit::Method("sinusoids_of"),
-        "sines and cosines, in turn, of the distances between the columns of x [c, T], from T - 1 down to 1 - T -> \
+        "alternating sines and cosines of the distances between the columns of x [c, T], from T - 1 down to 1 - T -> \
          [d, 2 * T - 1]",
     ),
     op(
@@ -144,8 +144,8 @@ pub static OPS: &[OpSpec] = &[
             ],
             rope_time,
             Emit::Struct("rope_time", "RopeTimeArgs"),
-            "rotates the pairs (2 i, 2 i + 1) of the first `dims` values of [d, n, T] by the place of the column, or the \
-             pairs (i, i + dims / 2) with `halves`",
+            "rotates the pairs (2 i, 2 i + 1) of the first `dims` values of [d, n, T] by the position of the column, or \
+             the pairs (i, i + dims / 2) with `halves`",
         )
     },
     op(
@@ -173,8 +173,8 @@ pub static OPS: &[OpSpec] = &[
         ],
         block_attention,
         Emit::Method("block_attention"),
-        "attends from each block of `size` columns to the block of `keys` columns with its number: q [d, n, T], k [d, \
-         n, U], and v [dv, n, U] -> [dv * n, T]. `relative` [d, size + keys - 1] is added to the keys by their \
+        "attends from each block of `size` columns to the block of `keys` columns with the same index: q [d, n, T], \
+         k [d, n, U], and v [dv, n, U] -> [dv * n, T]. `relative` [d, size + keys - 1] is added to the keys by their \
          distance, from the largest one down",
     ),
     op(

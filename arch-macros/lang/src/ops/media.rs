@@ -75,7 +75,7 @@ pub static OPS: &[OpSpec] = &[
             ],
             rope_grid,
             Emit::Struct("rope_grid", "RopeGridArgs"),
-            "rotates [d, n, T] by the place of each patch: the first half of the pairs by the row, and the second half \
+            "rotates [d, n, T] by the position of each patch: the first half of the pairs by the row, and the second half \
              by the column, or the other way around with `columns_first`. Pairs are (i, i + d / 2) (`halves`, the \
              default), (2 i, 2 i + 1) (`neighbors`, or `alternating` between rows and columns), or (i, i + d / 4) in \
              each half of a head (`quarters`). Rows and \
@@ -123,7 +123,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", ParamKind::Int)],
         group_rows,
         Emit::Method("group_rows"),
-        "groups n consecutive columns: [d, T] -> [d, n, T / n]. `sum_heads` adds them, `merge` joins them",
+        "groups n consecutive columns: [d, T] -> [d, n, T / n]. `sum_heads` adds them, `merge` concatenates them",
     ),
     op(
         "keep",
@@ -153,8 +153,7 @@ pub static OPS: &[OpSpec] = &[
         ],
         pooled,
         Emit::Method("sampled"),
-        "one of n consecutive columns: [d, T] -> [d, T / n]. Element i of `places` is its place, or -1 for the mean of \
-         the columns",
+        "column `places[i]` of each n consecutive columns, or their mean if `places[i]` is -1: [d, T] -> [d, T / n]",
     ),
     op(
         "in_blocks",
@@ -200,7 +199,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("y"), tensor("x")],
         after_prefix,
         Emit::Method("after_prefix"),
-        "y [d, T] without its first columns, whose number is that of the columns of x [c, n] -> [d, T - n]",
+        "y [d, T] without its first n columns, for x [c, n] -> [d, T - n]",
     ),
     op(
         "matching_rows",
@@ -218,8 +217,8 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("q"), tensor("k"), tensor("v"), tensor("x")],
         prefix_attention,
         Emit::Method("prefix_attention"),
-        "attends between the first columns, and from each later column to all up to itself: q [d, h, T], k [d, g, T], and \
-         v [dv, g, T] -> [dv * h, T], where h is a multiple of g. The number of the first columns is that of x [c, n]",
+        "attends among the first n columns, for x [c, n], and causally from the later columns: q [d, h, T], k [d, g, T], \
+         and v [dv, g, T] -> [dv * h, T], where h is a multiple of g",
     ),
     op(
         "depthwise_grid",
@@ -238,8 +237,8 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", ParamKind::Int)],
         in_windows,
         Emit::Method("in_windows"),
-        "columns of x [d, T] in windows of n * n patches -> [d, windows]. Zeros complete the windows at the right and at the \
-         bottom",
+        "columns of x [d, T] in windows of n * n patches -> [d, windows]. Windows at the right and at the bottom are padded \
+         with zeros",
     ),
     op(
         "from_windows",
@@ -253,14 +252,14 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", ParamKind::Int)],
         by_columns,
         Emit::Method("by_columns"),
-        "columns of x [d, T] or [d, n, T], whose blocks of n * n patches follow each other line by line, column by column",
+        "columns of x [d, T] or [d, n, T], with blocks of n * n patches reordered from line by line to column by column",
     ),
     op(
         "by_lines",
         &[tensor("x"), positional("n", ParamKind::Int)],
         by_columns,
         Emit::Method("by_lines"),
-        "columns of `by_columns` line by line",
+        "columns of `by_columns`, reordered to line by line",
     ),
     op(
         "grid_attention",
@@ -288,8 +287,8 @@ pub static OPS: &[OpSpec] = &[
         conv_grid,
         Emit::Struct("conv_grid", "GridConvArgs"),
         "convolution of 3 x 3 taps over the lines of patches, between zeros: x [c, T] and w [9 * c -> m] -> [m, T]. Stride 2 \
-         skips every other column and line: [m, T / 4], rounded up along both axes. With `same`, the zeros are as few as cover \
-         all patches, and the larger half of them is at the right and at the bottom",
+         skips every other column and line: [m, T / 4], rounded up along both axes. With `same`, the number of zeros \
+         is the smallest that covers all patches, and their larger half is at the right and at the bottom",
     ),
     op(
         "resized_to",

@@ -10,7 +10,7 @@
 //!           | "resize" ":" filter ";"
 //!           | "patches" ":" EXPR [ "in" "blocks" "(" EXPR ")" [ "of" ( "windows" | "blocks" ) "(" EXPR ")" ] ] ";"
 //!                               (* sides of a patch, of a block in patches, of a window or a larger block in blocks *)
-//!           | "class" ":" ( "first" | "last" ) ";"                     (* place of a learned column *)
+//!           | "class" ":" ( "first" | "last" ) ";"                     (* position of a learned column *)
 //!           | "between_rows" ":" STRING ";"                            (* text between the rows of blocks *)
 //!           | "positions" ":" ( "sequence" | "axes" | "xd" ) ";" ;     (* of the rows; default: sequence *)
 //! sizing    = "fixed" "(" EXPR ")"                                     (* squares of this side *)

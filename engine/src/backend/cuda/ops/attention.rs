@@ -47,11 +47,11 @@ pub(in super::super) struct QuantizedAttention {
 /// Values per quantization scale. The head size must be a multiple.
 pub(in super::super) const ROUNDED_TOGETHER: usize = integers::GROUP;
 
-/// Blocks that run at a time on a multiprocessor.
+/// Number of blocks that run concurrently on a multiprocessor.
 const BLOCKS_AT_A_TIME: usize = 2;
 
-/// Maximum number of blocks per multiprocessor and place, and minimum number of pages per block from the second
-/// on. More blocks distribute the work more evenly.
+/// Maximum number of blocks per slot of a multiprocessor, and minimum number of pages per block from the second
+/// round on. More blocks distribute the work more evenly.
 const MAX_ROUNDS: usize = 3;
 const PAGES_OF_BLOCK: usize = 8;
 

@@ -84,8 +84,8 @@ pub(in super::super) trait Target {
     /// Appends a kernel launch.
     fn launch(&mut self, kernel: Kernel, shape: LaunchShape, parameters: &[u8]) -> Result<(), Unplanned>;
 
-    /// Appends a launch of the first kernel. If the GPU cannot run it, the second kernel takes its place, with the same
-    /// parameters.
+    /// Appends a launch of the first kernel, or of the second kernel with the same parameters if the GPU cannot run the
+    /// first one.
     fn launch_either(
         &mut self,
         [(kernel, shape), _]: [(Kernel, LaunchShape); 2],
