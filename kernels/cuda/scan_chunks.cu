@@ -31,7 +31,7 @@ const int RUNS = ROWS / 4;
 static_assert(CHUNK % WARPS == 0 && RUNS <= 32);
 const int N_VECTORS = DECAY == BY_ROW ? 3 : 2;
 const int N_VALUES = 1 + (DECAY == BY_COLUMN) + BETA;
-// Strides of rows in shared memory, which avoid bank conflicts.
+// Strides of rows in shared memory that avoid bank conflicts.
 const int STRIDE = ROWS + 8, BLOCK_STRIDE = STEP + 8, CHUNK_STRIDE = CHUNK + 8, NEXT_STRIDE = DECAY == BY_ROW ? STRIDE : ROWS;
 // Floats of a block on the diagonal, padded for the same reason.
 const int LOWER = STEP * STEP + 4;
@@ -43,7 +43,7 @@ const float LEAST_LOG = -60.0f;
 const int TURN = 8, MIDDLE = 3, N_TURNS = CHUNK / TURN;
 const float LEAST_ROW_LOG = -24.0f;
 
-// Parameters of `scan.cu`.
+// The parameters are the same as in `scan.cu`.
 struct Params {
     States states;
     Tensor y, vectors[5], values[3];
@@ -91,7 +91,7 @@ struct Fragment {
         low[i] = Halves<true>::rest(high[i], a, b);
     }
 
-    // Sets the fragment to the sums of two 16 x 8 matrices, which are next to each other.
+    // Sets the fragment to the sums of two adjacent 16 x 8 matrices.
     DEVICE void set_sums(const float (&left)[4], const float (&right)[4]) {
         set(0, left[0], left[1]);
         set(1, left[2], left[3]);
@@ -107,7 +107,7 @@ struct Fragment {
         load_matrices(low, at + 2 * N);
     }
 
-    // Loads two 16 x 8 matrices B, whose columns are rows in shared memory.
+    // Loads two 16 x 8 matrices B, which are transposed in shared memory.
     template <int N> DEVICE void load_columns(const Pair<N> &from, int stride, int row, int column) {
         int lane = threadIdx.x % 32;
         u32 at = from.address((lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8) + 2 * (row * stride + column);
@@ -115,7 +115,7 @@ struct Fragment {
         load_matrices(low, at + 2 * N);
     }
 
-    // Loads two 16 x 8 matrices B, whose rows are rows in shared memory.
+    // Loads two 16 x 8 matrices B, which are not transposed in shared memory.
     template <int N> DEVICE void load_across(const Pair<N> &from, int stride, int row, int column) {
         int lane = threadIdx.x % 32;
         u32 at = from.address((lane / 8 % 2 * 8 + lane % 8) * stride + lane / 16 * 8) + 2 * (row * stride + column);
@@ -269,10 +269,10 @@ DEVICE void store_gates(Shared &s, const Ahead &ahead, int n) {
     s.logs[lane] = log;
 }
 
-// Multiplies 16 keys or queries with the keys up to them, and stores a block of rows of L or P.
+// Multiplies 16 keys or queries with all keys up to the same tokens, and stores a block of rows of L or P.
 template <int V, int BLOCK> DEVICE void multiply_tokens(Shared &s) {
     const int N = 2 * (BLOCK + 1);
-    // Two sums each shorten the chains of dependent multiplications.
+    // Two sums per element shorten the chains of dependent multiplications.
     float sums[N][4] = {}, rests[N][4] = {};
 #pragma unroll
     for (int k = 0; k < ROWS; k += STEP) {
@@ -313,8 +313,8 @@ template <int V, int BLOCK> DEVICE void multiply_tokens(Shared &s) {
     }
 }
 
-// Multiplies the keys and queries of a turn of `n` tokens with the keys up to them, and stores its rows of L and P. The decay
-// between two tokens is a product of two factors, relative to the middle of the turn.
+// Multiplies the keys and queries of a turn of `n` tokens with all keys up to the same tokens, and stores the turn's
+// rows of L and P. The decay between two tokens is a product of two factors, relative to the middle of the turn.
 template <int TURN_INDEX> DEVICE void multiply_faded_tokens(Shared &s, int n) {
     const int FIRST = TURN * TURN_INDEX, N = TURN_INDEX + 1;
     int lane = threadIdx.x % 32, own = FIRST + lane / 4;
@@ -602,7 +602,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_chunks(const __grid_c
         ahead = Ahead(p, head, column, first + n_tokens, n);
         multiply_all_tokens(s, n_tokens);
         __syncthreads();
-        // Warp 0 has had the fewest products.
+        // Warp 0 computed the fewest products.
         if (warp == 0 && DELTA) invert(s);
         float known[CHUNK / 8][4] = {}, results[CHUNK / 8][4] = {};
         state.multiply_vectors(s, known, results);

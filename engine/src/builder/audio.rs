@@ -37,7 +37,8 @@ impl Builder<'_> {
         self.scale(sum, 1.0 / n.max(1) as f32)
     }
 
-    /// Joins each `n` consecutive columns of `x [d, T]`: `[d * n, T / n rounded up]`. Zeros follow the last column.
+    /// Concatenates each `n` consecutive columns of `x [d, T]`: `[d * n, T / n rounded up]`. Zeros follow the last
+    /// column.
     pub fn stack_rows(&mut self, x: TensorId, n: usize) -> TensorId {
         let [d, n_rows, ..] = self.g.tensor(x).ne;
         let n_groups = n_rows.div_ceil(n.max(1));
@@ -57,7 +58,8 @@ impl Builder<'_> {
     }
 
     /// Rotates the pairs (2 i, 2 i + 1) of the first `dims` values of `x [d, n, T]` by the position of the column. With
-    /// `halves`, the pairs are (i, i + dims / 2). Columns whose number is not that of the input have their numbers as positions.
+    /// `halves`, the pairs are (i, i + dims / 2). If T is not the number of columns of the input, positions are
+    /// indices.
     pub fn rope_time(&mut self, x: TensorId, base: f32, dims: usize, args: RopeTimeArgs) -> TensorId {
         let n = self.g.tensor(x).ne[2];
         let positions = if n == self.params.n_tokens {
@@ -70,7 +72,7 @@ impl Builder<'_> {
         self.ok(y, x)
     }
 
-    /// Returns the input of the numbers of `n` columns, from 0 on: i32 `[n]`.
+    /// Returns the input of the indices of `n` columns: i32 `[n]`.
     fn column_numbers(&mut self, n: usize) -> TensorId {
         let known = self.inputs.columns.iter().find(|&&id| self.g.tensor(id).ne[0] == n);
         if let Some(&known) = known {

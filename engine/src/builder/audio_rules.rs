@@ -25,9 +25,9 @@ pub struct AudioRules {
     /// Frames between positions.
     pub step: usize,
     /// Frames in a piece, or 0. Positions of a piece are counted from its first frame and read frames of this piece
-    /// only. Zeros fill the last piece.
+    /// only. The last piece is padded with zeros.
     pub piece: usize,
-    /// Treatment of the silence that fills a chunk.
+    /// Treatment of the silence after the last sample.
     pub silence: Silence,
     /// Number of positions that the encoder reads at a time.
     pub chunk: usize,
@@ -55,9 +55,9 @@ pub enum Spectrogram {
 /// Treatment of the silence after the last sample of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Silence {
-    /// Silence fills the last chunk, and is encoded.
+    /// The last chunk is padded with silence, which is encoded.
     Filled,
-    /// Silence fills the last chunk in the spectrogram, but has no positions.
+    /// The last chunk of the spectrogram is padded with silence, which has no positions.
     Masked,
     /// The spectrogram ends with the last sample.
     Bare,
@@ -65,7 +65,7 @@ pub enum Silence {
     Cut,
     /// The spectrogram is padded with silence; the encoder reads zeros after the last frame with sound.
     Ended,
-    /// Silence fills the last chunk, and is encoded. The result contains no rows for the silence.
+    /// The last chunk is padded with silence, which is encoded. The result contains no rows for the silence.
     Trimmed,
     /// The spectrogram is padded with silence; the encoder reads zeros after the last whole hop between frames.
     Whole,
@@ -128,7 +128,7 @@ impl AudioRules {
         usize::from(self.mel == Spectrogram::Granite)
     }
 
-    /// Returns the number of samples that the spectrogram is computed from, at least those of a frame's neighbors.
+    /// Returns the number of samples, with padding, that the spectrogram is computed from.
     pub fn padded_samples(&self, n_samples: usize) -> usize {
         match self.silence {
             Silence::Filled | Silence::Masked | Silence::Trimmed => {
@@ -161,7 +161,7 @@ impl AudioRules {
         (self.padded_samples(n_samples) - self.extra()) / HOP + self.n_frames_after()
     }
 
-    /// Returns the least number of samples that have `n` positions.
+    /// Returns the minimum number of samples for `n` positions.
     pub fn samples_of(&self, n: usize) -> usize {
         let before = self.first_frame(n.saturating_sub(1)) * HOP;
         match self.silence {
@@ -221,8 +221,8 @@ impl AudioRules {
         }
     }
 
-    /// Returns the columns of the input for the frames `frames` of a spectrogram. Each column has the window around a
-    /// position, then a flag per frame: 1 inside the chunk, else 0. Frames outside of the chunk are zeros.
+    /// Returns the columns of the input for the frames `frames` of a spectrogram. Each column contains the window
+    /// around a position, then a flag per frame: 1 inside the chunk, else 0. Frames outside of the chunk are zeros.
     pub fn columns(&self, spectrogram: &[f32], frames: Range<usize>) -> Vec<f32> {
         let n_mel = self.n_mel;
         let n_frames = spectrogram.len().checked_div(n_mel).unwrap_or(0);
@@ -252,7 +252,7 @@ impl AudioRules {
         columns
     }
 
-    /// Returns the end of the chunk that starts at a frame. After the first chunk, [`Silence::Bare`] fills chunks with
+    /// Returns the end of the chunk that starts at a frame. [`Silence::Bare`] pads chunks after the first one with
     /// zeros.
     fn chunk_end(&self, n_frames: usize, start: usize, end: usize) -> usize {
         let whole = start + self.chunk_frames();

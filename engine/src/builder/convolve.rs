@@ -19,7 +19,7 @@ pub struct GridConvArgs {
     pub same: bool,
 }
 
-/// Steps and surrounding zeros of a convolution along both axes.
+/// Strides and padding of a convolution along both axes.
 #[derive(Clone, Copy)]
 pub(super) struct Steps {
     pub stride: usize,
@@ -27,7 +27,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// Returns steps between equal numbers of zeros on both sides.
+    /// Returns strides with equal padding on both sides.
     pub(super) fn of(stride: usize) -> Steps {
         Steps {
             stride: stride.max(1),
@@ -64,7 +64,7 @@ impl Builder<'_> {
         self.conv_by(x, w, Steps::of(2), args.time_first)
     }
 
-    /// Applies a convolution like [`conv_2d`](Self::conv_2d) with other steps.
+    /// Applies a convolution like [`conv_2d`](Self::conv_2d) with other strides and padding.
     pub(super) fn conv_by(&mut self, x: TensorId, w: Linear, steps: Steps, time_first: bool) -> TensorId {
         let ([c, f, t, _], stride) = (self.g.tensor(x).ne, steps.stride);
         let (rows, columns) = (steps.results(f), steps.results(t));
@@ -109,7 +109,8 @@ impl Builder<'_> {
         self.reshaped(y, [m * rows, frames, t, 1])
     }
 
-    /// Returns 3 neighbors of each row of `x [c, F, T]` that the steps reach, between zeros: `[3, c, F / stride, T]`, rounded up.
+    /// Returns the 3 neighbors along F for each output row of a convolution of `x [c, F, T]`, between zeros:
+    /// `[3, c, F / stride, T]`, rounded up.
     fn taps(&mut self, x: TensorId, steps: Steps) -> TensorId {
         let [c, f, t, _] = self.g.tensor(x).ne;
         let [before, after] = steps.zeros(f, 3);
@@ -139,7 +140,7 @@ impl Builder<'_> {
     }
 
     /// Applies a depthwise convolution to `x [c, F, T]`, with `taps` weights along both axes, `w [taps * taps, c]`.
-    /// Adds the products of one tap at a time, so that no copy contains all taps.
+    /// Adds the products tap by tap, so that no copy contains all taps.
     pub(super) fn depthwise_by(&mut self, x: TensorId, w: Vector, steps: Steps) -> TensorId {
         let ([c, f, t, _], w) = (self.g.tensor(x).ne, self.leaf(w.0));
         let (rows, columns) = (steps.results(f), steps.results(t));

@@ -13,8 +13,8 @@ use super::{AttentionArgs, Builder, PatchGrid};
 const MAX_SIDE: usize = 1 << 10;
 
 impl Builder<'_> {
-    /// Returns the columns and lines of the grid with `n` cells: that of the patches, halved along both axes until its size
-    /// is `n`.
+    /// Returns the columns and lines of the grid with `n` cells. The grid of patches is halved along both axes until
+    /// its size is `n`.
     fn sides_of(&self, n: usize) -> [usize; 2] {
         let PatchGrid { columns, rows } = self.params.grid;
         let mut sides = [columns, rows];
@@ -24,8 +24,8 @@ impl Builder<'_> {
         if sides[0] * sides[1] == n { sides } else { [n, 1] }
     }
 
-    /// Returns the columns of `x [d, T]` in windows of `n * n` patches, in reading order: `[d, n * n * windows]`. Zeros
-    /// complete the windows at the right and at the bottom.
+    /// Returns the columns of `x [d, T]` in windows of `n * n` patches, in reading order: `[d, n * n * windows]`.
+    /// Windows at the right and at the bottom are padded with zeros.
     pub fn in_windows(&mut self, x: TensorId, n: usize) -> TensorId {
         let [d, t, ..] = self.g.tensor(x).ne;
         let n = n.clamp(1, MAX_SIDE);
@@ -53,14 +53,14 @@ impl Builder<'_> {
         self.reshaped(kept, [d, columns * rows, 1, 1])
     }
 
-    /// Reorders the columns of `x [d, T]` or `[d, h, T]`: blocks of `n * n` patches, in reading order, become ordered
-    /// by columns.
+    /// Reorders the columns of `x [d, T]` or `[d, h, T]`: blocks of `n * n` patches from line by line to column by
+    /// column.
     pub fn by_columns(&mut self, x: TensorId, n: usize) -> TensorId {
         let [across, down] = self.blocks_of(n);
         self.with_blocks(x, [across, down])
     }
 
-    /// Reverses [`by_columns`](Self::by_columns): blocks ordered by columns return to reading order.
+    /// Reverses [`by_columns`](Self::by_columns): reorders blocks from column by column to line by line.
     pub fn by_lines(&mut self, x: TensorId, n: usize) -> TensorId {
         let [across, down] = self.blocks_of(n);
         self.with_blocks(x, [down, across])
@@ -80,7 +80,7 @@ impl Builder<'_> {
         self.reordered(x, [block, inner, outer, 1], [0, 2, 1, 3], ne)
     }
 
-    /// Attends within windows of `side * side` patches, or between all patches without `side`: q and k `[d, n, T]`, v
+    /// Attends within windows of `side * side` patches, or among all patches without `side`: q and k `[d, n, T]`, v
     /// `[dv, n, T]` -> `[dv * n, T]`. Scores include the products of the query with a row of `lines` and a row of `columns`,
     /// `[d, L]`, which are learned for each distance along both axes. The tables are resized to the distances in a window.
     ///
@@ -131,7 +131,8 @@ impl Builder<'_> {
         let [d, n, t, _] = self.g.tensor(q).ne;
         let table = self.leaf(table.0);
         let (n_rows, n_distances) = (self.g.tensor(table).ne[1], 2 * side - 1);
-        // The distances fall: those of a query grow with the key. Row 0 is that of the smallest distance.
+        // Distances (query minus key) are in descending order, so the index grows with the key. Row 0 of the table is
+        // for the smallest distance.
         let weights = self.table_weights(n_rows, n_distances, TableFilter::Bilinear, true);
         let by_value = self.g.permute(table, [1, 0, 2, 3]);
         let by_value = self.ok(by_value, table);
@@ -140,7 +141,7 @@ impl Builder<'_> {
         let queries = self.dense(q);
         let queries = self.reshaped(queries, [d, n * t, 1, 1]);
         let all = self.matmul(distances, queries);
-        // The column of a query and a key grows with the key, and falls with the query.
+        // The index of a product is `side - 1 + key - query`.
         let (row, inner) = (n_distances * F32, n * inner);
         let near = self.unfolded(
             all,
@@ -212,7 +213,7 @@ impl Builder<'_> {
         self.reshaped(x, [c, columns, lines, 1])
     }
 
-    /// Joins the lines of `x [c, columns, lines]`: `[c, columns * lines]`.
+    /// Concatenates the lines of `x [c, columns, lines]`: `[c, columns * lines]`.
     fn merge_lines(&mut self, x: TensorId) -> TensorId {
         let [c, columns, lines, _] = self.g.tensor(x).ne;
         self.reshaped(x, [c, columns * lines, 1, 1])

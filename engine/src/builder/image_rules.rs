@@ -45,9 +45,9 @@ pub struct ImageRules {
 pub enum ImageSize {
     /// Squares of this side in pixels.
     Fixed(usize),
-    /// Squares of this side in pixels. The image is extended to a square before resizing.
+    /// Squares of this side in pixels. The image is padded to a square before resizing.
     Padded(usize),
-    /// Squares. The image is resized to fit, and borders on both sides extend it.
+    /// Squares. The image is resized to fit, and padded on both sides.
     Contained {
         /// Side of the square in pixels.
         side: usize,
@@ -89,8 +89,8 @@ pub enum ImageSize {
         /// Maximum area in squares of a unit.
         max: usize,
     },
-    /// Multiples of `unit` pixels. The image is scaled down, and black borders at the right and at the bottom complete
-    /// the multiples.
+    /// Multiples of `unit` pixels. The image is scaled down, and the right and the bottom are padded with black to
+    /// multiples.
     Bordered {
         /// Divisor of both sides in pixels.
         unit: usize,
@@ -113,8 +113,8 @@ pub enum ImageSize {
         /// Maximum area in squares of a unit.
         max: usize,
     },
-    /// Multiples of `unit` pixels. The image is scaled only if its area is beyond the limits, and black borders at the right
-    /// and at the bottom complete the multiples.
+    /// Multiples of `unit` pixels. The image is scaled only if its area is beyond the limits, and the right and the
+    /// bottom are padded with black to multiples.
     Extended {
         /// Divisor of both sides in pixels.
         unit: usize,
@@ -267,7 +267,7 @@ impl ImageRules {
         }
     }
 
-    /// Returns the width and height that an image itself is scaled to. Borders extend it to [`target`](Self::target).
+    /// Returns the width and height that an image is scaled to before it is padded to [`target`](Self::target).
     pub fn scaled(&self, width: usize, height: usize) -> Option<[usize; 2]> {
         match self.size {
             ImageSize::Bordered { unit, area, max } if !is_too_narrow([width, height]) => {
@@ -478,7 +478,7 @@ impl ImageRules {
         }
     }
 
-    /// Returns true if tiles may have another size than images of one size.
+    /// Returns true if the size of tiles may differ from the size of images that are not split.
     fn has_own_tiles(&self) -> bool {
         self.tiles.is_some_and(|tiles| tiles.has_own_size())
     }

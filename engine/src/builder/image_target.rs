@@ -145,7 +145,7 @@ pub(super) fn fitting(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) ->
     cut(scaled(low), max).map(|n| n * unit)
 }
 
-/// Returns the multiples of `unit` whose ratio is the closest to that of the sides. The sides are scaled down to an
+/// Returns the multiples of `unit` whose ratio is closest to that of the sides. The sides are scaled down to an
 /// area of `max` units and rounded up or down, as in the published preprocessing of Muse Glimmer.
 pub(super) fn closest(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] {
     let [mut across, mut down] = sides.map(|side| side as f64 / unit as f64);

@@ -21,11 +21,11 @@ pub struct LocalAttentionArgs {
 /// Scores of attention between blocks of columns.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct BlockScores {
-    /// Columns that are added to the keys by their distance, from the largest one down: `[d, size + keys - 1]`.
+    /// Columns that are added to the keys, ordered from the largest distance down: `[d, size + keys - 1]`.
     pub relative: Option<TensorId>,
     /// Factor of the scores.
     pub scale: f32,
-    /// The last columns of a block of keys are those of the queries, which do not attend to later ones.
+    /// Attention is causal. The last columns of a block of keys are the columns of the queries.
     pub causal: bool,
 }
 
@@ -109,7 +109,7 @@ impl Builder<'_> {
         self.ok(mask, inside)
     }
 
-    /// Attends from each block of `size` columns to the block of `keys` columns with the same number.
+    /// Attends from each block of `size` columns to the block of `keys` columns with the same index.
     ///
     /// Shapes: q `[d, n, T]`, k `[d, n, U]`, v `[dv, n, U]` -> `[dv * n, T]`. Columns of
     /// `relative [d, size + keys - 1]` are added to the keys of all heads, ordered from the largest distance within a
@@ -131,8 +131,8 @@ impl Builder<'_> {
         self.attention_of_blocks(q, k, v, [size, keys], scores)
     }
 
-    /// Attends like [`block_attention`](Self::block_attention), with other scores. The number of heads of q is a multiple of
-    /// that of k and v.
+    /// Attends like [`block_attention`](Self::block_attention), with other scores. The number of heads of q is a
+    /// multiple of the number of heads of k and v.
     pub(super) fn attention_of_blocks(
         &mut self,
         q: TensorId,
@@ -150,8 +150,7 @@ impl Builder<'_> {
         let v = self.in_blocks(v, [keys, n_blocks], [1, 2, 0, 3]);
         let mut scores = self.matmul(k, q);
         if let Some(relative) = args.relative {
-            // The column of a query and a key is their distance below the largest one. The distance grows with the key
-            // index and falls with the query index.
+            // The index of the column for a query and a key is `size - 1 + key - query`.
             let w = size + keys - 1;
             let queries = self.reshaped(q, [d, size * n * n_blocks, 1, 1]);
             let relative = self.dense(relative);
@@ -193,8 +192,8 @@ impl Builder<'_> {
         self.block_attention(q, k, v, n_queries, n_keys, None)
     }
 
-    /// Returns 0 for each of `keys` columns up to a query, and [`MASKED`] for later ones: `[keys, size]`. The last columns are
-    /// those of the `size` queries.
+    /// Returns the causal mask `[keys, size]`: 0 for keys up to the column of a query, and [`MASKED`] for later keys.
+    /// The last columns of the keys are the columns of the `size` queries.
     fn later_columns(&mut self, x: TensorId, [size, keys]: [usize; 2]) -> TensorId {
         let nb = self.g.tensor(x).nb;
         let one = self.g.view(x, [1; 4], nb, 0);

@@ -1,4 +1,4 @@
-//! Images that are split into tiles: the grid of an image, and the texts between its pieces.
+//! Images that are split into tiles: the grid of an image, and the texts between tiles.
 
 use super::grid_list::{GridList, scaled_to_fit};
 use super::image_target::{MAX_RATIO, area, is_too_narrow};
@@ -40,7 +40,7 @@ pub struct Overview {
 /// Choice of the grid of tiles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TileGrid {
-    /// The grid of `min` to `max` tiles whose ratio of sides is the closest to that of the image.
+    /// The grid of `min` to `max` tiles with the aspect ratio closest to that of the image.
     Ratio {
         /// Side of a tile in pixels.
         side: usize,
@@ -49,9 +49,9 @@ pub enum TileGrid {
         /// Maximum number of tiles.
         max: usize,
     },
-    /// The grid of [`Ratio`](Self::Ratio) for images with a side of more than a tile. The rows of all tiles come
-    /// first, line by line, then the lines of the whole image. A learned row follows each line, and another one is the
-    /// last row. Without the row after lines, the rows of each tile are consecutive.
+    /// The grid of [`Ratio`](Self::Ratio) for images with a side of more than a tile. The rows of all tiles precede
+    /// the rows of the whole image, line by line. A learned row follows each line, and another learned row is the last
+    /// row. Without the row after lines, the rows of each tile are consecutive.
     Lines {
         /// Side of a tile in pixels.
         side: usize,
@@ -81,9 +81,8 @@ pub enum TileGrid {
         /// Longest side of the resized image in pixels.
         longest: usize,
     },
-    /// A grid of the file's list. The image is scaled to fit into it, and black borders on both sides complete the
-    /// tiles. The rows of the patches in the image follow the rows of the overview, and a learned row follows each
-    /// line.
+    /// A grid of the file's list. The image is scaled to fit into the grid, and padded with black on both sides. The
+    /// rows of the patches in the image follow the rows of the overview, and a learned row follows each line.
     Listed {
         /// Side of a tile in pixels.
         side: usize,
@@ -105,8 +104,8 @@ pub enum TileGrid {
         /// Longest side of the resized image in pixels.
         longest: usize,
     },
-    /// The grid of up to `max` tiles that the image fits into with the least change of its size. Black borders at the
-    /// right and at the bottom complete the tiles.
+    /// The grid of up to `max` tiles that the image fits into with the least change of its size. The right and the
+    /// bottom of the image are padded with black.
     Canvas {
         /// Side of a tile in pixels.
         side: usize,
@@ -201,7 +200,7 @@ impl TileRules {
         matches!(self.grid, TileGrid::Longest { .. })
     }
 
-    /// Returns true if black borders at the right and at the bottom extend an image to a square first.
+    /// Returns true if an image is first padded with black at the right and at the bottom to a square.
     pub fn is_squared(&self, sides: [usize; 2]) -> bool {
         matches!(self.grid, TileGrid::Windows { .. }) && squared(sides) != sides
     }
@@ -211,7 +210,7 @@ impl TileRules {
         matches!(self.grid, TileGrid::Windows { .. }) && is_too_narrow(squared(sides))
     }
 
-    /// Returns true if tiles may have another size than images of one size.
+    /// Returns true if the size of tiles may differ from the size of images that are not split.
     pub fn has_own_size(&self) -> bool {
         matches!(self.grid, TileGrid::Windows { .. } | TileGrid::Lines { .. })
     }
@@ -239,7 +238,7 @@ impl TileRules {
             TileGrid::Listed { .. } => self.grids().map(|[columns, rows]| columns * rows).max().unwrap_or(1),
             TileGrid::Longest { side, longest } => longest.div_ceil(side.max(1)).saturating_pow(2),
             TileGrid::Windows { side, longest, .. } => {
-                // The shorter side of a narrow image is that of its tiles, and is rounded down.
+                // The tiles of a narrow image have its shorter side, rounded down.
                 let narrow = longest / (longest / MAX_RATIO).max(1);
                 let of_square = longest.div_ceil(side.max(1)).saturating_pow(2);
                 of_square.max(narrow.max(MAX_RATIO) + 1)
@@ -346,7 +345,7 @@ impl TileRules {
     }
 }
 
-/// Returns the columns and rows of the grid with the closest ratio of sides. Among grids of equal ratio, the larger
+/// Returns the columns and rows of the grid with the closest aspect ratio. Among grids of equal ratio, the larger
 /// one is used if the image fills more than half of it. The published preprocessing of InternVL and LFM2-VL compares
 /// in 64-bit floats, in the order of the number of tiles.
 fn closest([width, height]: [usize; 2], side: usize, min: usize, max: usize) -> [usize; 2] {

@@ -10,7 +10,7 @@ pub(super) struct Lines {
     pub of_tile: usize,
     /// Number of rows of the whole image.
     pub of_whole: usize,
-    /// A row of the file follows each line. The rows of a tile and of the whole image are those of squares.
+    /// A row of the file follows each line. Tiles and the whole image are squares.
     pub has_newlines: bool,
 }
 
@@ -36,7 +36,7 @@ impl Lines {
         column.n_rows()
     }
 
-    /// Returns the rows of an image. `rows` are those of each tile and of the whole image.
+    /// Returns the rows of an image. `rows` contains the rows of each tile, then the rows of the whole image.
     pub fn arrange(&self, rows: &[f32], width: usize, newline: &[f32], end: &[f32]) -> Vec<f32> {
         let mut all = Vec::with_capacity(self.n_rows() * width);
         if !self.has_newlines {

@@ -1,11 +1,11 @@
-//! [`Mosaic`]: the rows of an image whose tiles a file lists, in reading order of the whole image.
+//! [`Mosaic`]: the rows of an image in reading order, for a grid of tiles from the list in a file.
 
 use std::ops::Range;
 
 use crate::builder::Split;
 
 /// Rows of tiles in reading order of the whole image, without the patches of borders. The rows of the whole image
-/// precede them, and a row of the file follows each line.
+/// precede the rows of tiles, and a row of the file follows each line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Mosaic {
     /// Columns of tiles.
@@ -39,13 +39,13 @@ impl Mosaic {
         }
     }
 
-    /// Returns the number of rows after those of the whole image.
+    /// Returns the number of rows after the rows of the whole image.
     pub fn n_rows(&self) -> usize {
         let [columns, lines] = self.kept.each_ref().map(ExactSizeIterator::len);
         lines * (columns + 1)
     }
 
-    /// Returns numbers that differ for images with equal tiles and other borders.
+    /// Returns numbers that differ for images with equal tiles and different borders.
     pub fn numbers(&self) -> [u64; 6] {
         let [columns, lines] = &self.kept;
         [
@@ -59,7 +59,7 @@ impl Mosaic {
         .map(|n| n as u64)
     }
 
-    /// Returns the rows of an image. `rows` are those of the whole image and of each tile.
+    /// Returns the rows of an image. `rows` contains the rows of the whole image, then the rows of each tile.
     pub fn arrange(&self, rows: &[f32], width: usize, newline: &[f32]) -> Vec<f32> {
         let of_tile = self.side * self.side * width;
         let [columns, lines] = &self.kept;
