@@ -2,7 +2,7 @@
 //!
 //! - [`gguf`]: reading and writing GGUF files
 //! - [`vocab`]: tokenizing and detokenizing
-//! - [`model`]: architecture declarations, hyper-parameters, tensor table, loading
+//! - [`model`]: architecture declarations, hyperparameters, tensor table, loading
 //! - [`adapter`]: LoRA adapters and control vectors
 //! - [`graph`]: tensors, operations, and shape rules
 //! - [`builder`]: graph builder used by architecture files

@@ -1,4 +1,4 @@
-//! Fuzzes hyper-parameters and tensor tables: every architecture reads the keys of the header.
+//! Fuzzes hyperparameters and tensor tables: every architecture reads the keys of the header.
 
 #![no_main]
 

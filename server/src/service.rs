@@ -197,11 +197,11 @@ impl ModelService {
     ) -> ApiResult<OutputStream> {
         let (chat, constraints) = (&self.chat, &self.constraints);
         let thinks = splits && chat.can_reason(&conversation);
-        // A required call comes before a document, which the completion after the results of the call must match.
+        // A required call precedes a document. The completion after the results of the call must match the document.
         let call = chat.required_call_grammar(conversation.tools.as_ref(), thinks, constraints)?;
         let document = self.grammar(grammar, &conversation);
         if call.is_none() && document.is_some() && chat.has_messages() && !chat.is_harmony() {
-            // The headers of such messages are no part of grammars.
+            // Grammars do not include the headers of such messages.
             conversation.tools = None;
         }
         let tools = conversation.tools.as_ref();

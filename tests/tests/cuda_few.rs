@@ -44,7 +44,7 @@ const INSTRUCTIONS: [(GgmlType, [f64; 2]); 5] = [
     (GgmlType::Q5_K, [1.07, 1.77]),
 ];
 
-/// Eight columns load the weights once. The numbers of instructions are a record, which must not grow by more than 5 %;
+/// Eight columns load the weights once. The numbers of instructions must exceed the recorded numbers by at most 5 %;
 /// the target of the kernel is a time: 1.15 times that of one column.
 #[test]
 fn eight_columns_load_weights_once() {

@@ -182,8 +182,8 @@ const INSTRUCTIONS: [(GgmlType, usize, [f64; 2]); 13] = [
     (GgmlType::MXFP4, 144, [333.0, 431.0]),
 ];
 
-/// Each block loads its weights once for all columns of a tile. The numbers of instructions are a record, from which they
-/// must not differ by more than 5 %.
+/// Each block loads its weights once for all columns of a tile. The numbers of instructions must be
+/// within 5 % of the recorded numbers.
 #[test]
 fn streamed_weights_are_loaded_once() {
     with_device("cuda_stream::streamed_weights_are_loaded_once", || {

@@ -53,7 +53,7 @@ pub struct Decl {
     pub fragments: Vec<Used>,
     /// Items that the fragments require from the declaration.
     pub needs: Vec<Need>,
-    /// Hyper-parameters that a fragment reads or derives. The graph may leave them unused.
+    /// Hyperparameters that a fragment reads or derives. The graph may leave them unused.
     pub given_hparams: Vec<String>,
     /// `audio { … }`
     pub audio: Option<audio::AudioSyntax>,
@@ -206,7 +206,7 @@ pub enum HparamItem {
         /// Written `warn` instead of `check`: files that violate the condition load with a warning.
         only_warns: bool,
     },
-    /// `without n_swa, …;`: hyper-parameters that are not inherited.
+    /// `without n_swa, …;`: hyperparameters that are not inherited.
     Without(Vec<Ident>),
     /// `without check "text";`: the inherited check with this message is dropped.
     WithoutCheck(LitStr),
@@ -237,7 +237,7 @@ pub enum TensorItem {
     },
     /// `if cond { … } else { … }`
     If {
-        /// Condition on hyper-parameters.
+        /// Condition on hyperparameters.
         cond: Box<Expr>,
         /// Tensors that exist if the condition holds.
         then: Vec<TensorItem>,

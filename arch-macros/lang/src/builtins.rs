@@ -133,7 +133,7 @@ pub fn rank(name: &str) -> usize {
 }
 
 /// The epsilon of a norm. Its key is required in every declaration that uses the name; the declaration need not list
-/// the key. A hyper-parameter of the declaration that reads the key, for example with a default, takes precedence.
+/// the key. A hyperparameter of the declaration that reads the key, for example with a default, takes precedence.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Epsilon {
     pub name: &'static str,

@@ -1,6 +1,6 @@
-//! Fragments: reusable hyper-parameters, tensors, and functions, one file each.
+//! Fragments: reusable hyperparameters, tensors, and functions, one file each.
 //!
-//! `use gated_ffn(width = n_ff_exp);` inserts the fragment's tensors at that position. Its hyper-parameters
+//! `use gated_ffn(width = n_ff_exp);` inserts the fragment's tensors at that position. Its hyperparameters
 //! are inserted before those of the declaration, which may redefine them. Its functions become available to
 //! the graph. Every token keeps its span in the fragment's file. The file is parsed once per `use`, so a span
 //! also identifies the `use`.
@@ -78,7 +78,7 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
     decl.functions.extend(added.filter(|f| !own.contains(&f.name)));
 }
 
-/// Returns the names of inherited hyper-parameters that the declaration does not define.
+/// Returns the names of inherited hyperparameters that the declaration does not define.
 fn not_own(given: &[HparamItem], own: &[HparamItem]) -> Vec<String> {
     let own = names::set(own.iter().filter_map(HparamItem::name));
     let is_own = |name: &&Ident| own.contains(*name);
@@ -158,7 +158,7 @@ impl Expander<'_> {
         }
     }
 
-    /// Returns the tensors of one `use` and records its hyper-parameters and functions.
+    /// Returns the tensors of one `use` and records its hyperparameters and functions.
     fn fragment(&mut self, u: &Use) -> Option<Vec<TensorItem>> {
         let name = u.name.to_string();
         if self.inside.contains(&name) {

@@ -68,7 +68,7 @@ fn merge_functions(inherited: Vec<Function>, mut own: Vec<Function>) -> Vec<Func
     own
 }
 
-/// Returns the hyper-parameters listed after `without`.
+/// Returns the hyperparameters listed after `without`.
 pub fn removed_hparams(items: &[HparamItem]) -> Vec<&Ident> {
     let names = items.iter().filter_map(|item| match item {
         HparamItem::Without(names) => Some(names),
@@ -93,7 +93,7 @@ pub fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, error
     for name in removed_hparams(&own) {
         if !left.remove(name) {
             let all = || left.iter().map(Ident::to_string).collect();
-            nothing_to_remove(name, "hyper-parameter", all, errors);
+            nothing_to_remove(name, "hyperparameter", all, errors);
         }
     }
     inherited.retain(|item| item.name().is_none_or(|name| left.contains(name)));

@@ -94,7 +94,7 @@ impl Dim {
     }
 
     fn atom(text: String) -> Dim {
-        // The batch dimension prints last, declared hyper-parameters before it, and builtins first.
+        // The batch dimension prints last, declared hyperparameters before it, and builtins first.
         let rank = if text == "T" { usize::MAX } else { builtins::rank(&text) };
         let quotient = None;
         Dim::term(vec![Atom { rank, text, quotient }], 1)

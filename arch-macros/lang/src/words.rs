@@ -25,7 +25,7 @@ pub const SECTIONS: [&str; 16] = [
 /// Sections of a `fragment!`.
 pub const FRAGMENT_PARTS: [&str; 6] = ["options", "needs", "hparams", "tensors", "checkpoint", "fn"];
 
-/// Types of hyper-parameters.
+/// Types of hyperparameters.
 pub const TYPES: [&str; 7] = ["usize", "f32", "bool", "string", "pattern", "dense_first", "listed"];
 
 /// Values of `attention:`, each with true if tokens attend to later tokens.

@@ -196,7 +196,7 @@ const FAULTS: &[(&str, &[&str])] = &[
         r#"checkpoint "A" { n_swa = 1; n_sva = 2; atn_norm <- ".n"; attn_norm <- ".n"; }"#,
         &[
             "atn_norm: no tensor named `atn_norm`; did you mean `attn_norm`?",
-            "n_sva: no hyper-parameter with a key is named `n_sva`; did you mean `n_swa`?",
+            "n_sva: no hyperparameter with a key is named `n_sva`; did you mean `n_swa`?",
         ],
     ),
     (

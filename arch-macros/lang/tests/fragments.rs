@@ -320,14 +320,14 @@ fn errors_name_the_fragment_file() {
             "",
             vec![
                 "unknown_size: fragments/unknown_size.rs:2:23: `w` is never used; if the graph does not need the tensor, write `ignore \"w\";`",
-                "unknown_size: fragments/unknown_size.rs:2:48: no hyper-parameter named `n_wide`",
+                "unknown_size: fragments/unknown_size.rs:2:48: no hyperparameter named `n_wide`",
             ],
         ),
         (
             "use nest;",
             "x += nested(h) + y;",
             "",
-            vec!["nest: fragments/unknown_size.rs:2:48: no hyper-parameter named `n_wide`"],
+            vec!["nest: fragments/unknown_size.rs:2:48: no hyperparameter named `n_wide`"],
         ),
         (
             "use group;",
@@ -347,7 +347,7 @@ fn errors_name_the_fragment_file() {
             "use ffn;",
             "x += ffn(h) + y;",
             "",
-            vec!["ffn: fragments/ffn.rs:8:35: no value, tensor or hyper-parameter named `hi`"],
+            vec!["ffn: fragments/ffn.rs:8:35: no value, tensor or hyperparameter named `hi`"],
         ),
         (
             "use ffn;",
@@ -394,7 +394,7 @@ fn errors_name_the_fragment_file() {
             "fn f(x) { h }",
             vec![
                 "x: `x` is never used",
-                "h: no value, tensor or hyper-parameter named `h`",
+                "h: no value, tensor or hyperparameter named `h`",
             ],
         ),
         (
@@ -597,7 +597,7 @@ fn files_are_checked_without_building() {
     assert_eq!(file("use plain;", "x += twice(h) + y;"), Vec::<String>::new());
     let found = file("use unknown_size;", "x += once(k) + y;");
     assert_eq!(found.len(), 3, "{found:#?}");
-    let expected = "my.rs:21:19: no value, tensor or hyper-parameter named `k`\n   |\n21 |         x += once(k) + y;\n   |                   ^";
+    let expected = "my.rs:21:19: no value, tensor or hyperparameter named `k`\n   |\n21 |         x += once(k) + y;\n   |                   ^";
     assert!(found.contains(&expected.to_owned()), "{found:#?}");
     assert!(
         found.iter().any(|f| f.starts_with("fragments/unknown_size.rs:2:48: ")),
@@ -669,7 +669,7 @@ fn missing_requirements_are_reported_once() {
     assert!(
         found
             .iter()
-            .any(|f| f.ends_with("`needy` needs hyper-parameter `cap: f32`, but `cap` is declared as `bool`")),
+            .any(|f| f.ends_with("`needy` needs hyperparameter `cap: f32`, but `cap` is declared as `bool`")),
         "{found:?}"
     );
 }

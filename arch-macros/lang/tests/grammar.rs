@@ -434,7 +434,7 @@ fn reference_lists_every_word_of_the_language() {
             .chain(words::ATTENTION.iter().map(|a| a.0))
             .chain(words::RESULT.iter().map(|r| r.0)),
     );
-    lists("Hyper-parameters", &mut words::TYPES.into_iter());
+    lists("Hyperparameters", &mut words::TYPES.into_iter());
     lists("Tensors", &mut Kind::ALL.iter().map(|k| k.0));
     lists(
         "Heads",

@@ -264,7 +264,7 @@ fn errors_in_parent_are_reported_at_like() {
         (
             "like: \"base\"; hparams { without scales; } tensors { layer { without nrm; } without x; }",
             vec![
-                "scales: no inherited hyper-parameter named `scales`; did you mean `scale`?",
+                "scales: no inherited hyperparameter named `scales`; did you mean `scale`?",
                 "nrm: no inherited tensor named `nrm`; did you mean `norm`?",
                 "x: no inherited tensor named `x`",
             ],
@@ -293,7 +293,7 @@ fn errors_in_parent_are_reported_at_like() {
         (
             "like: \"base\"; tensors { extra: vector \"extra\" [n_embd]; } hparams { without scale; }",
             vec![
-                "\"base\": base.rs:9:17: no hyper-parameter named `scale`",
+                "\"base\": base.rs:9:17: no hyperparameter named `scale`",
                 "extra: `extra` is never used",
             ],
         ),

@@ -170,7 +170,7 @@ fn inlined_operations_get_span_of_call() {
     assert_eq!(attention.span().start(), call.span().start());
 }
 
-/// Returns the hyper-parameters that a declaration defines with `name: type` and `let name`.
+/// Returns the hyperparameters that a declaration defines with `name: type` and `let name`.
 fn hparams_of(tokens: &[TokenTree]) -> BTreeSet<String> {
     let group = tokens.windows(2).find_map(|pair| match pair {
         [TokenTree::Ident(word), TokenTree::Group(g)] if word == "hparams" => Some(g.stream()),

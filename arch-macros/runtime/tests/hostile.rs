@@ -287,7 +287,7 @@ fn declarations_with_many_layer_groups_are_rejected_in_time() {
     assert!(error.contains("at most 64 groups of layers"), "{error:.2000}");
 }
 
-/// Returns a declaration with items of layers and of hyper-parameters, and statements for each layer.
+/// Returns a declaration with items of layers and of hyperparameters, and statements for each layer.
 fn repeated(items: &str, hparams: &str, statements: &str) -> String {
     let text = with_graph("", statements).replace("like: \"llama\";", "like: \"decoder\";\nrope: neox;");
     let sections =

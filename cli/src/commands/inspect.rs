@@ -416,7 +416,7 @@ fn print_metadata(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, whole
         .metadata
         .iter()
         .partition(|(key, _)| report.hyper_parameters.contains_key(*key));
-    for (title, pairs) in [("hyper-parameters", own), ("other metadata", others)] {
+    for (title, pairs) in [("hyperparameters", own), ("other metadata", others)] {
         if pairs.is_empty() {
             continue;
         }

@@ -55,7 +55,7 @@ impl Draft {
         Self::of_sizes(arch, archs, arch.test, |_| with_optional)
     }
 
-    /// Creates a model with the given sizes and other hyper-parameters, in the form of `test { … }`. Like
+    /// Creates a model with the given sizes and other hyperparameters, in the form of `test { … }`. Like
     /// [`Draft::of_declaration`], with a choice for each optional tensor.
     pub fn of_sizes(
         arch: &'static Architecture,

@@ -30,7 +30,7 @@ pub(crate) struct Use {
     ids: Option<TensorId>,
 }
 
-/// MatmulInputs of a matmul.
+/// Inputs of a matmul.
 pub(crate) struct MatmulInputs<'a> {
     pub x: Input<'a>,
     /// Chosen experts of each token.

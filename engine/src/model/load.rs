@@ -590,7 +590,7 @@ fn declare(
                 arch = arch.name,
                 n_layer = base.n_layer(),
                 n_tensors = rows.len(),
-                "read the hyper-parameters and tensors of a model"
+                "read the hyperparameters and tensors of a model"
             );
             Ok(((base, graph, rows), warnings))
         }

@@ -29,7 +29,7 @@ use shapes::ArchSizes;
 pub struct SynthParams {
     /// Sizes of the model.
     pub shape: ModelShape,
-    /// Sizes and hyper-parameters that override the shape's, with their names in the declaration.
+    /// Sizes and hyperparameters that override the shape's, with their names in the declaration.
     pub settings: Vec<(String, f64)>,
     /// Mix of quantization types for the matrices.
     pub mix: Mix,
@@ -47,7 +47,7 @@ pub enum SynthError {
     Model(#[from] Box<ModelError>),
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    #[error("architecture {arch} has no size or hyper-parameter `{name}`; available: {}", known.join(", "))]
+    #[error("architecture {arch} has no size or hyperparameter `{name}`; available: {}", known.join(", "))]
     UnknownSetting {
         arch: &'static str,
         name: String,

@@ -222,7 +222,7 @@ const N_CTX_TRAIN: f64 = 131_072.0;
 /// Positions of 30 seconds of audio.
 const N_CTX_AUDIO: f64 = 1500.0;
 
-/// Returns the names of an architecture's sizes and hyper-parameters.
+/// Returns the names of an architecture's sizes and hyperparameters.
 pub(super) fn symbols(arch: &Architecture) -> Vec<&'static str> {
     let declared = arch.hparams.iter().filter(|h| !h.key.is_empty()).map(|h| h.name);
     arch.symbols.iter().map(|(symbol, _)| *symbol).chain(declared).collect()

@@ -247,7 +247,7 @@ macro_rules! instantiate {
 
             pub(super) const fn type_kernels<D: Unpack<$V>>(groups: Option<GroupKernels>) -> IntTypeKernels {
                 IntTypeKernels {
-                    // For arrays, unpacking in registers saves at most a fifth, which is not worth its code.
+                    // For arrays, unpacking in registers saves at most 20 %, too little to justify the code.
                     matvec: if <$V>::UNROLLED { matvec::<D> } else { matmul::<D> },
                     matmul: matmul::<D>,
                     unpack: unpack::<D>,

@@ -54,7 +54,7 @@ pub struct MediaFile {
     pub digest: [u8; 32],
     /// Rows of the medium; `None` until the file is encoded.
     pub rows: Option<Arc<MediaRows>>,
-    /// Memory of the fetched files of the request, counted as long as one of them lives.
+    /// Memory of the fetched files of the request, counted until the last file is dropped.
     _memory: Arc<Charge>,
     n_rows: usize,
     /// Texts between the rows, each with the number of rows before it.

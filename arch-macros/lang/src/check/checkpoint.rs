@@ -189,7 +189,7 @@ struct Sections<'a> {
     of_tensor: HashMap<&'a Ident, Vec<&'a CheckpointItem>>,
     /// Prefix of the names of each group of layers that begin with a dot.
     prefixes: HashMap<&'a str, String>,
-    /// Hyper-parameters with a key, by name.
+    /// Hyperparameters with a key, by name.
     keys: HashMap<&'a Ident, &'a Hparam>,
 }
 
@@ -373,7 +373,7 @@ impl<'a> Sections<'a> {
         let names = || self.keys.keys().map(|n| n.to_string()).chain(builtins).collect();
         let hint = self.errors.hint(&name.to_string(), names);
         self.errors
-            .at(name, format!("no hyper-parameter with a key is named `{name}`{hint}"));
+            .at(name, format!("no hyperparameter with a key is named `{name}`{hint}"));
     }
 
     fn checks(&mut self) -> Vec<(Term, String)> {

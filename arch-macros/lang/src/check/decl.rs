@@ -1,4 +1,4 @@
-//! Checks a declaration: name, rope, hyper-parameters, tensors, test sizes, and unused items.
+//! Checks a declaration: name, rope, hyperparameters, tensors, test sizes, and unused items.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -113,7 +113,7 @@ impl Checker<'_> {
         graph
     }
 
-    /// Adds the epsilons that the declaration does not declare, and marks each hyper-parameter that the graph
+    /// Adds the epsilons that the declaration does not declare, and marks each hyperparameter that the graph
     /// reads.
     fn kept(&self, hparams: Vec<Hparam>) -> Vec<Hparam> {
         let implicit = self.hparams.iter().filter(|sym| sym.implicit);
@@ -420,7 +420,7 @@ impl Checker<'_> {
         self.groups.push(Group {
             name: decl.name.clone(),
             prefix: decl.prefix.value(),
-            // A group with `n_layer` layers can use the per-layer hyper-parameters, like `layer`.
+            // A group with `n_layer` layers can use the per-layer hyperparameters, like `layer`.
             count: count.filter(|c| c.dim != Dim::symbol("n_layer")),
         });
         self.groups.len() - 1
@@ -613,7 +613,7 @@ impl Checker<'_> {
         let text = name.to_string();
         let builtin = builtins::builtin(&text).map(|b| b.ty);
         let Some(ty) = builtin.or_else(|| self.find_hparam(&text).and_then(|i| self.hparams[i].ty)) else {
-            return self.unknown(name, "hyper-parameter", |c| {
+            return self.unknown(name, "hyperparameter", |c| {
                 let builtins = BUILTINS.iter().map(|b| b.name.to_string());
                 builtins.chain(c.hparams.iter().map(|h| h.name.to_string())).collect()
             });
@@ -701,7 +701,7 @@ impl Checker<'_> {
         for h in &self.hparams {
             if !h.used && !given.contains(&h.name.to_string()) {
                 self.errors
-                    .at(&h.name, format!("hyper-parameter `{}` is never used", h.name));
+                    .at(&h.name, format!("hyperparameter `{}` is never used", h.name));
             }
         }
     }

@@ -182,9 +182,9 @@ impl Checker<'_> {
             );
         }
         let what = if self.place.is_graph() {
-            "value, tensor or hyper-parameter"
+            "value, tensor or hyperparameter"
         } else {
-            "hyper-parameter"
+            "hyperparameter"
         };
         self.unknown(name, what, Self::value_names)
     }

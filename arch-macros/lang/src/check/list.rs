@@ -78,7 +78,7 @@ impl Checker<'_> {
         index.is_some_and(|i| self.hparams[i].ty == Some(Ty::List))
     }
 
-    /// Checks a list, which is the name of a hyper-parameter.
+    /// Checks a list, which is the name of a hyperparameter.
     pub(super) fn list(&mut self, expr: &Expr) -> Option<Scalar> {
         let form = "expected a list of `hparams`, such as `sizes: [usize; 2..]`";
         let Some(name) = plain_name(expr) else {

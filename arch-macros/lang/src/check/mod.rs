@@ -273,7 +273,7 @@ impl<'e> Checker<'e> {
         self.scopes.find(name)
     }
 
-    /// Returns the hyper-parameter that reads the key of an epsilon. Without one, declares it.
+    /// Returns the hyperparameter that reads the key of an epsilon. Without one, declares it.
     fn epsilon(&mut self, epsilon: &Epsilon) -> usize {
         let reads = |h: &HparamSym| h.key.as_deref() == Some(epsilon.key);
         self.hparams.iter().position(reads).unwrap_or_else(|| {
@@ -288,7 +288,7 @@ impl<'e> Checker<'e> {
         })
     }
 
-    /// Marks a hyper-parameter as used.
+    /// Marks a hyperparameter as used.
     fn use_hparam(&mut self, index: usize) {
         let graph = self.place.is_graph();
         let h = &mut self.hparams[index];
@@ -356,7 +356,7 @@ impl<'e> Checker<'e> {
         }
     }
 
-    /// Checks that `name` is free for a hyper-parameter, tensor, or value.
+    /// Checks that `name` is free for a hyperparameter, tensor, or value.
     fn can_name(&mut self, name: &Ident) -> bool {
         let text = name.to_string();
         let taken = if builtins::builtin(&text).is_some() || builtins::epsilon(&text).is_some() {
@@ -364,7 +364,7 @@ impl<'e> Checker<'e> {
         } else if let Some(why) = builtins::reserved(&text) {
             format!("is reserved for {why}")
         } else if self.find_hparam(&text).is_some() {
-            "is already the name of a hyper-parameter".to_string()
+            "is already the name of a hyperparameter".to_string()
         } else if self.find_group(name).is_some() {
             "is already the name of a group of layers".to_string()
         } else if self.find_tensor(&text).is_some_and(|i| self.shares_names(i)) {

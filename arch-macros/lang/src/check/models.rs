@@ -59,7 +59,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Checks `given(n_swa)`, which is true if the file has the key of a hyper-parameter.
+    /// Checks `given(n_swa)`, which is true if the file has the key of a hyperparameter.
     pub(super) fn given(&mut self, at: &Ident, args: &[&Expr]) -> Option<Scalar> {
         if self.place != Place::Hparams {
             return self.error(at, "`given` is only available in `hparams`; bind its result with `let`");
@@ -67,14 +67,14 @@ impl Checker<'_> {
         let [arg] = args else {
             return self.error(
                 at,
-                "`given` takes the name of one hyper-parameter that is read from a key",
+                "`given` takes the name of one hyperparameter that is read from a key",
             );
         };
         let index = plain_name(arg).and_then(|name| self.find_hparam(&name.to_string()));
         let Some((index, key)) = index.and_then(|i| Some((i, self.hparams[i].key.clone()?))) else {
             return self.error(
                 arg,
-                "`given` takes the name of a hyper-parameter that is read from a key",
+                "`given` takes the name of a hyperparameter that is read from a key",
             );
         };
         self.use_hparam(index);

@@ -9,7 +9,7 @@ use crate::builtins::{Ty, builtin, epsilon};
 use crate::sym::Dim;
 
 impl Checker<'_> {
-    /// Checks required hyper-parameters. Runs before their first use, so that a missing one is reported once,
+    /// Checks required hyperparameters. Runs before their first use, so that a missing one is reported once,
     /// at the `use`.
     pub(super) fn needed_hparams(&mut self, needs: &[Need]) {
         for need in needs {
@@ -21,13 +21,13 @@ impl Checker<'_> {
             };
             match found {
                 None if self.find_hparam(&name).is_none() => {
-                    self.missing(need, format!("hyper-parameter `{name}: {ty}`, which is not declared"));
+                    self.missing(need, format!("hyperparameter `{name}: {ty}`, which is not declared"));
                 }
                 Some(found) if !fits(found, ty) => {
                     let found = found.name();
                     self.missing(
                         need,
-                        format!("hyper-parameter `{name}: {ty}`, but `{name}` is declared as `{found}`"),
+                        format!("hyperparameter `{name}: {ty}`, but `{name}` is declared as `{found}`"),
                     );
                 }
                 _ => {}

@@ -9,7 +9,7 @@ use crate::builtins::{Builtin, Ty};
 use crate::model::{ListFn, Named, Read, Scalar, ScalarFn, ScalarKind, ScalarOp};
 use crate::paths::runtime_at;
 
-/// Function that contains an expression. It determines how hyper-parameters are accessed.
+/// Function that contains an expression. It determines how hyperparameters are accessed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The loader, where hyperparameters are local variables.
@@ -18,7 +18,7 @@ pub enum Scope {
     Build,
 }
 
-/// Returns the Rust type of a hyper-parameter.
+/// Returns the Rust type of a hyperparameter.
 pub fn rust_type(ty: Ty, per_layer: bool) -> TokenStream {
     let one = match ty {
         Ty::Int => quote!(usize),

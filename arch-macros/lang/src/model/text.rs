@@ -1,8 +1,8 @@
-//! Descriptions of hyper-parameters.
+//! Descriptions of hyperparameters.
 
 use super::Hparam;
 
-/// Hyper-parameter as shown in descriptions.
+/// Hyperparameter as shown in descriptions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HparamText {
     pub name: String,
