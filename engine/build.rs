@@ -5,7 +5,7 @@ use std::{env, fs};
 
 fn main() {
     let directory = |name| PathBuf::from(env::var_os(name).unwrap_or_default());
-    // Cargo sees a change of any file in the directory. A missing file would count as changed every time.
+    // Cargo detects changes of all files in the directory. A missing file would count as changed every time.
     let kernels = directory("CARGO_MANIFEST_DIR").join("../kernels/cuda");
     println!("cargo::rerun-if-changed={}", kernels.display());
     let archive = fs::read(kernels.join("shipped.lzma")).unwrap_or_default();

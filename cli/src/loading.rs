@@ -216,7 +216,7 @@ fn warn_of_another_arch(model: &Model) {
     }
 }
 
-/// Returns an error if the header is that of another kind of file.
+/// Returns an error if the header belongs to another kind of file.
 pub fn check_kind(path: &Path, header: &Gguf, expected: &[FileKind]) -> Outcome {
     let kind = FileKind::of(&header.metadata, header.tensors().len());
     if expected.contains(&kind) {

@@ -72,7 +72,7 @@ impl OutputFile {
         &mut self.file
     }
 
-    /// Gives the file its name, in place of an existing file. The mode is that of `like`, or of a new file.
+    /// Gives the file its name, in place of an existing file. The mode is copied from `like`, or the default.
     pub fn finish(self, like: Option<&Path>) -> Outcome {
         let file = &self.file;
         if let Some(metadata) = like.and_then(|path| path.metadata().ok()) {

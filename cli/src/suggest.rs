@@ -4,7 +4,7 @@ use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use engine::model::nearest_names;
 
-/// Commands of other programs with the equivalent command.
+/// Commands of other programs, with the equivalent commands.
 const SYNONYMS: [(&str, &str); 12] = [
     ("chat", "run"),
     ("ask", "run"),

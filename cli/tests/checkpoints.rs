@@ -183,7 +183,7 @@ fn quantized_checkpoint_is_cached_until_it_changes() {
         "{}",
         ended_again.err
     );
-    // The cached file is that of `llama quantize`.
+    // The cached file is identical to the output of `llama quantize`.
     let (quantized, name) = (text(home.path("q.gguf")), cached(&home).remove(0));
     ended(home.llama(&["quantize", &text(checkpoint.clone()), &quantized, "q8_0"])).succeeds();
     let read = |path: PathBuf| std::fs::read(path).unwrap();

@@ -5,7 +5,7 @@
 
 A replica behaves like `llama serve`: prompts are prefilled one after the other in chunks, between which all running
 sequences decode a token. Computed blocks stay cached until the least recently used ones are evicted. Speeds are
-measured (deploy/README.md) and configurable. The routing code is that of deploy/ray. Needs only the standard library;
+measured (deploy/README.md) and configurable. The routing code is in deploy/ray. Needs only the standard library;
 results are reproducible for a given seed.
 """
 

@@ -97,8 +97,8 @@ struct Queries {
     // Scale of the lane's head. Queries are stored with a magnitude of at most 2.
     float scale;
 
-    // `pairs` are those of the lane. The warps with the same heads share the steps of long queries, which can be used
-    // after the next barrier of the block. `warp` is the number of this warp among them.
+    // `pairs` are the pairs of the lane. The warps with the same heads share the steps of long queries, which can be
+    // used after the next barrier of the block. `warp` is the number of this warp among them.
     template <class Pairs> DEVICE Queries(const Pairs &pairs, uint4 *stored, int warp) : stored(stored) {
         int lane = threadIdx.x % 32;
         float largest = 0.0f;

@@ -64,7 +64,7 @@ template <int APART, int STEP, int SLOTS, int STAGE, int STAGES> struct Stream {
     }
 
     // Starts loading the next piece. Every piece uses a stage, including those past the end. Rows past the end
-    // of the matrix are not loaded. After STAGES calls, `stage` is that of the first piece, and so on.
+    // of the matrix are not loaded. After STAGES calls, `stage` is the stage of the first piece, and so on.
     DEVICE void fetch() {
         if (row < of.end) {
             int n = min(left, PIECE);

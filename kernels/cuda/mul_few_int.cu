@@ -63,7 +63,7 @@ struct Operand {
     const i8 *from;
     int stride;
 
-    // `values` are those of the unit in the first column.
+    // `values` are the values of the unit in the first column.
     DEVICE Operand(const i8 *values, const Columns &columns) {
         int lane = threadIdx.x % 32;
         bool is_own = lane / 8 == lane % 4;

@@ -484,7 +484,7 @@ static AVX512: Kernels = Kernels {
     ..avx512::KERNELS
 };
 
-/// AVX2 kernels with VNNI for integers; f32 kernels are those of AVX2.
+/// AVX2 kernels with VNNI for integers; f32 kernels are shared with AVX2.
 #[cfg(target_arch = "x86_64")]
 static AVX_VNNI: Kernels = Kernels {
     isa: Isa::AvxVnni,

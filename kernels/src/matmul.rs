@@ -446,7 +446,7 @@ impl GemmCall<'_> {
             };
             // SAFETY: `first` plus the columns of each product is at most `args.n`, so the products satisfy the
             // invariants of `IntProduct`, which are among those of `GemmCall`. The tiles of these columns follow
-            // those of the columns before them. `format` is that of the weights.
+            // those of the columns before them. `format` is the format of the weights.
             first += unsafe {
                 match (tiles, panels) {
                     (Some(tiles), _) if left >= MIN_BYTE_COLUMNS => {

@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// The expected texts are those of llama.cpp's function for built-in templates.
+    /// The expected texts come from llama.cpp's function for built-in templates.
     #[test]
     fn builtin_templates_render_llama_cpp_formats() {
         let messages = [

@@ -172,7 +172,7 @@ fn mels_equal_those_of_transformers() {
     assert_eq!(n, 8);
 }
 
-/// The expected values are those of `zero_mean_unit_var_norm` in the feature extractor of Whisper.
+/// The expected values come from `zero_mean_unit_var_norm` in the feature extractor of Whisper.
 #[test]
 fn normalized_samples_equal_those_of_transformers() {
     let mut samples = [0.5, -0.25, 0.125, 0.75, 0.0, -0.5];

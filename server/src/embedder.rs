@@ -166,7 +166,7 @@ impl Embedder {
                 error.code = Some("context_length_exceeded");
                 return Err(error);
             }
-            // Ids beyond are those of media rows, which the request contains.
+            // Larger ids belong to media rows in the request.
             let mut tokens = text.iter().filter(|token| media.is_empty() || **token < MEDIA_TOKENS);
             if let Some(token) = tokens.find(|&&token| token as usize >= n_vocab) {
                 return Err(ApiError::field(

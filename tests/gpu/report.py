@@ -201,7 +201,7 @@ def summary(report):
         if gpu.get("name"):
             yield f"device of the engine: {gpu.get('device')}"
     if report.get("is_emulated"):
-        yield "REHEARSAL on the emulated driver: no time below is that of a GPU"
+        yield "REHEARSAL on the emulated driver: no time below was measured on a GPU"
     if report.get("ceilings"):
         yield "ceilings: " + ", ".join(" ".join(f"{k}={v:g}" for k, v in line.items()) for line in report["ceilings"][:12])
     for phase in report["phases"]:

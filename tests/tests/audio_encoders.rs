@@ -20,7 +20,7 @@ use crate::encoders::{load, logits, plausible};
 /// Samples between frames.
 const HOP: usize = 160;
 
-/// An encoder with a language model that takes its rows.
+/// An encoder with a language model that reads its rows.
 struct Family {
     encoder: &'static str,
     text: &'static str,

@@ -5,7 +5,7 @@ use engine::conformance::Draft;
 /// Sizes of a language model.
 type Sizes = &'static [(&'static str, f64)];
 
-/// An encoder with a language model that takes its rows.
+/// An encoder with a language model that reads its rows.
 pub(crate) struct Family {
     /// Name of the recordings.
     pub name: &'static str,
@@ -27,7 +27,7 @@ pub(crate) struct Family {
 }
 
 pub(crate) const FAMILIES: [Family; 40] = [
-    // The window hides the first tokens from the last rows of the image.
+    // The last rows of the image do not attend to the first tokens, because of the window.
     Family {
         name: "gemma3",
         encoder: "gemma3",
@@ -200,7 +200,7 @@ pub(crate) const FAMILIES: [Family; 40] = [
         text_biases: &[],
         has_bounds: false,
     },
-    // Rows see each other in layers with windows. The last two layers share keys with earlier layers.
+    // Media rows attend to each other in layers with windows. The last two layers share keys with earlier layers.
     Family {
         name: "gemma4v",
         encoder: "gemma4v",
@@ -566,7 +566,7 @@ pub(crate) const FAMILIES: [Family; 40] = [
         text: "llama",
         ..PLAIN
     },
-    // The layers have all three orders, and two with columns follow each other.
+    // The layers have all three orders of patches, and two consecutive layers have the order by columns.
     Family {
         name: "mimovl",
         encoder: "mimovl",
@@ -621,7 +621,7 @@ impl Family {
         FAMILIES.iter().find(|family| family.name == name).unwrap()
     }
 
-    /// Inserts the keys with lists into the file of the encoder, or into that of the language model.
+    /// Inserts the keys with lists into the file of the encoder or of the language model.
     pub(crate) fn insert_lists(&self, draft: &mut Draft) {
         // The width of experts follows from their matrices, as in published files.
         draft.metadata.remove("clip.vision.expert_feed_forward_length");
@@ -720,7 +720,7 @@ const WITHOUT_EXPERTS: Sizes = &[
     ("n_shared", 1.0),
 ];
 
-/// Sizes of a language model with latent attention and without experts. The published class has this epsilon in its code.
+/// Sizes of a language model with latent attention and without experts. The published class hardcodes this epsilon.
 const LATENT: Sizes = &[
     ("n_embd", 64.0),
     ("n_head", 4.0),

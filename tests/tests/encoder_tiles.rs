@@ -287,7 +287,7 @@ fn tiles_of_granite_match_transformers() {
     assert!(errors.iter().all(|&e| e <= 1e-10), "{errors:?}");
 }
 
-/// For 1,000 random sizes, grid, resized image, and number of rows are those of transformers.
+/// For 1,000 random sizes, the grid, the resized image, and the number of rows match transformers.
 #[test]
 fn row_counts_of_llava_match_transformers() {
     let mut encoder = llava(&exact(), &GRIDS, true).unwrap();

@@ -70,7 +70,7 @@ impl Family {
             // As in Qwen3-VL, the last pair is beyond the section of its axis.
             let key = format!("{}.rope.dimension_sections", self.text);
             text.metadata.insert(key, vec![4i32, 2, 2, 0]);
-            // The published delta net has this epsilon in its code.
+            // The published delta net hardcodes this epsilon.
             let key = format!("{}.attention.layer_norm_rms_epsilon", self.text);
             text.metadata.insert(key, 1e-6f32);
         }
@@ -510,7 +510,7 @@ fn axes_of_text_after_image_survive_changes_of_memory() {
     }
 }
 
-/// Positions that count rows instead of the axes of the image give other logits.
+/// Positions that count rows instead of the axes of the image give different logits.
 #[test]
 fn sequence_positions_of_rows_do_not_match() {
     for name in [
@@ -534,7 +534,7 @@ fn sequence_positions_of_rows_do_not_match() {
 /// For each size, the number of rows from the header is the number of computed rows.
 #[test]
 fn row_counts_of_random_sizes_match() {
-    // Rows of the file are among those of `deepseekocr` and `deepseekocr2`; see `encoder_tiles`.
+    // The rows of `deepseekocr` and `deepseekocr2` include rows of the file; see `encoder_tiles`.
     for family in FAMILIES.iter().filter(|family| !family.name.starts_with("deepseekocr")) {
         let mut encoder = family.encoder(&exact());
         if matches!(family.name, "lfm2" | "gemma4v" | "gemma4uv") {

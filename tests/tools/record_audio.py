@@ -101,7 +101,7 @@ def masked_chunk(kind, projector, mask_name, audio, text):
 
 
 def voxtral(audio, text):
-    # The default configuration is that of the published model.
+    # The defaults are the configuration of the published model.
     rope = {"rope_type": "default", "rope_theta": 10000.0}
     settings = text_config(text) | {"model_type": "llama", "rope_parameters": rope, "rope_theta": 10000.0}
     sizes = audio_config(audio)

@@ -3,7 +3,7 @@
     python3 tests/tools/record_jinja.py            # writes engine/tests/data/jinja.json
     python3 tests/tools/record_jinja.py --check    # compares the file with a new recording
 
-Needs jinja2 3.1.6. The environment is that of `transformers`. Methods that change lists and dictionaries are
+Needs jinja2 3.1.6. The environment has the settings of `transformers`. Methods that change lists and dictionaries are
 recorded with Jinja's mutable sandbox, because `transformers` refuses them. A case whose evaluation fails in
 Jinja is recorded as null; the engine may fail or be lenient.
 """

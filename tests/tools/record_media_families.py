@@ -641,7 +641,7 @@ def record_targets(path, random):
         lines.append(["area", 448, unit, width, height, *whole])
         lines.append(["slices", 448, unit, most, width, height, *tiles_of_image])
         least, limit = ((256, 3600), (32, 320))[i % 2]
-        # The number of patches is that of `Siglip2ImageProcessorNoUpscale` in the published code of Phi-4.
+        # The number of patches follows `Siglip2ImageProcessorNoUpscale` in the published code of Phi-4.
         n_patches = min(max((width // 16) * (height // 16), 1, least), limit)
         lines.append(["fitting", 16, least, limit, width, height, *fitting(height, width, 16, n_patches)[::-1]])
         least, limit, side = ((1, 12, 448), (2, 10, 512))[i % 2]

@@ -159,8 +159,8 @@ impl Near {
         }
     }
 
-    /// Returns the files next to the declaration that have its name and are ignored, although another declaration finds
-    /// them by this name.
+    /// Returns the files next to the declaration that have its name and are ignored, although another declaration could
+    /// find them by this name.
     pub fn ignored(&self) -> Vec<String> {
         if self.name.is_empty() || self.takes_other(&self.name) {
             return Vec::new();
@@ -232,7 +232,7 @@ impl Near {
     }
 }
 
-/// Returns true if a name can be that of a file in the directory.
+/// Returns true if a file in the directory can have this name.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) && !name.starts_with('.')
 }

@@ -14,7 +14,7 @@ fragment! {
         n_net: usize = "sam.net_length" or file_rows("v.sam.net_2.weight");
         side: usize = "sam.side" or file_rows("v.sam.pos_embd.weight");
         window: usize = "window_size";
-        // In files, image_size and patch_size are those of CLIP.
+        // In files, image_size and patch_size belong to CLIP.
         patch: usize = "sam.patch_size" or 16;
         tile_size: usize = "preproc_tile_size" or tile;
         min_tiles: usize = "preproc_min_tiles" or 2;

@@ -275,7 +275,7 @@ mod tests {
         }
     }
 
-    /// Expected directions are those of numpy: the eigenvector of the largest eigenvalue from `linalg.eigh`, and the
+    /// Expected directions come from numpy: the eigenvector of the largest eigenvalue from `linalg.eigh`, and the
     /// normalized mean.
     #[test]
     fn directions_match_numpy() {

@@ -377,8 +377,8 @@ impl<'a> Builder<'a> {
         self.linear(Linear::tied_to(table), x)
     }
 
-    /// Returns a placeholder for a value that does not exist under the present condition. The checks of declarations
-    /// allow no use of the value.
+    /// Returns a placeholder for a value that does not exist under the current condition. The checks of declarations
+    /// reject any use of the value.
     pub fn absent(&mut self) -> TensorId {
         if self.g.is_empty() {
             self.positions()

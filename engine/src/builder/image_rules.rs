@@ -687,7 +687,7 @@ mod tests {
         }
     }
 
-    /// The expected sizes are those of `smart_resize` in transformers, with factor 28 and 3136 to 1003520 pixels.
+    /// The expected sizes come from `smart_resize` in transformers, with factor 28 and 3136 to 1003520 pixels.
     #[test]
     fn sides_are_multiples_within_area_limits() {
         let rules = ImageRules {
@@ -720,7 +720,7 @@ mod tests {
         assert_eq!((rules.grid_of(28, 30), rules.grid_of(28 * 36, 28 * 36)), (None, None));
     }
 
-    /// The expected sizes are those of `JanusImageProcessorPil` in transformers, where the minimum is less than the side.
+    /// The expected sizes come from `JanusImageProcessorPil` in transformers, where the minimum is less than the side.
     #[test]
     fn contained_images_have_minimal_sides() {
         for (side, [width, height], scaled, border) in [

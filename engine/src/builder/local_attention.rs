@@ -256,7 +256,7 @@ impl Builder<'_> {
     }
 
     /// Returns the rows of `table [d, n]` for the distances from `before` down to `-after`: `[d, before + 1 + after]`.
-    /// The middle row is that of distance 0.
+    /// The middle row is for distance 0.
     pub fn at_distances(&mut self, table: TensorId, before: usize, after: usize) -> TensorId {
         let n = self.g.tensor(table).ne[1];
         let middle = n / 2;

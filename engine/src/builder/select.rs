@@ -60,7 +60,7 @@ impl Builder<'_> {
     }
 
     /// Returns `x [c, T]` of each token and its `n - 1` predecessors in the sequence, earliest first: `[c, n,
-    /// T]`. The layer stores `x`. For missing positions, the values are those of an arbitrary token.
+    /// T]`. The layer stores `x`. For missing positions, the values are copied from an arbitrary token.
     pub fn last_tokens(&mut self, x: TensorId, n: usize) -> TensorId {
         // The loop adds a graph node for each position.
         if n > MAX_ROUNDS {

@@ -355,7 +355,7 @@ fn justify(state: &mut State, text: &str, method: &str, args: &[Value]) -> Resul
     let left = match method {
         "ljust" => 0,
         "rjust" => missing,
-        // An odd rest goes to the left if the width is odd.
+        // The extra character of odd padding goes to the left if the width is odd.
         _ => missing / 2 + (missing & (missing + text.chars().count()) & 1),
     };
     Ok(Value::from(format!(
@@ -365,7 +365,7 @@ fn justify(state: &mut State, text: &str, method: &str, args: &[Value]) -> Resul
     )))
 }
 
-/// Returns the number of characters that a text lacks to a width, and charges for them.
+/// Returns the number of padding characters that a text needs for a width, and charges for them.
 pub(super) fn missing(state: &mut State, text: &str, width: i64) -> Result<usize, Error> {
     let missing = usize::try_from(width).unwrap_or(0).saturating_sub(text.chars().count());
     spend(state, (missing as u64).saturating_mul(4))?;

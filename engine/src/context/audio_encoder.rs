@@ -121,7 +121,7 @@ impl AudioEncoder {
         self.graph.id_of(&[n_samples as u64], [data])
     }
 
-    /// Computes the rows of audio, a chunk at a time. The spectrogram `[n_mel, n_frames]` is that of `n_samples`
+    /// Computes the rows of audio, chunk by chunk. The spectrogram `[n_mel, n_frames]` is computed from `n_samples`
     /// samples, followed by silence up to [`AudioRules::padded_samples`].
     ///
     /// # Errors

@@ -78,7 +78,7 @@ mod tests {
     use super::super::{Batch, MediaRows};
     use super::*;
 
-    /// The expected positions are those of `get_rope_index` in transformers for two tokens, an image of 2 rows and 3
+    /// The expected positions come from `get_rope_index` in transformers for two tokens, an image of 2 rows and 3
     /// columns, and two tokens.
     #[test]
     fn text_continues_after_largest_position_of_image() {
@@ -112,8 +112,8 @@ mod tests {
         }
     }
 
-    /// The expected positions are those of `get_rope_index` in transformers' HunyuanVL for an image after a token and another
-    /// image, with 2 lines of 2 columns and a learned row.
+    /// The expected positions come from `get_rope_index` in transformers' HunyuanVL for an image after a token and
+    /// another image, with 2 lines of 2 columns and a learned row.
     #[test]
     fn rows_of_xd_rope_count_columns_lines_and_images() {
         let image = Arc::new(MediaRows::new(1, 1, vec![0.0; 8]).with_grid(RowGrid::Enclosed([3, 2])));

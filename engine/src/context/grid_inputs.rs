@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(linear(1, 2), [1.0, 1.0]);
     }
 
-    /// The expected weights are those of `torch.nn.functional.interpolate` with a scale of 3.1 / 4.
+    /// The expected weights come from `torch.nn.functional.interpolate` with a scale of 3.1 / 4.
     #[test]
     fn dino_weights_match_published_scale() {
         let expected = [
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(weights(TableFilter::Dino, 2, 2), [1.0, 0.0, 0.0, 1.0]);
     }
 
-    /// The expected rows are those of `bucketize` in torch, as in SigLIP over images of any size.
+    /// The expected rows come from `bucketize` in torch, as in SigLIP over images of any size.
     #[test]
     fn nearest_rows_match_published_positions() {
         let rows = |side: usize, n: usize| -> Vec<usize> {
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(rows(70, 70), (0..70).collect::<Vec<_>>());
     }
 
-    /// The expected weights are those of `torch.nn.functional.interpolate` for unit vectors.
+    /// The expected weights come from `torch.nn.functional.interpolate` for unit vectors.
     #[test]
     fn area_weights_match_published_weights() {
         let bicubic = weights(TableFilter::Bicubic, 4, 3);
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// The expected weights are those of `torch.nn.functional.grid_sample` for unit vectors, with zeros around them.
+    /// The expected weights come from `torch.nn.functional.grid_sample` for unit vectors, with zeros around them.
     #[test]
     fn zero_padded_weights_match_published_weights() {
         let zeros = |side, n| weights(TableFilter::Zeros, side, n);

@@ -30,7 +30,7 @@ pub(super) struct Ubatch<'a> {
     pub hidden: &'a [f32],
     /// Media that rows among the tokens belong to.
     pub media: &'a [Arc<MediaRows>],
-    /// Image, if the graph is that of an encoder.
+    /// Image, if the graph belongs to an encoder.
     pub image: ImageInput<'a>,
     /// Rows given to the encoder; empty for zeros.
     pub frames: &'a [f32],

@@ -77,7 +77,7 @@ mod tests {
         assert!(padding.pad(&tokens, 512));
         assert_eq!(padding.tokens()[..5], tokens);
         assert_eq!(padding.tokens()[5..], [token(4, true); 3]);
-        // The results of a prompt are those of its last token only.
+        // The results of a prompt are the results of its last token.
         let prompt: Vec<BatchToken> = (0..3).map(|pos| token(pos, pos == 2)).collect();
         assert!(padding.pad(&prompt, 512));
         assert_eq!(padding.tokens()[3..], [token(2, false)]);

@@ -136,8 +136,8 @@ mod tests {
         assert!(patches(&RULES, square).iter().map(|patch| patch.pos).eq(0..16));
     }
 
-    /// The order is that of `get_window_index` in transformers for 10 x 6 patches in blocks of 2 and windows of 2 x 2
-    /// blocks.
+    /// The expected order comes from `get_window_index` in transformers for 10 x 6 patches in blocks of 2 and windows
+    /// of 2 x 2 blocks.
     #[test]
     fn blocks_of_a_window_are_consecutive() {
         let rules = ImageRules { window: 2, ..RULES };

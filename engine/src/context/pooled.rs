@@ -61,8 +61,8 @@ impl Pooled {
             None | Some(Pooling::None) => return,
             pooling => pooling != Some(Pooling::Cls),
         };
-        // Positions ascend within a sequence, so the first and last token in the batch are those of the
-        // sequence.
+        // Positions ascend within a sequence, so the first and last token in the batch are the first
+        // and last token of the sequence.
         for (i, t) in tokens.iter().enumerate() {
             for seq in t.seqs.iter() {
                 if last || self.rows[seq].is_none() {
@@ -85,7 +85,7 @@ impl Pooled {
         }
     }
 
-    /// Returns the number of output rows; `None` if the rows are those of tokens with output.
+    /// Returns the number of output rows; `None` if the rows belong to the tokens with output.
     pub fn n_rows(&self) -> Option<usize> {
         match self.pooling {
             None | Some(Pooling::None) => None,

@@ -21,7 +21,7 @@ pub enum BlockRule {
         local: usize,
     },
     /// Blocks start at the first position of the sequence. A block counts only if each of its positions has a
-    /// visible cell; its score is that of its last cell (GLM 5 Next's and Qwen 4's pools).
+    /// visible cell; its score is the score of its last cell (GLM 5 Next's and Qwen 4's pools).
     Whole {
         /// Also selects the cells of the token's own block while that is incomplete.
         tail: bool,

@@ -207,7 +207,7 @@ fn root(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// The expected numbers are those of numpy, with the formulas of llama.cpp's `perplexity` example.
+    /// The expected numbers come from numpy, with the formulas of llama.cpp's `perplexity` example.
     #[test]
     fn summary_equals_recomputed_statistics() {
         let mut comparison = ModelComparison::default();

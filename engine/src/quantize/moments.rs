@@ -200,8 +200,8 @@ fn is_attention_input(role: Role) -> bool {
     )
 }
 
-/// Scales the inputs of first tokens, so that their products have [`FIRST_WEIGHT`]. If the inputs are those of a part of the
-/// tokens, they are not changed.
+/// Scales the inputs of first tokens, so that their products have [`FIRST_WEIGHT`]. Does not change inputs of only a
+/// part of the tokens.
 fn weight_first(x: &mut [f32], n_in: usize, is_first: &[bool]) {
     if x.len() != n_in * is_first.len() {
         return;

@@ -86,7 +86,7 @@ fn quantized(source: &GgufSet, options: &Options) -> Result<GgufSet, QuantizeErr
     Ok(GgufSet::from_file(file)?)
 }
 
-/// The expected layers are those of llama.cpp b11434 for a model with 16 layers.
+/// The expected layers come from llama.cpp b11434 for a model with 16 layers.
 #[test]
 fn mixtures_give_sensitive_tensors_more_bits() {
     let source = model(256, |_, _| ());

@@ -1,5 +1,5 @@
 //! Synthetic models for benchmarks: files with random weights in the shape of published models, for any
-//! declared architecture. The output is meaningless, but the speed is that of a trained model.
+//! declared architecture. The output is meaningless, but the speed is the same as for a trained model.
 
 mod blocks;
 mod mix;

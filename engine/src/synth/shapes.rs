@@ -174,7 +174,7 @@ impl ModelShape {
             Some((_, old)) => *old = n,
             None => sizes.push((symbol.to_owned(), n)),
         };
-        // If the decoder has a separate context, this context is that of the audio encoder.
+        // If the decoder has a separate context, this context belongs to the audio encoder.
         let is_encoder = symbols(arch).contains(&"n_ctx_dec");
         set("n_ctx_train", if is_encoder { N_CTX_AUDIO } else { N_CTX_TRAIN });
         if !own.contains(&ArchSizes::Layers) {

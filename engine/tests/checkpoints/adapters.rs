@@ -69,7 +69,7 @@ fn merged_checkpoint(scale: f32) -> Vec<Source> {
         };
         let (a, b) = match found {
             Some(i) => (small(RANK * n_in, i), small(n_out * RANK, i + 9)),
-            // Columns of the first factor are those of tokens.
+            // Columns of the first factor belong to tokens.
             None => (small(n_in * RANK, 21), small(RANK * n_out, 20)),
         };
         let values = bytes.chunks_exact(4).enumerate().map(|(i, old)| {

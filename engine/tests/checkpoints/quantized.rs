@@ -121,7 +121,7 @@ fn damaged_packed_weights_are_reported() {
         format!("tensor `{base}.weight` has the value {value} at row {row}, column {column}; expected finite numbers")
     };
     let (nan, infinity) = (0x7e00u16.to_le_bytes(), 0xfc00u16.to_le_bytes());
-    // Scales are stored by group of columns; element 3 is that of row 3 in the first group.
+    // Scales are stored by group of columns; element 3 belongs to row 3 in the first group.
     for name in ["gptq_symmetric", "gptq_8_bits", "gptq_v2"] {
         let message = damaged(name, &format!("{base}.scales"), 2 * 3, &nan);
         assert!(message.contains(&expected("NaN", 3, 0)), "{name}: {message}");

@@ -33,7 +33,7 @@
 //!
 //! - [`scores`] and [`values`] read f32 rows, other types are converted first. The conversion pays for itself
 //!   with many queries per head; for few, [`decode_attention`](super::decode_attention) reads rows in place.
-//! - Scores beyond the last key, up to a multiple of [`TILE_KEYS`], are those of the last key.
+//! - Scores beyond the last key, up to a multiple of [`TILE_KEYS`], are copies of the scores of the last key.
 //! - The order of additions over the elements of a row, and over rows, does not depend on the number of
 //!   queries. A token hence gets the same bits in a prompt and in decode.
 

@@ -146,7 +146,7 @@ impl Memory {
 
 /// Slots: sequences as clients see them.
 impl Memory {
-    /// Returns the state of all sequences. Those of other owners look empty.
+    /// Returns the state of all sequences. Slots of other owners look empty.
     pub fn slots(&self, owner: u64) -> Vec<Slot> {
         let slot = |id: usize| Slot {
             is_busy: self.sequences.is_busy(id),

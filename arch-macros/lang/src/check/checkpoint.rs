@@ -464,7 +464,7 @@ impl<'a> Sections<'a> {
         self.prefixes.get(group).cloned()
     }
 
-    /// Returns a source. `names` are those of its layers.
+    /// Returns a source. `names` are the names of its layers.
     fn origin(&mut self, o: &OriginDecl, names: Option<&Names>) -> NamedSource {
         let mut name = o.name.value();
         let mut is_single = names.is_some_and(|names| names.is_single);

@@ -390,7 +390,7 @@ impl Checker<'_> {
         self.functions.iter().map(names).collect()
     }
 
-    /// Returns the caller's values that the options refer to. A function sees no other values of its caller.
+    /// Returns the caller's values that the options refer to. A function cannot access other values of its caller.
     fn visible_to(&self, options: &[(Ident, TokenStream)]) -> Vec<(String, VarId)> {
         let mut names = Vec::new();
         options.iter().for_each(|(_, value)| words(value.clone(), &mut names));

@@ -195,7 +195,7 @@ pub static OPS: &[OpSpec] = &[
         at_distances,
         Emit::Method("at_distances"),
         "rows of a table [d, n] for the distances from `before` down to -`after` -> [d, before + 1 + after]. The middle \
-         row is that of distance 0",
+         row is for distance 0",
     ),
     op(
         "padded_rows",

@@ -141,7 +141,7 @@ pub static OPS: &[OpSpec] = &[
         ],
         same_as_x,
         Emit::Method("kept"),
-        "operand of call number `calls[i]` of `keep`. Its shape is that of x",
+        "operand of call number `calls[i]` of `keep`. It has the shape of x",
     ),
     op(
         "sampled",

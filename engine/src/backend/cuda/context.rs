@@ -395,8 +395,8 @@ impl Drop for DeviceMemory {
         if self.len == 0 {
             return;
         }
-        // Enqueued work may still use the memory. A lost device accesses nothing, and its memory is gone.
-        // SAFETY: the address comes from `allocate`, and the context is idle.
+        // Enqueued work may still use the memory. A lost device accesses no memory, and its allocations no longer
+        // exist. SAFETY: the address comes from `allocate`, and the context is idle.
         let _ = self.context.when_idle(|driver| unsafe { driver.free(self.address) });
     }
 }

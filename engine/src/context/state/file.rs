@@ -28,7 +28,7 @@ pub(super) fn replace(
     written.map_err(|e| in_file(e, path))
 }
 
-/// Reads a file whose header and length are those of a state. Errors name the file.
+/// Reads a file with the header and the length of a state. Errors name the file.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, StateError> {
     read_checked(path).map_err(|e| in_file(e, path))
 }

@@ -191,7 +191,7 @@ impl ShortConv<'_> {
 
 /// Computes one step of a convolution over `PAST` earlier tokens and the current token.
 ///
-/// The order of operations is that of the generic version. With a constant length, the compiler keeps each
+/// The order of operations is the same as in the generic version. With a constant length, the compiler keeps each
 /// channel in registers.
 fn convolve<const PAST: usize>(x: &[f32], weights: &[f32], state: &mut [f32], out: &mut [f32]) {
     let (states, _) = state.as_chunks_mut::<PAST>();

@@ -148,7 +148,7 @@ fn is_readable(t: &Tensor) -> bool {
     aligned && (!t.ty.is_quantized() || t.has_dense_rows())
 }
 
-/// Returns true if a matmul with few columns and weights at this address takes its columns as integers.
+/// Returns true if a matmul with few columns and weights at this address reads its columns as integers.
 pub(super) fn takes_integers(precision: Precision, weights: &Tensor, address: u64) -> bool {
     TensorArg::new(weights, address).is_ok_and(|w| integers::suits(precision, weights, &w))
 }
