@@ -11,7 +11,7 @@ arch_macros::arch! {
     }
 
     hparams {
-        // Files of the smaller published model may have a window, but only those with windows list their layers.
+        // Files of the smaller published model may have a window, but only files with windows list their layers.
         let has_windows = model_is("32B") || (n_swa > 0 && given(swa_pattern));
         let is_swa = has_windows && swa_pattern;
         let use_rope = !has_windows || swa_pattern;

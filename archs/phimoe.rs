@@ -12,7 +12,7 @@ arch_macros::arch! {
     hparams {
         check n_expert_used == 2, "expert_used_count must be 2";
         attn_factor: f32 = "rope.scaling.attn_factor" or 1.0;
-        // The published factor of this model, which differs from that of LongRoPE in files.
+        // The published factor of this model, which differs from the LongRoPE factor in files.
         let rope_magnitude = if model_is("3.5") { 1.243163121016122 } else { attn_factor };
     }
 

@@ -1,9 +1,9 @@
 //! Converts between the tokens of rustc and of `proc-macro2`.
 //!
-//! rustc assigns no locations to the tokens of a parsed string, so tokens of fragments could not be
-//! distinguished from those of the declaration. This module therefore prints the declaration's tokens as
-//! text, each at its original location, and runs the compiler on that text. Tokens in the result at one of
-//! these locations get rustc's span back, so that errors, go to definition, and rename work.
+//! rustc assigns no locations to the tokens of a parsed string, so tokens of fragments could not be distinguished from
+//! tokens of the declaration. This module therefore prints the declaration's tokens as text, each at its original
+//! location, and runs the compiler on that text. Tokens in the result at one of these locations get rustc's span back,
+//! so that errors, go to definition, and rename work.
 
 use std::collections::HashMap;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
 //! dots.ocr: a vision transformer over images of any size, with RMS norms, gated feed-forward networks, and rotation
-//! by rows and columns. Patches are normalized twice, and those of a block are concatenated and projected.
+//! by rows and columns. Patches are normalized twice. The patches of a block are concatenated and projected.
 
 arch_macros::encoder! {
     name: "dots_ocr";

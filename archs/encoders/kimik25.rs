@@ -1,5 +1,5 @@
 //! Kimi K2.5: the encoder of Kimi-VL with a table of learned positions by row and column. Queries and keys in the file
-//! store the values of columns before those of rows.
+//! store the values of columns before the values of rows.
 
 arch_macros::encoder! {
     name: "kimik25";

@@ -1,6 +1,6 @@
 //! Kimi-VL: a vision transformer (MoonViT) over images of any size. Learned positions are resized to the image, and
-//! queries and keys are rotated by columns and rows. Patches are normalized, and those of a block are concatenated and
-//! projected.
+//! queries and keys are rotated by columns and rows. Patches are normalized. The patches of a block are concatenated
+//! and projected.
 
 arch_macros::encoder! {
     name: "kimivl";

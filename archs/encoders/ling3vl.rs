@@ -1,4 +1,4 @@
-//! Ling 3: the vision transformer of Qwen3-VL without DeepStack. Patches are normalized, and those of a block are
+//! Ling 3: the vision transformer of Qwen3-VL without DeepStack. Patches are normalized. The patches of a block are
 //! concatenated and projected.
 
 arch_macros::encoder! {

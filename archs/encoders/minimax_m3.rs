@@ -1,5 +1,5 @@
 //! MiniMax M3: a vision transformer over images of any size. Queries and keys are rotated by time, rows, and columns.
-//! The time of images is 0. Patches are projected, and those of a block are concatenated and projected.
+//! The time of images is 0. Patches are projected. The patches of a block are concatenated and projected.
 
 arch_macros::encoder! {
     name: "minimax_m3";

@@ -63,7 +63,7 @@ impl PlacementArgs {
     }
 }
 
-/// Returns true if a value of `--arch` is a path, but not that of a declaration.
+/// Returns true if a value of `--arch` is a path, but not the path of a declaration.
 fn is_other_file(arch: &str) -> bool {
     let path = Path::new(arch);
     arch.contains(std::path::MAIN_SEPARATOR) || path.extension().is_some() && path.is_file()

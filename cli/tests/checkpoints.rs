@@ -102,7 +102,7 @@ fn measuring_commands_accept_checkpoint_directories() {
     let out = |name: &str| text(home.path(name));
     let (importance, vector, file) = (out("importance.gguf"), out("vector.gguf"), out("file.gguf"));
     ended(home.llama(&["convert", &checkpoint, &file])).succeeds();
-    // Results equal those of the converted file.
+    // Results equal the results of the converted file.
     let equal = |args: &dyn Fn(&str) -> Vec<String>| {
         let run = |model: &str| {
             let args = args(model);

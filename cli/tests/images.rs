@@ -380,7 +380,7 @@ fn arch_and_inspect_know_encoders() {
     );
 }
 
-/// The number of rows includes those of tiles, and the learned rows of the file.
+/// The number of rows includes the rows of tiles and the learned rows of the file.
 #[test]
 fn inspect_counts_rows_of_tiles() {
     let home = Home::new();

@@ -21,7 +21,7 @@ use limits::Limits;
 /// Number of heads in the cache.
 const N_HEAD_KV: usize = 4;
 
-/// Numbers of queries: those of a token that share a head, or of several tokens of a prompt.
+/// Numbers of queries: queries of a token that share a head, or of several tokens of a prompt.
 const QUERIES: [(&str, usize); 5] = [
     ("decode 1", 1),
     ("decode 3", 3),

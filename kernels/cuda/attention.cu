@@ -45,7 +45,7 @@ using ValuePart = Part<Values, DV>;
 __shared__ Listed listed;
 __shared__ Partials<WARPS, HEADS, DV> partials;
 
-// The scores of a turn: each lane has those of one head and one of the turn's cells.
+// The scores of a turn: each lane has the scores of one head and one of the turn's cells.
 struct Scores {
     // Head within the block, head of the model, and cell within the turn.
     int in_block, head, cell;

@@ -434,7 +434,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) attention_
     Place place;
     int head = block.first_head + min(place.group * HEADS_OF_WARP + (int)threadIdx.x % 32 / 4, block.n_heads - 1);
     const float *row = (const float *)(p.q.data + head * p.q.nb[1] + block.token * p.q.nb[2]);
-    // The loads of queries do not wait for those of the page table.
+    // The loads of queries do not wait for the loads of the page table.
     Choice<KEEPS_QUERIES, LoadedPairs, Pairs>::Type pairs(row);
     int q_pos = p.visible.pos[block.token];
     int2 entries = share_of(p, block.token, blockIdx.z);

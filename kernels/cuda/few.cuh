@@ -21,7 +21,7 @@ struct Params {
     char *rounded;
     Fault *fault;
     u32 node;
-    // Number of blocks before those of the second and third matrix.
+    // Number of blocks before the blocks of the second and third matrix.
     int first[2];
     // Groups of results that a warp of `mul_vec_int.cu` or a block of `mul_few_int.cu` computes in sequence.
     int turns;

@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) group(const __grid_constan
         }
     }
     __syncthreads();
-    // Each thread places the groups of consecutive matrices after those of the threads before it.
+    // Each thread places the groups of consecutive matrices after the groups of earlier threads.
     int per_thread = (p.n_matrices + THREADS - 1) / THREADS;
     int begin = min((int)threadIdx.x * per_thread, p.n_matrices), end = min(begin + per_thread, p.n_matrices);
     Totals sums = {0, 0};

@@ -24,8 +24,8 @@ DEVICE void start_step(const u16 *step, float (&sums)[N][4]) {
     end_products();
 }
 
-// Multiplies step `i` of `n`, whose weights are in shared memory. Decodes the weights of the next step, and loads those of
-// the step after, as well as its columns. Returns true if there is a next step.
+// Multiplies step `i` of `n`, whose weights are in shared memory. Decodes the weights of the next step, and loads the
+// weights and columns of the step after it. Returns true if there is a next step.
 DEVICE bool process_step(const Params &p, const Work &work, u16 *stages, int i, int n, const Weights (&own)[PIECES], Weights (&next)[PIECES], float (&sums)[N][4]) {
     start_step(stages + i % STAGES * STAGE, sums);
     if (i + 1 == n) return false;

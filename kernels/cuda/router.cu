@@ -19,7 +19,7 @@ enum Gate { NO_GATE, SOFTMAX_OF_ALL, SIGMOID, SQRT_SOFTPLUS };
 
 const u32 NONE = 0xffffffffu;
 
-// Logits or gates of a token: lane `l` has those of experts `l`, `l + 32`, ...
+// Logits or gates of a token: lane `l` has the values of experts `l`, `l + 32`, ...
 struct Gates {
     float x[VALUES];
     int n;

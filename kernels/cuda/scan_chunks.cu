@@ -68,7 +68,8 @@ template <int N> struct Pair {
 
 struct Shared {
     Pair<CHUNK * STRIDE> vectors[2];
-    // Vectors of the next chunk. Decays of rows need those of this chunk in f32, until its keys are converted for the update.
+    // Vectors of the next chunk. Decays of rows need the vectors of this chunk in f32, until its keys are converted
+    // for the update.
     float next[N_VECTORS][CHUNK * NEXT_STRIDE];
     // Blocks of L on the diagonal, inverses of these blocks of I + L, and the block below the diagonal.
     float lower[N_BLOCKS][LOWER];

@@ -20,7 +20,7 @@ pub enum Precision {
     /// more, as in prefill.
     ///
     /// - With AMX, activations and weights are rounded to bf16, for all types except F32.
-    /// - With AVX512-BF16 on AMD CPUs, those of BF16 weights are, too.
+    /// - With AVX512-BF16 on AMD CPUs, activations of BF16 weights are, too.
     /// - Otherwise, activations and F16 and BF16 weights are rounded to 16-bit integers, with a smaller error than
     ///   that of f16.
     /// - With VNNI, activations are 8-bit integers for all types that have integer kernels.

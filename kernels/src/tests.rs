@@ -8,7 +8,7 @@ use crate::matmul::matmul_with;
 use crate::quants::{scalar_decoders, scalar_encoders};
 use crate::{Activations, GgmlType, Isa, MatMul, WeightLayout, matmul_scratch};
 
-/// Lengths around those of registers and unrolled loops.
+/// Lengths around the sizes of registers and unrolled loops.
 const LENGTHS: [usize; 18] = [0, 1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 129, 577, 1023];
 
 fn all_kernels() -> impl Iterator<Item = &'static Kernels> {

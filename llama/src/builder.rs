@@ -16,7 +16,7 @@ const MAX_TOKENS: usize = 2048;
 
 /// Configures a [`Chat`](crate::Chat) or a [`Completion`](crate::Completion).
 ///
-/// The sampling defaults are the recommendations in the model file, or those of the authors of the model
+/// The sampling defaults are the recommendations in the model file, or the recommendations of the authors of the model
 /// family. Invalid values are errors when the chat or completion starts.
 #[must_use]
 pub struct Builder<T> {

@@ -205,7 +205,7 @@ impl Chat {
         save_messages(&ChatMedia::described(&self.messages), file.as_ref())
     }
 
-    /// Replaces the messages by those of a file that [`Chat::save`] has written.
+    /// Replaces the messages by the messages of a file that [`Chat::save`] has written.
     ///
     /// # Errors
     /// [`Error::Conversation`](crate::Error::Conversation) if the file is not a saved conversation. The messages are

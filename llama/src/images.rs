@@ -325,7 +325,7 @@ pub(crate) fn tokenize<'a>(
     Prompt { text, tokens }
 }
 
-/// Returns the texts around a medium with its number among those of its kind, from 0 on.
+/// Returns the texts around a medium with its number among media of its kind, from 0 on.
 fn numbered(around: &[String; 2], media: &[Arc<MediaRows>], index: usize) -> [String; 2] {
     let medium = media.get(index).map(|rows| rows.medium());
     let earlier = media.iter().take(index);
@@ -444,7 +444,7 @@ pub fn image_spans(prompt: &[Token], images: &[Arc<MediaRows>]) -> Vec<ImageSpan
     spans
 }
 
-/// Returns the number of images before that of a span.
+/// Returns the number of images before the image of a span.
 fn number(spans: &[ImageSpan], span: &ImageSpan) -> usize {
     let is_start = |s: &&ImageSpan| s.row == 0 && s.image.medium() == Medium::Image;
     let begun = spans.iter().take_while(|s| s.start <= span.start).filter(is_start);

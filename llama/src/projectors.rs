@@ -208,7 +208,7 @@ impl MediaProjector {
         }
     }
 
-    /// Returns the number of rows that a context reserves for a medium: those of an image, or of a chunk of audio.
+    /// Returns the number of rows that a context reserves for a medium: the rows of an image, or of a chunk of audio.
     pub fn n_rows(&self) -> usize {
         let of_image = self
             .image

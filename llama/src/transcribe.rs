@@ -133,8 +133,8 @@ impl Transcriber {
         audio_of(model).is_some()
     }
 
-    /// Creates a recognizer. Sizes in `params` are replaced by those of the model. With [`Precision::Exact`], keys and
-    /// values are f32.
+    /// Creates a recognizer. Sizes in `params` are replaced by the sizes of the model. With [`Precision::Exact`], keys
+    /// and values are f32.
     pub fn new(model: &Arc<Model>, params: &ContextParams) -> Result<Transcriber> {
         let arch = model.arch().name;
         let audio = audio_of(model).ok_or(TranscribeError::Architecture { arch })?;

@@ -105,7 +105,7 @@ fn crc32(bytes: &[u8]) -> u32 {
     })
 }
 
-/// The parts of images from 1 x 1 to 8192 x 16 pixels equal those of the published preprocessing, byte for byte.
+/// The parts of images from 1 x 1 to 8192 x 16 pixels are byte for byte equal to the published preprocessing.
 #[test]
 fn pixels_of_parts_match_published_preprocessing() {
     let text = std::fs::read_to_string(data_dir().join("media/parts.txt")).unwrap();

@@ -168,7 +168,7 @@ fn probabilities_have_token_ids() {
     assert_eq!(refused["param"], "n_probs");
 }
 
-/// Biases of texts equal those of their tokens, in all APIs.
+/// Biases of texts equal biases of their tokens, in all APIs.
 #[test]
 fn logit_bias_accepts_texts() {
     let server = Server::new();

@@ -18,8 +18,8 @@ use tests::{decode_last, exact, fixture, layouts, nmse, seeded_file};
 
 use crate::cuda::{card, params};
 
-/// Runs a test on an emulated driver with these settings. A driver without them, such as that of a real GPU, skips
-/// the test.
+/// Runs a test on an emulated driver with these settings. A driver without them, such as the driver of a real GPU,
+/// skips the test.
 fn on_driver(name: &str, settings: &str, body: impl FnOnce()) {
     with_settings(name, settings, || {
         if std::env::var("LLAMA_CUDA_EMU").is_ok_and(|own| own == settings) {

@@ -10,7 +10,7 @@ pub(crate) struct Family {
     /// Name of the recordings.
     pub name: &'static str,
     pub encoder: &'static str,
-    /// Sizes of the encoder, in addition to those of its declaration.
+    /// Sizes of the encoder, in addition to the sizes of its declaration.
     pub encoder_sizes: Sizes,
     pub text: &'static str,
     /// Width and height of the image in pixels.

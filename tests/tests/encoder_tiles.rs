@@ -189,8 +189,8 @@ fn errors_of_llava(params: &CheckParams) -> [f64; 2] {
     errors_of_tiles(params, ["mlp", "llava-tiles"], &GRIDS, [90, 50])
 }
 
-/// DeepSeek-OCR splits an image into a row of three tiles, which are smaller than the whole image. The rows of the tiles are in
-/// reading order, before those of the whole image.
+/// DeepSeek-OCR splits an image into a row of three tiles, which are smaller than the whole image. The rows of the
+/// tiles are in reading order, before the rows of the whole image.
 #[test]
 fn tiles_of_deepseek_match_published_form() {
     check_deepseek("deepseekocr", "deepseek-tiles", [51, 21]);
@@ -231,8 +231,8 @@ fn check_deepseek(name: &str, recording: &str, [n_rows, of_whole]: [usize; 2]) {
     assert!(error <= 1e-10, "{error:.1e}");
 }
 
-/// Returns the NMSE of the rows, and of the logits with these rows in their context. `names` has the name of
-/// the family and that of the recording.
+/// Returns the NMSE of the rows, and of the logits with these rows in their context. `names` contains the name of the
+/// family and the name of the recording.
 fn errors_of_tiles(params: &CheckParams, names: [&str; 2], grids: &[u32], image: [usize; 2]) -> [f64; 2] {
     let mut encoder = with_grids(names[0], params, grids, true).unwrap();
     let rows = encoded(&mut encoder, image);

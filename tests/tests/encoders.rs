@@ -449,8 +449,7 @@ impl Observer for Stopper {
     }
 }
 
-/// After a sequence is cut, restored, or copied, or a decode fails, positions along axes continue at those of the
-/// image.
+/// After a sequence is cut, restored, or copied, or a decode fails, positions along axes continue after the image.
 #[test]
 fn axes_of_text_after_image_survive_changes_of_memory() {
     for name in ["qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger", "hunyuanvl"] {

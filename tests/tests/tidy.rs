@@ -299,7 +299,7 @@ const LARGER: &[(&str, usize)] = &[
 const BUDGET: usize = 65;
 
 /// Returns the number of lines that are neither blank nor comment. `checkpoint` sections are omitted: their length
-/// is that of the published names.
+/// depends on the published names.
 fn n_code_lines(text: &str) -> usize {
     let (mut n, mut is_checkpoint) = (0, false);
     for line in text.lines() {

@@ -3,7 +3,7 @@
 
     record_audio.py DIRECTORY [NAME]...
 
-DIRECTORY is `tests/data/encoders`; files and weights are those of `record_media.py`. transformers does not implement
+DIRECTORY is `tests/data/encoders`; files and weights follow `record_media.py`. transformers does not implement
 Ultravox, so this script combines its Whisper encoder with a reimplementation of the published projector. All values are
 computed in 64 bits.
 

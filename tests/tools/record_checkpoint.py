@@ -3,8 +3,8 @@
 
     record_checkpoint.py OUT FAMILY...
 
-Writes OUT/FAMILY with the files of the checkpoint in BF16, and `logits`, computed in 64 bits for 24 tokens. Families are
-those of `oracle.py`. The configuration is the one that transformers saves, without settings that occur only in
+Writes OUT/FAMILY with the files of the checkpoint in BF16, and `logits`, computed in 64 bits for 24 tokens. The families
+are defined in `oracle.py`. The configuration is the one that transformers saves, without settings that occur only in
 published configurations.
 
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).

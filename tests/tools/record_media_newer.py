@@ -144,7 +144,7 @@ class DotsEmbedder(torch.nn.Module):
 
 
 class DotsMerger(torch.nn.Module):
-    """Normalizes patches, and concatenates and projects those of a block, as the published classes
+    """Normalizes patches, and concatenates and projects the patches of a block, as the published classes
     `DotsVisionTransformer` and `PatchMerger` do."""
 
     def __init__(self, merge, width, n_out, epsilon):

@@ -42,7 +42,7 @@ class Clip(torch.nn.Module):
 
 
 def sam_of(vision):
-    """The published SAM of DeepSeek-OCR 2, identical to that of DeepSeek-OCR."""
+    """The published SAM of DeepSeek-OCR 2, identical to the SAM of DeepSeek-OCR."""
     shape = lambda name: vision.tensors[f"v.sam.{name}.weight"].shape
     side, patch = shape("pos_embd")[0], round((shape("patch_embd")[-1] / 3) ** 0.5)
     n_layer = vision.key("sam.block_count")

@@ -34,7 +34,7 @@ class WindowEyes(torch.nn.Module):
         self.projector = torch.nn.Linear(4 * vision.key("embedding_length"), vision.key("projection_dim"), bias=False)
 
     def forward(self, pixel_values, tiles=None):
-        """Returns the rows of the tiles in order, then those of the whole image."""
+        """Returns the rows of the tiles in order, then the rows of the whole image."""
         images = [pixel_values] if tiles is None else [tiles, pixel_values]
         return torch.cat([self.projector(self.tower(part).last_hidden_state).flatten(0, 1) for part in images])
 

@@ -150,8 +150,8 @@ class Gguf:
 
 
 def configuration(gguf, args, mapping):
-    """Returns the configuration of the model: the settings that follow from the keys of the file, then those of the
-    arguments."""
+    """Returns the configuration of the model: the settings that follow from the keys of the file, overridden by
+    the arguments."""
     known = AutoConfig.for_model(args.type)
     settings = {name: gguf.key(key) for name, key in SETTINGS.items() if hasattr(known, name)} if mapping is None else mapping.settings(gguf.key, known)
     settings = {name: value for name, value in settings.items() if value is not None}

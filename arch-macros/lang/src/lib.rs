@@ -117,7 +117,7 @@ pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Opt
     compile_file_to(file, text, library, checked)
 }
 
-/// Like [`compile_file`], and converts the checked model. The errors of `stage` are reported like those of the
+/// Like [`compile_file`], and converts the checked model. The errors of `stage` are reported like errors of the
 /// compiler. A `stage` that reports no error must return a result.
 pub fn compile_file_to<T>(
     file: &str,

@@ -26,14 +26,14 @@ pub const MAX_MULTIPLES: usize = 256;
 /// Maximum number of tensors with one GGUF name. A file contains one of these tensors.
 pub const MAX_FORMS: usize = 64;
 
-/// Maximum number of sections for checkpoints, with those of the ancestors. A section may inherit the items of all
-/// other sections.
+/// Maximum number of sections for checkpoints, including the sections of ancestors. A section may inherit the items of
+/// all other sections.
 pub const MAX_SECTIONS: usize = 64;
 
 /// Maximum number of tokens of an argument for an option.
 const MAX_ARGUMENT: usize = 400;
 
-/// Returns the number of tokens, with those in brackets.
+/// Returns the number of tokens, including tokens in brackets.
 fn n_tokens(tokens: &TokenStream) -> usize {
     let of_token = |token: TokenTree| match token {
         TokenTree::Group(g) => 1 + n_tokens(&g.stream()),

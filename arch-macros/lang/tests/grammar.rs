@@ -56,7 +56,7 @@ impl Grammar {
         Grammar(rules)
     }
 
-    /// Returns the quoted words that a rule may start with, excluding those of other rules.
+    /// Returns the quoted words that a rule may start with, excluding words of other rules.
     fn first_words(&self, rule: &str) -> BTreeSet<String> {
         fn first(e: &Ebnf, out: &mut BTreeSet<String>) {
             match e {

@@ -1,6 +1,6 @@
 //! Architectures at run time: compiles a declaration file to a program of the engine, without a Rust toolchain.
 //!
-//! [`load`] reads a file such as `my_model.rs`. Its stages up to the checked model are those of `arch!`, so both
+//! [`load`] reads a file such as `my_model.rs`. Its stages up to the checked model are the stages of `arch!`, so both
 //! report the same errors at the same locations. `lower` then converts the model to an [`engine::declared::Program`]
 //! instead of Rust code. `like:` and `use` find files next to the declaration and the built-in files ([`library`]).
 //!
@@ -58,7 +58,7 @@ pub struct Fault {
     pub message: String,
     /// Location of the error.
     pub place: Place,
-    /// Location in the declaration: that of the error, or of the `use`, call, or `like:` that introduced its text.
+    /// Location in the declaration: of the error, or of the `use`, call, or `like:` that introduced its text.
     pub anchor: Place,
 }
 

@@ -35,7 +35,7 @@ pub struct ProjectorSummary {
 }
 
 impl ProjectorPlan {
-    /// Plans the projector of a model that reads media: that of `--mmproj`, or the file next to the model. A file
+    /// Plans the projector of a model that reads media: the file of `--mmproj`, or the file next to the model. A file
     /// next to the model that is not a projector is ignored.
     pub fn of(
         args: &PlanArgs,

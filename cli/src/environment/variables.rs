@@ -9,7 +9,7 @@ use crate::llama_cpp;
 /// Prefix of the environment variables for flags.
 const PREFIX: &str = "LLAMA_ARG_";
 
-/// Returns the variables of a flag in order of precedence: its own, llama.cpp's, and those of its old
+/// Returns the variables of a flag in order of precedence: its own, llama.cpp's, and the variables of its old
 /// spellings.
 pub fn names(arg: &Arg) -> Vec<String> {
     let Some(flag) = arg.get_long() else {

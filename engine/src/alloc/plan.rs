@@ -294,7 +294,7 @@ impl AllocPlan {
         Ok(())
     }
 
-    /// Returns the owner of the memory that the node can overwrite in place: that of its first operand, if it
+    /// Returns the owner of the memory that the node can overwrite in place: the memory of its first operand, if it
     /// has no other readers.
     fn in_place_candidate(&self, graph: &Graph, step: AllocStep, memory: usize, size: usize) -> Option<TensorId> {
         let AllocStep::Compute(node) = step else {

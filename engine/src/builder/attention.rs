@@ -195,7 +195,7 @@ impl Builder<'_> {
     }
 
     /// Computes attention for `q [dk, n_head, T]` over the keys and values (of head size `dv`) that `layer`
-    /// stored last: `[dv * n_head, T]`. The window must be that of `layer`.
+    /// stored last: `[dv * n_head, T]`. The window must be the window of `layer`.
     pub fn attention_over(&mut self, q: TensorId, layer: usize, dv: usize, args: AttentionArgs) -> TensorId {
         let stored = self
             .inputs

@@ -62,7 +62,7 @@ pub struct CacheView {
 pub struct KvSlot {
     /// Index of the cache's pool in [`CacheView::pools`].
     pub pool: usize,
-    /// Pool of compressed keys, whose rows follow those of single tokens.
+    /// Pool of compressed keys, whose rows follow the rows of single tokens.
     pub compressed: Option<usize>,
     /// Key type.
     pub type_k: GgmlType,

@@ -90,7 +90,7 @@ pub enum TableFilter {
     /// Bilinear interpolation with the scale of a grid that is 0.1 patches larger on each side, as in DINO. An axis of
     /// equal size is not resized.
     Dino,
-    /// Cubic interpolation with a = -0.75. Rows beyond the borders repeat those at the borders.
+    /// Cubic interpolation with a = -0.75. Rows beyond the borders repeat the rows at the borders.
     Bicubic,
 }
 

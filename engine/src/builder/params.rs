@@ -67,7 +67,7 @@ pub enum Pooling {
     Cls,
     /// Last token, which in a causal model is the only one that attends to the whole sequence.
     Last,
-    /// Scores of a classifier head, such as that of a reranker.
+    /// Scores of a classifier head, such as the head of a reranker.
     Rank,
 }
 

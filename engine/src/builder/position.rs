@@ -104,7 +104,7 @@ fn rotation(g: &Graph, node: TensorId, offset: usize, leafs: &[Option<TensorId>]
     }
 }
 
-/// Returns the position dependence of a node, given that of its operands.
+/// Returns the position dependence of a node, given the dependence of its operands.
 fn dependence(g: &Graph, id: TensorId, positions: Positions, known: &[PositionDependence]) -> PositionDependence {
     let t = g.tensor(id);
     let of = |i: usize| t.src[i].map_or(PositionDependence::None, |s| known[s.index()]);

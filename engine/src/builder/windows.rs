@@ -14,7 +14,7 @@ const REST: f64 = 0.2;
 pub(super) struct Windows {
     /// Side of a window in pixels.
     pub side: usize,
-    /// Width and height that the image is resized to. A side below that of a window is padded with black borders.
+    /// Width and height that the image is resized to. A side below the side of a window is padded with black.
     pub resized: [usize; 2],
 }
 

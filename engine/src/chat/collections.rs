@@ -99,7 +99,7 @@ fn dict_change(state: &mut State, map: &Value, changed: &Dict, method: &str, arg
     Ok(Some(value))
 }
 
-/// Returns the entries for `dict(…)` and `dict.update(…)`: those of a mapping or of pairs, and named ones.
+/// Returns the entries for `dict(…)` and `dict.update(…)`: the entries of a mapping or of pairs, and named entries.
 pub(super) fn entries_of(state: &mut State, args: &[Value]) -> Result<Vec<(Value, Value)>, Error> {
     let (positional, named) = split(args);
     let mut entries = match positional {

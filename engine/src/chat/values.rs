@@ -430,7 +430,7 @@ pub(super) fn check_store(state: &mut State, container: &Value, item: &Value) ->
     )
 }
 
-/// Charges for a new value: its own bytes, and those of strings directly inside.
+/// Charges for a new value: its own bytes, and the bytes of strings directly inside.
 pub(super) fn charge_new(state: &mut State, value: &Value) -> Result<(), Error> {
     spend(state, NODE + text_len(value))?;
     if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {

@@ -76,7 +76,7 @@ pub struct AdaptedWeight {
 
 impl AdapterConversion {
     /// Reads an adapter and matches its factors with an architecture. `path` is the directory of the adapter, and
-    /// `base` that of the base model's `config.json`.
+    /// `base` the path of the base model's `config.json`.
     pub fn open(path: &Path, base: &Path, archs: &[Registered]) -> Result<AdapterConversion, CheckpointError> {
         let config = read_config(&path.join("adapter_config.json"))?;
         let file = path.join("adapter_model.safetensors");

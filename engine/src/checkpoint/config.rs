@@ -172,7 +172,7 @@ impl<'a> Evaluator<'a> {
     pub fn size(&mut self, term: &ConfigTerm, layer: Option<usize>) -> Result<usize, CheckpointError> {
         let value = self.term(term)?;
         let value = match (value, layer) {
-            // Layers of multi-token prediction follow those of the list.
+            // Layers of multi-token prediction follow the layers of the list.
             (Some(Setting::List(list)), Some(il)) => list.get(il).or(list.last()).cloned(),
             (value, _) => value,
         };

@@ -369,7 +369,7 @@ struct Planner<'a> {
     n_mtp: usize,
 }
 
-/// Plans the conversion of matrices whose rows correspond to those of the weights, such as the second factors of a
+/// Plans the conversion of matrices whose rows correspond to rows of the weights, such as the second factors of a
 /// low-rank adapter.
 pub(super) fn of_rows(
     config: &Config,

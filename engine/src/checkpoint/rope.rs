@@ -160,7 +160,7 @@ pub fn scaling(
                 }
             }
             if let Some(attention) = s.number("attention_factor") {
-                // The engine multiplies the factor by that of the YaRN paper.
+                // The engine multiplies the factor by the factor of the YaRN paper.
                 set(metadata, "attn_factor", attention / (0.1 * factor.ln() + 1.0));
             }
             Ok(Vec::new())

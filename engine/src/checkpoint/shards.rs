@@ -35,7 +35,7 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Maps all files of a checkpoint: those of its index, or all `*.safetensors` of the directory.
+    /// Maps all files of a checkpoint: the files of its index, or all `*.safetensors` of the directory.
     pub fn open(path: &Path) -> Result<Shards, CheckpointError> {
         let (files, index) = files(path)?;
         let mut all = Shards {

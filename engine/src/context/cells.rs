@@ -436,7 +436,7 @@ impl Cells {
     }
 }
 
-/// Returns the lowest query position of each sequence: that of its first token, else its next position.
+/// Returns the lowest query position of each sequence: the position of its first token, else its next position.
 pub(super) fn lowest_queries(tokens: &[BatchToken], next_pos: &[i32; MAX_SEQUENCES]) -> [i32; MAX_SEQUENCES] {
     let mut q = *next_pos;
     for t in tokens {

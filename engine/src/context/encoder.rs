@@ -34,8 +34,8 @@ pub struct MediaEncoder {
 }
 
 impl MediaEncoder {
-    /// Creates an encoder, and reserves memory if all images have one size. Of the parameters, only those of threads,
-    /// precision, and profile apply.
+    /// Creates an encoder, and reserves memory if all images have one size. Only the parameters for threads,
+    /// precision, and profiling apply.
     ///
     /// # Errors
     /// [`MediaError`] if the model is not an encoder of images, or memory is insufficient.

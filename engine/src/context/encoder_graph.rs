@@ -27,8 +27,7 @@ pub(super) struct EncoderGraph {
 }
 
 impl EncoderGraph {
-    /// Creates a graph of at most `n` positions. Of the parameters, only those of threads, precision, and profile
-    /// apply.
+    /// Creates a graph of at most `n` positions. Only the parameters for threads, precision, and profiling apply.
     pub fn new(model: Arc<Model>, n: usize, params: &ContextParams) -> Result<EncoderGraph, ContextError> {
         let params = ContextParams {
             n_ctx: n,

@@ -154,7 +154,7 @@ impl Executor {
         }
     }
 
-    /// Computes the keys and values that cross attention reads, unless those of the encoder output are stored.
+    /// Computes the keys and values that cross attention reads, unless they are stored for the encoder output.
     fn store_cross(&mut self, memory: &Memory, outputs: &Outputs) -> Result<(), DecodeError> {
         let n_rows = self.encoded.len();
         if n_rows == 0 || self.encoded.is_stored() || memory.view().cross.is_empty() {

@@ -133,7 +133,7 @@ impl Memory {
         &self.view
     }
 
-    /// Sets the number of cells that graphs read: all cells for the worst case, else those in use.
+    /// Sets the number of cells that graphs read: all cells for the worst case, else the cells in use.
     pub fn set_view(&mut self, worst_case: bool) {
         self.kv.set_view(worst_case);
         self.view.pools.copy_from_slice(&self.kv.view().pools);

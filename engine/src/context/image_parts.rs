@@ -127,7 +127,7 @@ impl ImageSizes {
         })
     }
 
-    /// Returns the maximum number of rows after those of the whole image, if the file lists tiles.
+    /// Returns the maximum number of rows after the rows of the whole image, if the file lists tiles.
     pub(super) fn max_mosaic(&self) -> Option<usize> {
         let (tiles, side) = self.listed()?;
         let n_rows = |[columns, rows]: [usize; 2]| rows * side * (columns * side + 1);

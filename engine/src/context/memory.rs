@@ -73,7 +73,7 @@ pub(super) struct SavedCell {
 
 /// Cells available for restoring a state, in ascending order.
 pub(super) struct FreeCells {
-    /// Empty cells, starting with those of empty pages.
+    /// Empty cells, starting with the cells of empty pages.
     pub empty: Vec<usize>,
     /// Cells that are hidden from all queries.
     pub hidden: Vec<usize>,
@@ -178,7 +178,7 @@ impl KvMemory {
         &self.view
     }
 
-    /// Sets the number of cells that graphs read: all cells for the worst case, else those in use.
+    /// Sets the number of cells that graphs read: all cells for the worst case, else the cells in use.
     pub(super) fn set_view(&mut self, worst_case: bool) {
         for (pool, view) in self.pools.iter().zip(&mut self.view.pools) {
             let used = pool.top().next_multiple_of(CELL_STEP).max(CELL_STEP);

@@ -220,7 +220,7 @@ impl StateAccess<'_> {
         let states = view.states.iter().map(|s| (s.home, s.home));
         let slots = view.slots.iter().zip(self.memory.kv.specs());
         let slots = slots.flat_map(|(slot, spec)| {
-            // Rows of compressed groups follow those of tokens.
+            // Rows of compressed groups follow the rows of tokens.
             let after_tokens = |home: BufferSlice, row: usize| BufferSlice {
                 offset: home.offset + row * view.pools[slot.pool].n_cells,
                 ..home

@@ -82,7 +82,7 @@ macro_rules! operation {
     };
 }
 
-/// All operations. A test compares the table with that of the language.
+/// All operations. A test compares the table with the table of the language.
 pub static OPERATIONS: &[Operation] = &[
     operation!(rms_norm(x, w, eps) rms_norm),
     operation!(layer_norm(x, w, eps) layer_norm),

@@ -74,7 +74,7 @@ pub fn split<'a>(set: &'a GgufSet, limits: &PartLimits) -> Result<Vec<Part<'a>>,
     Ok(parts.collect())
 }
 
-/// Returns the metadata of the complete model: that of the first part without the `split.*` keys.
+/// Returns the metadata of the complete model: the metadata of the first part without the `split.*` keys.
 pub fn merged(set: &GgufSet) -> Metadata {
     let mut metadata = set.metadata().clone();
     for key in [KEY_NO, KEY_COUNT, KEY_TENSORS_COUNT] {

@@ -163,7 +163,7 @@ pub enum PlacementError {
 pub struct Placement {
     /// Devices, with the CPU last.
     pub devices: Vec<Arc<dyn Device>>,
-    /// Device index of each layer, followed by that of the output.
+    /// Device index of each layer, followed by the device of the output.
     pub layers: Vec<usize>,
     /// Memories in use, in the order of the devices.
     pub types: Vec<Arc<dyn BufferType>>,

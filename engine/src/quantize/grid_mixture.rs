@@ -1,4 +1,4 @@
-//! Rules of the mixtures whose base type is IQ1, IQ2, or IQ3. Types equal those of llama.cpp b11434.
+//! Rules of the mixtures whose base type is IQ1, IQ2, or IQ3. Types equal the types of llama.cpp b11434.
 
 use kernels::GgmlType::{self, *};
 

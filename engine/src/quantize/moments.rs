@@ -364,7 +364,7 @@ mod tests {
         assert!(!is_attention_input(role::role("token_embd.weight")));
     }
 
-    /// Products of columns in different ranges are missing; all others equal those of one range.
+    /// Products of columns in different ranges are missing; all others equal the products of a single range.
     #[test]
     fn ranges_have_the_products_of_their_columns() {
         let x: Vec<f32> = (0..3 * 600).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();

@@ -59,7 +59,7 @@ pub(super) fn from_memory(a: &mut Assigner<'_>) -> Result<(), SchedError> {
     Ok(())
 }
 
-/// Pass 2: assigns nodes without a backend to that of their neighbors in evaluation order.
+/// Pass 2: assigns nodes without a backend to the backend of their neighbors in evaluation order.
 ///
 /// Backends other than the last spread first, down and then up, so that the last backend computes only nodes
 /// between its own weights. Then all backends spread.
@@ -92,7 +92,7 @@ pub(super) fn upgrade_and_fill(a: &mut Assigner<'_>) {
     }
 }
 
-/// Pass 4: assigns views to the backend of their owner, and unassigned operands to that of their owner or
+/// Pass 4: assigns views to the backend of their owner, and unassigned operands to the backend of their owner or
 /// reader. Assigns the rest to the first backend that supports the op.
 pub(super) fn leftovers(a: &mut Assigner<'_>) -> Result<(), SchedError> {
     let graph = a.graph;

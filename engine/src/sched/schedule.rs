@@ -57,7 +57,7 @@ impl Schedule {
         }
     }
 
-    /// Returns the allocator's memory type for a tensor: that of its backend.
+    /// Returns the allocator's memory type for a tensor: the type of its backend.
     pub fn type_of(&self) -> impl Fn(TensorId) -> usize + '_ {
         |id| self.of[id.index()].map_or(0, BackendId::index)
     }

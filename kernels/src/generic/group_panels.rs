@@ -248,7 +248,7 @@ impl<V: IntSimd, D: ByteDots, const R: usize, const G: usize, const N: usize> Ti
     /// Adds the dot products times the scales.
     ///
     /// # Safety
-    /// The contract of [`add_tile`] holds, and `BY_16` is that of the weights.
+    /// The contract of [`add_tile`] holds, and `BY_16` matches the weights.
     #[inline(always)]
     unsafe fn add_products<const BY_16: bool>(&self, sums: &mut Sums<D, R, N>) {
         // Scales per run, and words per scale.

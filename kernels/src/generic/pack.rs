@@ -214,7 +214,7 @@ pub(crate) struct PanelChunk<F> {
 
 /// Integer format of a panel.
 pub(crate) trait PanelValues: Sized {
-    /// Whether multiplications read the scales of second halves of runs even if they equal those of the first.
+    /// Whether multiplications read the scales of second halves of runs even if they equal the scales of the first.
     const EVERY_HALF: bool = true;
 
     /// Selects the function that fills panels of this format.

@@ -54,8 +54,8 @@ impl Block for BlockTQ1_0 {
     }
 }
 
-/// A block with 2 bits per value, which is unpacked in far fewer instructions than base-3 digits. The size
-/// equals that of a TQ2_0 block.
+/// A block with 2 bits per value, which is unpacked in far fewer instructions than base-3 digits. It has the size of a
+/// TQ2_0 block.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 struct PairBlock {

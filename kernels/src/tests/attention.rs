@@ -58,7 +58,7 @@ impl Page {
         }
     }
 
-    /// Returns the rows as those of several heads of `d` elements.
+    /// Returns the rows as rows of several heads of `d` elements.
     fn rows_of(&self, heads: usize, d: usize) -> CacheRows<'_> {
         CacheRows {
             heads,

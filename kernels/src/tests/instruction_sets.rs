@@ -56,7 +56,7 @@ fn layouts(ty: GgmlType, k: usize, blocks: &[u8]) -> Vec<(Vec<u8>, WeightLayout)
     layouts
 }
 
-/// Yields the kernels whose f32 operations in integer matmuls are those of AVX2, [`Isa::Avx2`] first.
+/// Yields the kernels that share their f32 operations in integer matmuls with AVX2, [`Isa::Avx2`] first.
 fn integer_kernels() -> Vec<&'static Kernels> {
     all_kernels().filter(|kernels| kernels.isa >= Isa::Avx2).collect()
 }

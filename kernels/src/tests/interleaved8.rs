@@ -22,7 +22,7 @@ const GROUPS: usize = 3;
 /// Number of columns, more than registers or tiles multiply at a time.
 const COLUMNS: usize = 17;
 
-/// Yields all kernels and those of the tile model.
+/// Yields all kernels and the kernels of the tile model.
 fn kernels_and_model() -> impl Iterator<Item = &'static Kernels> {
     all_kernels().chain([&TILE_MODEL])
 }

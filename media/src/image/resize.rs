@@ -140,7 +140,7 @@ fn reduces_height_first(image: &RgbImage, height: u32) -> bool {
 }
 
 /// Extends the shorter side of an image by borders of one color, and resizes the square. The border after the image is
-/// larger by the odd pixel. The result equals that of [`resize`]; the square itself is never in memory.
+/// larger by the odd pixel. The result equals the result of [`resize`]; the square itself is never in memory.
 pub fn resize_square(image: &RgbImage, color: [u8; 3], width: u32, height: u32, filter: Filter) -> RgbImage {
     let side = image.width.max(image.height);
     let at = [image.width, image.height].map(|n| (side - n) as usize / 2);

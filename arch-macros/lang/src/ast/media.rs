@@ -145,7 +145,7 @@ pub enum TextPiece {
 }
 
 impl MediaSyntax {
-    /// Returns the child's parts, and those of the parent that the child lacks.
+    /// Returns the child's parts, and the parent's parts that the child lacks.
     pub fn merge(parent: Option<MediaSyntax>, child: Option<MediaSyntax>) -> Option<MediaSyntax> {
         let (parent, child) = match (parent, child) {
             (Some(parent), Some(child)) => (parent, child),

@@ -136,7 +136,8 @@ fn is_of(section: &CheckpointDecl, class: &str) -> bool {
     section.classes.iter().any(|c| c.value() == class)
 }
 
-/// Returns the sections that `like` names, nearest first. A section like its own class continues that of an ancestor.
+/// Returns the sections that `like` names, nearest first. A section like its own class continues the ancestor's
+/// section.
 fn bases<'a>(section: &'a CheckpointDecl, decl: &'a Decl, errors: &mut Errors) -> Option<Vec<&'a CheckpointDecl>> {
     let all = || decl.checkpoints.iter().chain(&decl.inherited_checkpoints);
     let mut bases: Vec<&CheckpointDecl> = Vec::new();

@@ -315,7 +315,7 @@ impl Checker<'_> {
         calls || tokens.iter().any(inner)
     }
 
-    /// Returns the options that a function with `..` forwards: those of its calls with `..`, except its own
+    /// Returns the options that a function with `..` forwards: the options of its calls with `..`, except its own
     /// parameters.
     fn passed_on(&self, f: &Function, inside: &mut Vec<String>) -> Vec<String> {
         let mut names = forward::names(&f.body, &mut |callee| self.taken_by(callee, inside));

@@ -1,4 +1,4 @@
-//! Compares GGUF keys with those of all other declarations and fragments.
+//! Compares GGUF keys with the keys of all other declarations and fragments.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Compares GGUF tensor names with those of all other declarations and fragments.
+//! Compares GGUF tensor names with the names in all other declarations and fragments.
 
 use std::collections::BTreeSet;
 

@@ -26,7 +26,7 @@ pub struct Setting {
     pub symbol: String,
     /// GGUF key without the architecture prefix.
     pub key: String,
-    /// Type of the value; `None` keeps that of the configuration.
+    /// Type of the value; `None` keeps the value of the configuration.
     pub ty: Option<Ty>,
     /// The file must have the key.
     pub required: bool,

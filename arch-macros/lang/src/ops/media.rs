@@ -273,7 +273,8 @@ pub static OPS: &[OpSpec] = &[
         ],
         grid_attention,
         Emit::Method("grid_attention"),
-        "attends to all columns, or to those of a window of `side` * `side` patches: q and k [d, n, T], v [dv, n, T] -> [dv * n, T]. \
+        "attends to all columns, or to the columns of a window of `side` * `side` patches: q and k [d, n, T], v [dv, n, T] -> \
+         [dv * n, T]. \
          Scores include the products of the query with a row of `lines` and a row of `columns` [d, L], learned for each distance along both axes",
     ),
     op(

@@ -68,7 +68,7 @@ pub enum ArchCommand {
 /// Directory of declarations, relative to the root of the project.
 const ARCHS: &str = "archs";
 
-/// Prefix of the names of encoders, which may equal those of architectures.
+/// Prefix of the names of encoders, which may equal names of architectures.
 const ENCODERS: &str = "encoders/";
 
 /// Runs the selected subcommand, or shows the named architecture.

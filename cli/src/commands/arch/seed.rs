@@ -62,7 +62,7 @@ fn seed(out: &mut dyn Write, registered: &Registered, args: &SeedArgs) -> Outcom
     if let Some(scale) = args.weight_scale {
         draft.metadata.insert(seeded::KEY_SCALE, scale);
     }
-    // The names of encoders may equal those of architectures.
+    // The names of encoders may equal names of architectures.
     let prefix = if arch.media.is_some() { "mmproj-" } else { "" };
     let header = args.output.join(format!("{prefix}{}.header.gguf", arch.name));
     let whole = args.output.join(format!("{prefix}{}.gguf", arch.name));

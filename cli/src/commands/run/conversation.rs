@@ -125,7 +125,7 @@ impl Conversation {
         }
     }
 
-    /// Replaces the messages with those of a file and returns their number.
+    /// Replaces the messages by the messages of a file and returns their number.
     pub fn replace_by(&mut self, file: &Path) -> Outcome<usize> {
         self.messages = load_messages(file)?;
         self.images.clear();

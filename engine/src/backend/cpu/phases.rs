@@ -28,7 +28,7 @@ pub(super) struct Abandoned;
 pub(super) struct Membership {
     /// Index of the phase, starting at 0.
     pub(super) phase: usize,
-    /// The counter that counts the thread: that of a group, or [`ROOT`].
+    /// The counter that counts the thread: the counter of a group, or [`ROOT`].
     pub(super) counter: u8,
 }
 

@@ -209,7 +209,7 @@ impl Planner {
     }
 }
 
-/// Records the weights that threads may prefetch before each phase: those of memory-bound matmuls.
+/// Records the weights that threads may prefetch before each phase: the weights of memory-bound matmuls.
 fn plan_prefetch(plan: &mut CpuPlan, graph: &Graph) {
     plan.ahead.clear(plan.nodes.len());
     for phase in &plan.phases {

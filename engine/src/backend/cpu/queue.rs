@@ -217,7 +217,7 @@ impl WorkQueue<'_> {
     /// thread waits long for the last chunks.
     ///
     /// Each thread has a range of chunks that it takes in order, for sequential memory access. It then takes chunks
-    /// from the ranges of other threads, first from those of its group. Returns `None` under the conditions of
+    /// from the ranges of other threads, beginning with threads of its group. Returns `None` under the conditions of
     /// [`take`](WorkQueue::take).
     pub(super) fn take_some(&self, n: usize, most: usize) -> Option<Range<usize>> {
         let (ith, nth) = (self.worker.ith, self.nth);

@@ -131,7 +131,7 @@ impl Topology {
     }
 }
 
-/// Orders CPUs so that those with the same node and cache are adjacent.
+/// Orders CPUs so that CPUs with the same node and cache are adjacent.
 fn by_place(cpu: &Cpu) -> (usize, usize, usize, usize) {
     (cpu.node, cpu.cache, cpu.sibling, cpu.id)
 }

@@ -303,8 +303,7 @@ impl CudaBackend {
     /// oldest one if the pool is full; otherwise allocates a new buffer.
     fn staging(&self, len: usize) -> Result<Staging, BackendError> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        // The oldest buffer that is large enough. If its copy is still in flight, so are those of later
-        // buffers.
+        // The oldest buffer that is large enough. If its copy is still in flight, so are the copies of later buffers.
         if let Some(i) = idle.iter().position(|staging| staging.len() >= len)
             && (idle.len() == MAX_IDLE || idle[i].is_done().map_err(|error| self.failed(error))?)
         {

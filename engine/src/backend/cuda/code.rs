@@ -101,8 +101,8 @@ pub(super) fn ptx_version(cuda: i32) -> Option<(u32, u32)> {
 
 /// Declares a PTX version in compiled PTX that declares a newer one.
 ///
-/// A compiler declares its own version, which older drivers reject. The kernels use no instruction newer than
-/// those of their compute capability, so an older version describes them as well.
+/// A compiler declares its own version, which older drivers reject. The kernels use no instruction newer than their
+/// compute capability, so an older version describes them as well.
 pub(super) fn lowered(ptx: &str, newest: Option<(u32, u32)>) -> Cow<'_, str> {
     let own = ptx.lines().find_map(version_of);
     let (Some(own), Some(newest)) = (own, newest) else {

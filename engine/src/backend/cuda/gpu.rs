@@ -5,7 +5,7 @@
 pub struct Gpu {
     /// Number of multiprocessors.
     pub multiprocessors: u32,
-    /// True if tensor cores multiply bf16, as those of compute capability 8.0 and later do.
+    /// True if tensor cores multiply bf16, as in compute capability 8.0 and later.
     pub has_bfloats: bool,
     /// Maximum shared memory of a block in bytes: static memory, and dynamic memory that kernels opt in to.
     pub shared_bytes: u32,

@@ -112,9 +112,8 @@ impl WatchedStream {
     }
 }
 
-/// Error records of all streams that contributed to a backend's results: its own stream, and those of
-/// backends that it copied from. Results computed from an invalid index must not be used, whichever GPU found
-/// the error.
+/// Error records of all streams that contributed to a backend's results: its own stream, and the streams of backends
+/// that it copied from. Results computed from an invalid index must not be used, whichever GPU found the error.
 #[derive(Clone)]
 pub(super) struct ErrorWatch(Arc<Mutex<Vec<WatchedStream>>>);
 

@@ -22,10 +22,10 @@ pub(super) const ARCHITECTURE: i32 = 80;
 /// Compute capability of archived kernels that run on no other.
 const SPECIFIC_ARCHITECTURE: i32 = 90;
 
-/// PTX version to declare, which every supported driver accepts: that of CUDA 11.2.
+/// PTX version to declare, which every supported driver accepts: the version of CUDA 11.2.
 const VERSION: &str = ".version 7.2";
 
-/// PTX version of kernels for compute capability 9.0 only: that of CUDA 12.0.
+/// PTX version of kernels for compute capability 9.0 only: the version of CUDA 12.0.
 const SPECIFIC_VERSION: &str = ".version 8.0";
 
 /// The embedded archive; empty if the archive was missing when this crate was built.

@@ -67,7 +67,7 @@ impl BaseRow<'_> {
 }
 
 impl LogProbs<'_> {
-    /// Compares the distribution with that of a base model. `token` is the next token of the text.
+    /// Compares the distribution with the distribution of a base model. `token` is the next token of the text.
     pub fn compare(&self, base: &BaseRow<'_>, token: Token) -> Compared {
         let (kld, excess) = base.divergence(self);
         Compared {

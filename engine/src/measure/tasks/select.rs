@@ -1,4 +1,4 @@
-//! Random selections of tasks that equal those of llama.cpp, so that scores of fewer tasks are comparable.
+//! Random selections of tasks, identical to llama.cpp's, so that scores of fewer tasks are comparable.
 
 /// Mersenne Twister (Matsumoto and Nishimura, MT19937), which llama.cpp selects tasks with.
 struct MersenneTwister {

@@ -52,7 +52,7 @@ unsafe fn fold(x: __m512) -> __m256 {
     unsafe { _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x)) }
 }
 
-/// Adds the halves of `a`, and those of `b`.
+/// Adds the halves of `a`, and the halves of `b`.
 ///
 /// # Safety
 /// The CPU supports AVX-512.

@@ -104,7 +104,7 @@ struct Decoder {
 }
 
 impl Decoder {
-    /// Reads a segment other than that of a scan.
+    /// Reads a segment that is not a scan.
     fn segment(&mut self, marker: u8, data: &[u8], header: &Header) -> Result<(), MediaError> {
         match marker {
             0xc4 => self.huffman_tables(data)?,

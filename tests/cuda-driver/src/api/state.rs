@@ -15,8 +15,8 @@ use std::ffi::c_void;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Instant;
 
-/// A `CUcontext`, `CUstream`, or other CUDA handle. Handles are numbers; those of contexts are derived from
-/// their devices.
+/// A `CUcontext`, `CUstream`, or other CUDA handle. Handles are numbers; handles of contexts are derived from their
+/// devices.
 pub type Handle = *mut c_void;
 
 /// Result of a driver call.

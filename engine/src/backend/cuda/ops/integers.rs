@@ -65,8 +65,8 @@ pub(super) const OF_ONE: Block = Block {
 /// Static shared memory of `mul_few_int.cu`, at most.
 const STATIC_OF_FEW: u32 = 8 << 10;
 
-/// Returns the block of `mul_few_int.cu`. The shared memory of an A100 or H100 fits two such blocks, and that of
-/// smaller GPUs fits one.
+/// Returns the block of `mul_few_int.cu`. The shared memory of an A100 or H100 fits two such blocks. The shared memory
+/// of smaller GPUs fits one.
 pub(super) fn of_few(gpu: Gpu) -> Block {
     Block {
         rows: 16,

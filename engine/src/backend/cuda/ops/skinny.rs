@@ -19,7 +19,7 @@ pub(in super::super) struct Part {
     pub(in super::super) product: TensorId,
     /// Operands of the sums fused after the matmul.
     pub(in super::super) adds: [Option<TensorId>; MAX_ADDS],
-    /// The stored result: that of the last sum, or of the matmul.
+    /// The stored result: of the last sum, or of the matmul.
     pub(in super::super) result: TensorId,
 }
 

@@ -75,9 +75,9 @@ impl Chunks {
         32 * self.warps
     }
 
-    /// Returns the shared memory in bytes: keys and queries of a chunk (split into two numbers), those of the next
-    /// chunk in f32, matrices of the system, and two gates per token. Decays of rows are in f32, and the decays of the
-    /// chunk replace a gate.
+    /// Returns the shared memory in bytes: keys and queries of a chunk (split into two numbers), keys and queries of
+    /// the next chunk in f32, matrices of the system, and two gates per token. Decays of rows are in f32, and the
+    /// decays of the chunk replace a gate.
     pub(super) fn shared(&self) -> usize {
         const PADDING: usize = 8;
         let float = size_of::<f32>();
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn prompts_of_published_sizes_are_computed_in_chunks() {
-        let chunks = found(SIZES).expect("the sizes are those of Qwen3-Next");
+        let chunks = found(SIZES).expect("chunks fit the sizes of Qwen3-Next");
         assert_eq!(
             (chunks.blocks_of_head(), chunks.threads(), chunks.shared()),
             (2, 128, 79_648)
