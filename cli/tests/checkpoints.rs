@@ -265,7 +265,7 @@ fn models_directory(home: &Home) -> (PathBuf, String) {
     json["num_hidden_layers"] = 5.into();
     std::fs::write(&config, json.to_string()).unwrap();
     std::fs::copy(home.model_with_text("llama", None), directory.join("llama.gguf")).unwrap();
-    // A directory without a configuration is no model.
+    // A directory without a configuration is not a model.
     std::fs::create_dir(directory.join("other")).unwrap();
     (directory, text)
 }

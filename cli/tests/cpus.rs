@@ -80,7 +80,7 @@ fn groups(directory: &Path) -> [PathBuf; 2] {
     ]
 }
 
-/// Writes a CPU quota in the format of both versions; `None` is no quota.
+/// Writes a CPU quota in the format of both versions; `None` means no quota.
 fn set_quota(directory: &Path, quota: Option<usize>, period: usize) {
     let [first, second] = groups(directory);
     let write = |group: &Path, name: &str, text: String| {

@@ -353,7 +353,7 @@ fn models_dir_serves_models_by_name() {
         let mut writer = GgufWriter::new();
         writer.set(key, value);
         let path = directory.join(format!("{name}.gguf"));
-        writer.write_file(path).expect("a file that is no model");
+        writer.write_file(path).expect("a file that is not a model");
     }
     let directory = directory.to_str().expect("UTF-8");
     let args = [

@@ -1,5 +1,5 @@
-// Asynchronous copies from global to shared memory. GPUs before compute capability 8.0 load the bytes and store them at
-// once. The copied memory must not change while the kernel runs.
+// Asynchronous copies from global to shared memory. GPUs before compute capability 8.0 load the bytes and store them
+// immediately. The copied memory must not change while the kernel runs.
 #pragma once
 #include "common.cuh"
 

@@ -2,8 +2,8 @@
 
 use crate::GgmlType;
 
-/// Panics unless `n` elements of type `ty` have `n_bytes` bytes. Other lengths are a bug of the caller, because sizes in files are checked when they
-/// are opened.
+/// Panics unless `n` elements of type `ty` have `n_bytes` bytes. Other lengths are a bug of the caller, because sizes
+/// in files are checked when files are opened.
 pub(crate) fn check_lengths(ty: GgmlType, n_bytes: usize, n: usize) {
     assert!(
         ty.row_bytes(n) == Some(n_bytes),

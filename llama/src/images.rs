@@ -205,7 +205,8 @@ impl ImageLayout {
     /// Returns the texts between the rows of an image file in memory, each with the number of rows before it.
     ///
     /// # Errors
-    /// [`ImageError`] if the file exceeds a limit or its header is invalid, or the encoder takes no images of its size.
+    /// [`ImageError`] if the file exceeds a limit or its header is invalid, or the encoder does not accept images of
+    /// its size.
     pub fn texts(&self, file: &[u8], limits: &Limits) -> Result<Vec<(usize, String)>, ImageError> {
         let (width, height) = size(file, limits)?;
         Ok(self.sizes.texts(width as usize, height as usize)?)

@@ -45,7 +45,7 @@ impl MediaLayout {
     ///
     /// # Errors
     /// [`SoundError`] if the projector does not encode the medium, the file exceeds a limit, its header is invalid, or
-    /// the encoder takes no images of its size.
+    /// the encoder does not accept images of its size.
     pub fn n_rows(&self, medium: Medium, file: &[u8], limits: &Limits) -> Result<usize, SoundError> {
         match (medium, &self.image, &self.audio) {
             (Medium::Image, Some(layout), _) => Ok(layout.n_rows(file, limits)?),
@@ -57,7 +57,8 @@ impl MediaLayout {
     /// Returns the texts between the rows of a file in memory, each with the number of rows before it.
     ///
     /// # Errors
-    /// [`SoundError`] if the file exceeds a limit, its header is invalid, or the encoder takes no images of its size.
+    /// [`SoundError`] if the file exceeds a limit, its header is invalid, or the encoder does not accept images of its
+    /// size.
     pub fn texts(&self, medium: Medium, file: &[u8], limits: &Limits) -> Result<Vec<(usize, String)>, SoundError> {
         match (medium, &self.image) {
             (Medium::Image, Some(layout)) => Ok(layout.texts(file, limits)?),

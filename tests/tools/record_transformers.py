@@ -236,7 +236,7 @@ def numbered(tensor, numbers):
     def number(match):
         text = match[1] or "i"
         if not re.fullmatch(r"[0-9ij+*() -]+", text):
-            sys.exit(f"--name: {match[0]} of `{tensor}` is no expression of i and j")
+            sys.exit(f"--name: {match[0]} of `{tensor}` is not an expression of i and j")
         return str(eval(text, {"__builtins__": {}}, dict(zip("ij", numbers))))
 
     return re.sub(r"{([^}]*)}", number, tensor)

@@ -21,7 +21,7 @@ pub enum Reply {
     Bytes(Vec<u8>),
     /// Send these bytes, then nothing until the client gives up.
     Silence(Vec<u8>),
-    /// Send the first bytes at once and the others one by one, with this time between them.
+    /// Send the first bytes together and the other bytes one by one, with this time between them.
     Trickle(Vec<u8>, usize, Duration),
 }
 

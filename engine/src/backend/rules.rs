@@ -28,7 +28,7 @@ pub(super) fn layouts(graph: &Graph, id: TensorId, of_matrices: Layout) -> Resul
     }
 }
 
-/// Checks that a node can be computed at all. Leafs and views always pass.
+/// Checks that a node can be computed. Leafs and views always pass.
 pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Unsupported> {
     rules::check(graph, id)?;
     let node = graph.tensor(id);

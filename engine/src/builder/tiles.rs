@@ -326,7 +326,7 @@ impl TileRules {
         }
         if !tile_fits(side) {
             return Err(format!(
-                "images are split into tiles of {side} pixels, which are no image"
+                "images are split into tiles of {side} pixels, which is not a valid image size"
             ));
         }
         let n = self.max_tiles();

@@ -129,7 +129,7 @@ impl Budget {
     }
 
     /// Returns the text that ends the reasoning if the budget is exhausted. With tool calls, a Harmony model
-    /// may start reasoning once more; it is then ended immediately and followed by the final response.
+    /// may start reasoning again; it is then ended immediately and followed by the final response.
     pub fn end(&mut self) -> Option<String> {
         if self.left > 0 || self.part != Part::Reasoning {
             return None;

@@ -38,7 +38,7 @@ pub struct Pixels<'a> {
 }
 
 impl ImageSizes {
-    /// Returns the parts of an image that is given in this size, in the order of their rows.
+    /// Returns the parts of an image of this size, in the order of their rows.
     ///
     /// # Errors
     /// [`MediaError::Ratio`] if the sides differ too much.
@@ -142,7 +142,7 @@ impl ImageSizes {
         Some((tiles, side / (rules.patch * rules.block).max(1)))
     }
 
-    /// Returns the texts between the rows of an image that is given in this size, each with the number of rows before
+    /// Returns the texts between the rows of an image of this size, each with the number of rows before
     /// it.
     ///
     /// # Errors

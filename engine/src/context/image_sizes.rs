@@ -94,7 +94,7 @@ impl ImageSizes {
         }
     }
 
-    /// Returns the number of rows of an image that is given in this size, before resizing.
+    /// Returns the number of rows of an image that has this size before resizing.
     ///
     /// # Errors
     /// [`MediaError::Ratio`] if the sides differ too much, [`MediaError::Positions`] if the image has too many patches.

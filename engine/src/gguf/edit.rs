@@ -45,7 +45,7 @@ pub enum EditError {
     #[error("\"{}\" already exists in the file", name.escape_debug())]
     Exists { name: String },
     /// The new name of a tensor is empty or too long.
-    #[error("\"{}\" is no tensor name: expected 1 to {MAX_NAME_LEN} bytes", name.escape_debug())]
+    #[error("\"{}\" is not a tensor name: expected 1 to {MAX_NAME_LEN} bytes", name.escape_debug())]
     TensorName { name: String },
     /// The key belongs to the layout of the file.
     #[error("key \"{key}\" describes the layout of the file and cannot be changed")]

@@ -29,7 +29,7 @@ struct State {
 }
 
 impl Cancel {
-    /// Sets the matcher that a cancellation ends, at once if the compilation is already cancelled.
+    /// Sets the matcher that a cancellation ends, immediately if the compilation is already cancelled.
     pub fn of(&self, matcher: &Matcher) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.handle = matcher.cancellation_handle();

@@ -93,7 +93,7 @@ impl Constraint {
         (constraint, MatcherUpgrade(matcher))
     }
 
-    /// Returns true if [`Constraint::allowed`] returns at once. Otherwise, a thread computes the allowed tokens,
+    /// Returns true if [`Constraint::allowed`] returns immediately. Otherwise, a thread computes the allowed tokens,
     /// which takes more than 20 ms. Dropping the constraint cancels the thread.
     pub fn is_ready(&mut self) -> bool {
         if self.is_free() {

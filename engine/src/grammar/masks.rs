@@ -90,7 +90,7 @@ impl Masks {
         Ok(())
     }
 
-    /// Returns true if [`Masks::take`] returns at once. Otherwise, a thread computes the mask.
+    /// Returns true if [`Masks::take`] returns immediately. Otherwise, a thread computes the mask.
     pub fn is_ready(&mut self) -> bool {
         self.settle(false);
         if matches!(self.next, Next::Unknown) && !self.is_slow {

@@ -1,4 +1,4 @@
-//! Files of the cache that are no links.
+//! Access to files of the cache that are not links.
 
 use std::fs::OpenOptions;
 

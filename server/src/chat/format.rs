@@ -379,7 +379,7 @@ impl ChatFormat {
     }
 
     /// Returns the grammar of output that is a document, or calls if the request has tools. With `thinks`, the model
-    /// may reason before. Reasoning between tags is no part of the grammar; see [`ChatFormat::behind_reasoning`].
+    /// may reason before. Reasoning between tags is not part of the grammar; see [`ChatFormat::behind_reasoning`].
     ///
     /// # Errors
     /// Returns an error if the document cannot be compiled, or the calls cannot be part of a grammar.

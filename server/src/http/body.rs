@@ -18,7 +18,7 @@ use crate::wanted::Waiting;
 /// Maximum time until the body is complete.
 const MAX_TIME: Duration = Duration::from_secs(30);
 
-/// Maximum length of a body that is parsed at once. Longer bodies would delay other connections.
+/// Maximum length of a body that is parsed immediately. Longer bodies would delay other connections.
 const MAX_SMALL: usize = 64 << 10;
 /// Number of long bodies that are parsed at the same time.
 static PARSERS: Semaphore = Semaphore::const_new(2);

@@ -27,7 +27,7 @@ pub const FIELDS: &[Field] = &[
     ),
     Field::integer(
         "dimensions",
-        "Length of the embeddings, which are shortened and normalized again; for models trained so (the embedding size of the model).",
+        "Length of the embeddings, which are truncated and normalized again; for models trained with truncation (the embedding size of the model).",
     ),
     Field::ignored("user", "Ignored."),
 ];

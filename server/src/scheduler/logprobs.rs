@@ -27,7 +27,7 @@ pub fn logprob(logits: &[f32], token: Token, n_top: usize, candidates: &mut Cand
 }
 
 /// Returns the log probability of a token, and of the `n_top` most likely tokens, under the candidates that the
-/// samplers left. A token that is no candidate was not sampled but set, so its probability is 1.
+/// samplers left. A token that is not a candidate was forced instead of sampled, so its probability is 1.
 pub fn sampled_logprob(left: &[Candidate], token: Token, n_top: usize) -> TokenLogprob {
     let max = left.iter().fold(f32::NEG_INFINITY, |max, c| max.max(c.logit));
     let weight = |c: &Candidate| f64::from(c.logit - max).exp();

@@ -290,7 +290,7 @@ impl Crate {
             if module.items.contains(segment) {
                 return Some(&module.file);
             }
-            // Imports can be circular, which is no fault.
+            // Imports can be circular, which is allowed.
             if depth == 0 {
                 return None;
             }

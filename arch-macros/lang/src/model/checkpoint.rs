@@ -30,7 +30,7 @@ pub struct Setting {
     pub ty: Option<Ty>,
     /// The file must have the key.
     pub required: bool,
-    /// Alternatives; the first that the configuration has is the value.
+    /// Alternatives; the value is the first alternative that the configuration contains.
     pub value: Vec<Term>,
 }
 

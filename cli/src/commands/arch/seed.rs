@@ -99,7 +99,7 @@ fn add_biases(draft: &mut Draft, registered: &Registered, names: &[String]) -> O
         .find(|name| *name != "all" && !added.contains(&name.as_str()))
     {
         Some(name) => Err(Failure::new(format_args!(
-            "--bias: `{name}` is no tensor of {} that can have a bias; see `llama arch {}`",
+            "--bias: {} has no tensor `{name}` that can have a bias; see `llama arch {}`",
             arch.name, arch.name
         ))),
         None => Ok(()),

@@ -294,7 +294,7 @@ impl Phases {
         self.broken.load(Ordering::SeqCst)
     }
 
-    /// Ends the run for all threads. Waiting threads return at once. Other threads return when they next
+    /// Ends the run for all threads. Waiting threads return immediately. Other threads return when they next
     /// enter a phase or [check](Phases::check).
     pub(super) fn break_up(&self) {
         self.broken.store(true, Ordering::SeqCst);

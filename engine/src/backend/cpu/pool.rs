@@ -73,7 +73,7 @@ impl Worker<'_> {
         self.phases.check()
     }
 
-    /// Ends the run for all workers. Waiting workers return at once. Other workers return when they next
+    /// Ends the run for all workers. Waiting workers return immediately. Other workers return when they next
     /// leave a phase or [check](Worker::check).
     pub(super) fn abandon(&self) -> Abandoned {
         self.phases.break_up();

@@ -180,8 +180,8 @@ impl GroupCounts<'_> {
     }
 }
 
-/// Error: another thread has stolen the current chunk and this thread's membership in the phase. The thread
-/// must not access the node's memory any more.
+/// Error: another thread has stolen the current chunk and this thread's membership in the phase. The thread must no
+/// longer access the node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stolen;
 

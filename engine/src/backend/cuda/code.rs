@@ -73,7 +73,7 @@ impl Code {
         Code(text.bytes().chain([0]).collect())
     }
 
-    /// Returns machine code, or `None` if the bytes are no ELF file.
+    /// Returns machine code, or `None` if the bytes are not an ELF file.
     pub(super) fn machine_code(bytes: Vec<u8>) -> Option<Code> {
         let is_elf = bytes.len() > ELF_HEADER_BYTES && bytes.starts_with(ELF);
         is_elf.then_some(Code(bytes))

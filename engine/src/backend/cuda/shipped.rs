@@ -2,7 +2,7 @@
 //!
 //! The archive is LZMA-compressed text. Each kernel has a line with a hash of its sources, its name, and
 //! its specialization, followed by PTX for compute capability 8.0, which drivers translate for newer GPUs. Kernels that
-//! only GPUs of compute capability 9.0 run are archived for these. Kernels of other sources are ignored.
+//! require compute capability 9.0 are archived for these GPUs. Kernels of other sources are ignored.
 //! `.ci/kernels` builds the archive, and `tests/tests/cuda_shipped.rs` defines the contents.
 
 use std::collections::BTreeMap;

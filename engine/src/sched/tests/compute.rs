@@ -203,7 +203,7 @@ fn observer_sees_requested_nodes_and_can_stop() {
 }
 
 /// The cancellation flag is set while a node is computed. That node must be the last, at any position in its
-/// split. The caller clears the flag at once; still no further node runs, and the next computation is
+/// split. The caller clears the flag immediately; still no further node runs, and the next computation is
 /// complete again.
 #[test]
 fn cancellation_takes_effect_within_a_node() {

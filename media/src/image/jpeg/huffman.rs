@@ -2,7 +2,7 @@
 
 use crate::MediaError;
 
-/// Bits of a code, or of a code with its value, that a table looks up at once.
+/// Bits of a code, or of a code with its value, that a single table lookup decodes.
 const LOOKUP_BITS: u32 = 10;
 
 /// Huffman code of symbols.
@@ -18,7 +18,7 @@ pub(super) struct HuffmanTable {
     symbols: Vec<u8>,
 }
 
-/// A coefficient that is decoded at once.
+/// A coefficient that a single table lookup decodes.
 #[derive(Clone, Copy, Default)]
 struct Coefficient {
     value: i16,

@@ -13,7 +13,7 @@ const DOCUMENT: &str = "@document";
 
 impl Tools {
     /// Returns a grammar of output that is either calls or a document. `can_be_kept` reports whether a schema can
-    /// be compiled. With `thinks`, Harmony output starts with reasoning; in other formats, reasoning is no part of
+    /// be compiled. With `thinks`, Harmony output starts with reasoning; in other formats, reasoning is not part of
     /// the grammar. `None` if the calls cannot be part of a grammar.
     pub fn calls_or_document(
         &self,

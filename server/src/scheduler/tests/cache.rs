@@ -91,7 +91,7 @@ fn slots_of_other_owners_look_empty_and_are_inaccessible() {
     assert_eq!(erase(&mut batcher, 2).unwrap(), 0, "a free slot belongs to nobody");
 }
 
-/// Choices above the parallel sequences wait, and equal those of separate requests.
+/// Choices beyond the number of parallel sequences wait, and equal the choices of separate requests.
 #[test]
 fn choices_above_parallel_sequences_wait() {
     let (scheduler, mut batcher) = scheduler("llama-dense", 2, 512);

@@ -25,7 +25,7 @@ const MAX_N: usize = 256;
 const WARPS: u32 = 4;
 
 impl Warp {
-    /// Checks the registers of an instruction that is no product.
+    /// Checks the registers of an instruction that is not a product.
     pub fn check_registers(&mut self, env: &Env) -> Result<(), Box<Fault>> {
         if self.products.access(&env.kernel.timings[self.pc as usize]) {
             return Ok(());

@@ -58,8 +58,8 @@ const PAGES_OF_BLOCK: usize = 8;
 /// Maximum number of blocks that share a token, as in `attention_merge.cu`.
 const MAX_PARTS: usize = 512;
 
-/// Values of a head that a block of `attention_merge.cu` adds. Several blocks share long heads, so that each waits for fewer
-/// loads in turn.
+/// Values of a head that a block of `attention_merge.cu` adds. Several blocks share long heads, so that each block
+/// waits for fewer consecutive loads.
 const MERGED_VALUES: usize = 128;
 
 /// Minimum number of pages of a token that several blocks share. By the emulator's latencies, adding the blocks'
