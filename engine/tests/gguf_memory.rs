@@ -43,10 +43,11 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut SplitMix64) {
 
 /// Returns the maximum memory for parsing a fixture's header, corrupted or not.
 ///
-/// The tensor table needs at most three times the file size: a description of 32 bytes, 8 bytes per dimension, and the
-/// name become 88 bytes, the name, and two 8-byte indices (by name and by offset). Metadata pairs are few, but each
-/// needs 80 bytes for hash, key, and value, independent of its size in the file. While their table grows from 112 to
-/// 224 entries, the maximum for the fixtures, it exists twice. The constant term covers that.
+/// The tensor table needs at most three times the file size. In the file, a tensor takes 32 bytes, 8 bytes per
+/// dimension, and the name. In memory, it takes 88 bytes, the name, and two 8-byte indices (by name and by offset).
+/// Metadata pairs are few, but each needs 80 bytes for hash, key, and value, independent of its size in the file.
+/// While their table grows from 112 to 224 entries, the maximum for the fixtures, it exists twice. The constant term
+/// covers that.
 fn memory_max(file: usize) -> usize {
     16 * 1024 + 3 * file
 }

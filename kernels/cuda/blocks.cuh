@@ -292,9 +292,9 @@ struct q6_K {
         const u8 *low = b + half * 64 + l;
         of_parts<2>(low, low + 32, b + 128 + 4 * c, b + 192 + half * 8 + l / 16, b + 208, v);
     }
-    // Decodes a chunk from the words with the low bits of even and odd runs and the high bits, which are
-    // aligned to ALIGN bytes, the first of the runs' scales, which are two bytes apart, and the scale of the
-    // block.
+    // Decodes a chunk. `even` and `uneven` contain the low bits of even and odd runs, and `top` the high bits, all
+    // aligned to ALIGN bytes. `scales` is the first of the runs' scales, which are two bytes apart, and `of_all` the
+    // scale of the block.
     template <int ALIGN> static DEVICE void of_parts(const u8 *even, const u8 *uneven, const u8 *top, const u8 *scales, const u8 *of_all, float (&v)[N]) {
         float d = half_at(of_all);
         const u32 low[2] = {word<ALIGN>(even), word<ALIGN>(uneven)};

@@ -232,8 +232,8 @@ DEVICE float4 scaled(float4 x, float4 log) {
     return make_float4(x.x * power_of_2(log.x), x.y * power_of_2(log.y), x.z * power_of_2(log.z), x.w * power_of_2(log.w));
 }
 
-// Converts vectors of `n` tokens, times the decays of rows: keys and queries with the decays from the start of the chunk,
-// or, for the update of the state, keys with the decays to its end. Tokens from `n` on become zeros.
+// Converts vectors of `n` tokens, times the decays of rows. With IS_UPDATE, these are keys with the decays to the end of
+// the chunk, otherwise keys and queries with the decays from its start. Tokens from `n` on become zeros.
 template <bool IS_UPDATE> DEVICE void convert_faded_vectors(Shared &s, int n) {
     const float4 ZERO = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     int warp = threadIdx.x / 32, row = threadIdx.x % 32 * 4;
@@ -390,8 +390,8 @@ DEVICE void invert(Shared &s) {
     }
 }
 
-// Transposed state of 16 columns: lane `l` has columns `l / 4` and `l / 4 + 8`, and of every 8 rows, rows `l % 4 * 2`
-// and the next one.
+// Transposed state of 16 columns. Lane `l` has columns `l / 4` and `l / 4 + 8`, and the rows `l % 4 * 2` and
+// `l % 4 * 2 + 1` of every 8 rows.
 struct StateColumns {
     float rows[ROWS / 8][4];
     i64 first;

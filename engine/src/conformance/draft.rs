@@ -323,7 +323,7 @@ fn size(sizes: &[(&str, f64)], symbol: &str) -> usize {
 }
 
 /// Returns a typical value for a required key without a value in `test { … }`: 1e-5 for epsilons, 10000 for
-/// rotary bases, otherwise 0.5, which unlike 1 reveals a graph that ignores the key. Booleans alternate by
+/// rotary bases, otherwise 0.5. Unlike 1, 0.5 reveals a graph that ignores the key. Booleans alternate by
 /// layer, also in lists. Returns `None` for a list that may be empty.
 fn usual_value(h: &HparamDecl) -> Option<Value> {
     Some(match h.ty {

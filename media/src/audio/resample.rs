@@ -1,8 +1,8 @@
 //! Change of the sample rate by a windowed sinc.
 //!
-//! The filter is the `sinc_interp_kaiser` of torchaudio with the parameters that its documentation names `kaiser_best`:
-//! 64 zero crossings on each side, a passband up to 0.9476 of the lower Nyquist frequency, and a Kaiser window with
-//! beta 14.77.
+//! The filter is `sinc_interp_kaiser` of torchaudio, with the parameters `kaiser_best` of its documentation. It has 64
+//! zero crossings on each side, a passband up to 0.9476 of the lower Nyquist frequency, and a Kaiser window with beta
+//! 14.77.
 
 /// Zero crossings of the sinc on each side.
 const WIDTH: f64 = 64.0;

@@ -1,5 +1,5 @@
-//! Requests that browsers send for pages of other sites without an `Origin` header, such as those of images and
-//! scripts, and requests to names of other sites that resolve to this machine (DNS rebinding).
+//! Rejects requests from pages of other sites. Browsers omit the `Origin` header for some of these requests, such as
+//! for images and scripts. Names of other sites may also resolve to this machine (DNS rebinding).
 
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
 

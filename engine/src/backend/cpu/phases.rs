@@ -2,8 +2,8 @@
 //!
 //! The threads take the work of a phase from queues, chunk by chunk. A thread enters the current phase, and
 //! leaves it when the queues are empty. The last thread to leave starts the next phase, since all chunks are
-//! done by then. A thread that is descheduled while it is in no phase does not delay the others: they do its
-//! share of the work, and it enters the current phase when it runs again.
+//! done by then. A thread that is descheduled between two phases does not delay other threads: they do
+//! its share of the work. The thread enters the current phase when it runs again.
 //!
 //! A thread that is descheduled in the middle of a chunk would delay the others for a time slice, which lasts
 //! as long as many phases. If a chunk only reads memory that is constant during the run and computes into the

@@ -492,8 +492,8 @@ impl Pieces {
 
     /// Returns the index of the matrix and of the piece for a chunk of the work on `n_matrices` matrices.
     ///
-    /// If each thread has a share of the chunks, chunks with the same rows are consecutive: a thread then reads the same
-    /// rows of all matrices, which are on its NUMA node. Otherwise, the chunks of a matrix are consecutive.
+    /// If each thread has a share of the chunks, chunks with the same rows are consecutive. A thread then reads the
+    /// same rows of all matrices, which are on its NUMA node. Otherwise, the chunks of a matrix are consecutive.
     pub(in crate::backend::cpu) fn of_chunk(
         &self,
         chunk: usize,
