@@ -52,7 +52,7 @@ impl OutputFile {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
                 return Err(Failure::new(format_args!(
-                    "another process writes {}; wait until it ends, or leave out --resume",
+                    "another process writes {}; wait until it ends, or omit --resume",
                     path.display()
                 )));
             }

@@ -56,7 +56,7 @@ pub struct Phrase {
 /// Text of speech.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transcription {
-    /// Code of the spoken language; `None` if the model only knows English.
+    /// Code of the spoken language; `None` if the model only supports English.
     pub language: Option<String>,
     /// Phrases in the order of time.
     pub phrases: Vec<Phrase>,
@@ -86,8 +86,8 @@ pub enum TranscribeError {
         /// Text of the token.
         token: String,
     },
-    /// The language is not known.
-    #[error("the model does not know the language {language}; it knows {known}")]
+    /// The model does not support the language.
+    #[error("the model does not support the language {language}; supported: {known}")]
     Language {
         /// The requested language.
         language: String,

@@ -9,7 +9,7 @@
 # The programs contain the archive of kernels for machines without NVRTC. If it is missing or outdated, .ci/kernels builds it first, which
 # takes minutes; LLAMA_GPU_REHEARSAL=1 packs the programs as they are.
 # LLAMA_GPU_MODEL is the real model for call 3 (default: SmolLM2-135M-Instruct.Q4_1.gguf in the model cache), which is cut to two layers. Call 3
-# also compares with llama.cpp, whose benchmarks tests/gpu/peer.sh makes.
+# also compares with llama.cpp, whose benchmarks tests/gpu/peer.sh builds.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit=40000000

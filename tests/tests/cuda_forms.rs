@@ -193,7 +193,7 @@ fn kernels() -> Vec<Specialization> {
     specializations(&graph, product, Precision::Fast, Gpu::H100)
 }
 
-/// NVRTC writes machine code for each supported generation, with the instructions that the assembler makes of
+/// NVRTC writes machine code for each supported generation, with the instructions that the assembler generates from
 /// the kernel's PTX, and with the PTX itself.
 #[test]
 fn machine_code_is_that_of_the_assembler() {

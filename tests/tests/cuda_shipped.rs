@@ -236,7 +236,7 @@ fn embedded_archive_has_every_kernel() {
     );
 }
 
-/// The shapes ask for the kernels that only large models need.
+/// The shapes require kernels that only large models use.
 #[test]
 fn planned_kernels_include_those_of_large_models() {
     let names = |family: usize| -> Vec<String> { kernels_of(&FAMILIES[family..=family]).into_keys().collect() };

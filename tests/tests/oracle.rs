@@ -1,4 +1,4 @@
-//! Compares the engine with the published implementations of many families: `tools/oracle.py` makes tiny random
+//! Compares the engine with the published implementations of many families: `tools/oracle.py` creates tiny random
 //! models with `transformers`, which llama.cpp's converter or `llama convert` converts.
 
 use std::ffi::OsString;

@@ -21,7 +21,7 @@ const KINDS: [&str; 5] = [
 const N_PROMPT: usize = 8;
 const N_TEXT: usize = 80;
 
-/// Drafter that knows the text of the plain run and makes regular errors.
+/// Drafter that replays the text of the plain run with regular errors.
 struct Oracle {
     text: Vec<Token>,
     /// Every n-th draft is wrong; 0: all are correct.

@@ -125,7 +125,7 @@ pub fn single_declaration(file: TokenStream) -> syn::Result<()> {
     match file.items.iter().filter_map(declares).nth(1) {
         Some(second) => Err(syn::Error::new(
             second.span(),
-            format!("a second declaration, `{second}! {{ … }}`; put each declaration into a file of its own"),
+            format!("a second declaration, `{second}! {{ … }}`; put each declaration into a separate file"),
         )),
         None => Ok(()),
     }

@@ -25,7 +25,7 @@ pub(super) enum Argument<'a> {
 pub struct Args<'a> {
     list: &'a [Argument<'a>],
     next: usize,
-    /// True if an argument had another type. The checker leaves no such argument.
+    /// True if an argument had another type. The checker rejects such arguments.
     mismatched: bool,
 }
 

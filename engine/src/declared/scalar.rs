@@ -30,7 +30,7 @@ impl fmt::Debug for Scalar {
     }
 }
 
-/// The checker leaves no value of another type, so the fallback values are unreachable.
+/// The checker rejects values of other types, so the fallback values are unreachable.
 impl Scalar {
     pub(super) fn int(&self) -> usize {
         if let Scalar::Int(n) = self { *n } else { 0 }

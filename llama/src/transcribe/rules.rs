@@ -90,7 +90,7 @@ impl Rules {
         self.without_timestamps as usize + 1
     }
 
-    /// Returns the token of a language; `None` to detect it, or if the model only knows English.
+    /// Returns the token of a language; `None` to detect it, or if the model only supports English.
     pub fn language(&self, code: Option<&str>) -> Result<Option<Token>, TranscribeError> {
         let Some(code) = code else { return Ok(None) };
         if let Some((token, _)) = self.languages.iter().find(|(_, known)| known == code) {

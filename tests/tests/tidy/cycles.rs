@@ -1,8 +1,8 @@
 //! Import cycles between the files of a crate.
 //!
 //! A file depends on the files that define the items it names: paths are resolved through re-exports. A declaration
-//! `mod` and a re-export `pub use` make no dependency. A module that uses its own children makes none either: children
-//! may use the types of the parent that assembles them.
+//! `mod` and a re-export `pub use` are not dependencies. The use of a module's own children is not a dependency
+//! either: children may use the types of the parent that assembles them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;

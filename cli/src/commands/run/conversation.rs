@@ -197,8 +197,8 @@ impl Conversation {
     }
 }
 
-/// Returns the template given on the command line, or the model's own; `None` if there is none. A model that
-/// knows the tokens of ChatML gets that template.
+/// Returns the template given on the command line, or the model's own; `None` if there is none. A model with the
+/// tokens of ChatML uses that template.
 fn template(model: &Model, args: &TemplateArgs) -> Outcome<Option<PromptTemplate>> {
     let (metadata, vocab) = (model.metadata(), model.vocab());
     let template = match args.source()? {
