@@ -456,7 +456,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) attention_
         }
         for (int stage = 0; !at.is_end(n); stage = stage + 1 == STAGES ? 0 : stage + 1) {
             wait_for_groups<STAGES - 2>();
-            // The tile is complete, and no warp needs the one that is overwritten.
+            // The tile is complete, and no warp needs the tile that is overwritten.
             __syncthreads();
             if (!ahead.is_end(n)) {
                 block.load(p, ahead, stages + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE);

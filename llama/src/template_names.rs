@@ -12,7 +12,7 @@ const LLAMA_4: &str = "{% for m in messages %}\
     {{ '<|header_start|>' + m.role + '<|header_end|>\\n\\n' + m.content | trim + '<|eot|>' }}{% endfor %}\
     {% if add_generation_prompt %}{{ '<|header_start|>assistant<|header_end|>\\n\\n' }}{% endif %}";
 
-/// System messages join the next message of the user.
+/// System messages are merged into the next user message.
 const GEMMA: &str = "{% set ns = namespace(system='') %}{% for m in messages %}{% if m.role == 'system' %}\
     {% set ns.system = ns.system + m.content | trim %}{% else %}\
     {{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\\n' }}\

@@ -10,7 +10,7 @@
 //! - [`embedder`]: embeddings and reranking; [`speech`]: speech recognition;
 //!   [`response_store`]: stored responses
 //! - [`app`]: the state of the handlers, made of the above
-//! - [`http`]: connections, bodies and streams; [`wanted`]: end of the work for clients that have left
+//! - [`http`]: connections, bodies and streams; [`wanted`]: end of the work for clients that have disconnected
 //! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the APIs of OpenAI, Anthropic, Ollama and
 //!   llama-server; [`web`]: the browser UI
 //! - [`routes`]: the route table; [`openapi`]: its OpenAPI document

@@ -49,7 +49,7 @@ impl Drop for Scope {
     }
 }
 
-/// Returns false if the client of the current thread's work has left.
+/// Returns false if the client of the current thread's work has disconnected.
 pub fn is_wanted() -> bool {
     CURRENT.with_borrow(|flag| flag.as_ref().is_none_or(|flag| flag.load(Ordering::Acquire)))
 }

@@ -150,7 +150,7 @@ def collected(logs):
 
 
 def merged(reports):
-    """Merges reports: lists are joined, and values of later reports win."""
+    """Merges reports: lists are concatenated, and values of later reports take precedence."""
     whole = {}
     for report in reports:
         for name, value in report.items():

@@ -147,7 +147,7 @@ const FAMILIES: [Family; 15] = [
         bounded: &[],
         kept_layer: None,
     },
-    // Two chunks. An odd number of positions in the last one, whose last frame has no successor.
+    // Two chunks. The last chunk has an odd number of positions, and its last frame has no successor.
     Family {
         encoder: "qwen2.5o",
         text: "qwen2vl",
@@ -523,7 +523,7 @@ fn rows_of_random_lengths_equal_counts_of_header_and_processors() {
     }
 }
 
-/// The last chunk of GLM-ASR may have fewer positions than a row joins. Its rows are the two learned ones.
+/// The last chunk of GLM-ASR may have fewer positions than a row combines. Its rows are the two learned rows.
 #[test]
 fn chunk_without_rows_has_learned_rows() {
     let family = FAMILIES.iter().find(|family| family.encoder == "glma").unwrap();

@@ -164,8 +164,8 @@ def write_model(header, path, moved=False):
 
 
 def for_peer(header, moved):
-    """Returns the tensors as libmtmd requires them: joined query, key, and value matrices, and a row after each row of
-    patches."""
+    """Returns the tensors as libmtmd requires them: concatenated query, key, and value matrices, and a row after
+    each row of patches."""
     tensors = dict(header.tensors)
     kind = header.keys.get("clip.projector_type")
     if moved:

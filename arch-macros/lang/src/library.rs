@@ -37,8 +37,8 @@ pub trait Library {
     /// Iterates over all files, fragments first because they declare most tensor names.
     fn files(&self) -> Box<dyn Iterator<Item = Source> + '_>;
 
-    /// Returns true if declarations inherit the `checkpoint` sections of their parents. Built-in ones do not: a class
-    /// belongs to one of them.
+    /// Returns true if declarations inherit the `checkpoint` sections of their parents. Built-in declarations do not: a
+    /// class belongs to one of them.
     fn inherits_checkpoints(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Files that a declaration can use: those next to it, and the built-in ones.
+//! Files that a declaration can use: files next to it, and built-in files.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -123,8 +123,8 @@ pub fn built_in(text: &str) -> Box<dyn Library + Sync> {
     }
 }
 
-/// Library of the files next to a declaration, and of others, such as the built-in ones. A file next to the declaration
-/// takes precedence, and the declaration itself takes precedence over all files that declare its name.
+/// Library of the files next to a declaration, and of other files, such as built-in files. A file next to the
+/// declaration takes precedence, and the declaration itself takes precedence over all files that declare its name.
 pub struct Near {
     directory: Directory,
     /// Name of the declaration's file, which is not in the library.

@@ -22,7 +22,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(args_override_self = true, after_help = NOTES)]
 pub struct ConvertArgs {
-    /// Directory of a checkpoint, or a safetensors file beside its config.json
+    /// Directory of a checkpoint, or a safetensors file next to its config.json
     #[arg(value_name = "IN")]
     pub input: PathBuf,
     /// GGUF file to write

@@ -16,7 +16,7 @@ pub enum ImportanceError {
     /// The file is damaged, or of another kind.
     #[error("not a valid importance matrix: {0}")]
     Invalid(String),
-    /// A matrix has other sizes than the one that was measured.
+    /// The sizes of a matrix differ from the sizes of the measured matrix.
     #[error(
         "tensor {tensor} has {expected} columns in all matrices, but {found} in the importance matrix, which belongs to another model"
     )]

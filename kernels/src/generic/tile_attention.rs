@@ -119,7 +119,7 @@ pub(crate) struct TileScores {
 
 /// Operands for a step of the online softmax over some pages.
 pub(crate) struct TileWeights {
-    /// Softmax state. Its pages are the processed ones; its weights are rows for all pages.
+    /// Softmax state. Its pages are the processed pages; its weights are rows for all pages.
     pub softmax: Softmax,
     /// Number of pages of the operand, and the first processed page.
     pub n_pages: usize,

@@ -22,7 +22,7 @@ fn activation_form_u8_needs_many_columns() {
     );
 }
 
-/// With the fastest precision, batches of 9 to 31 rows have bytes, and smaller ones the default form.
+/// With the fastest precision, batches of 9 to 31 rows are stored as bytes, and smaller batches in the default form.
 #[test]
 fn activation_form_of_fastest_is_u8_from_9_rows_on() {
     for kernels in all_kernels() {

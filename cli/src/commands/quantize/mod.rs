@@ -149,7 +149,7 @@ fn warn_of_importance(plan: &QuantizePlan) {
     }
     let n_filled: usize = encoded().map(|tensor| tensor.n_filled).sum();
     if n_filled > 0 {
-        warn!("{n_filled} of the matrices have no data of their own, and use the importance of similar ones");
+        warn!("{n_filled} of the matrices have no data, and use the importance of similar matrices");
     }
 }
 
