@@ -67,7 +67,7 @@ DEVICE Sight sight_of(const Params &p, int low, int high) {
     return sight;
 }
 
-// Returns true if a listed cell at `k_pos` is seen. Without branches, since each lane tests a different cell.
+// Returns true if a listed cell at `k_pos` is visible. Without branches, since each lane tests a different cell.
 DEVICE bool sees(const Params &p, const Sight &sight, int cell, int k_pos) {
     bool compressed = p.compressed_from >= 0 && cell >= p.compressed_from;
     bool in_window = compressed | ((k_pos >= sight.first) & (k_pos <= sight.last));

@@ -63,8 +63,8 @@ struct Place {
     }
 };
 
-// A lane's pairs of a query in global memory: every fourth of them, or two of every eight for packed keys. Short
-// queries are loaded at once.
+// A lane's pairs of a query in global memory: every fourth pair, or two of every eight pairs for packed keys. Short
+// queries are loaded in one step.
 struct Pairs {
     const float2 *from;
 
@@ -109,7 +109,7 @@ struct Queries {
         u32 exponent = min(max(__float_as_uint(largest) >> 23, 1u), 253u);
         scale = __uint_as_float(exponent << 23);
         float inverse = __uint_as_float((254 - exponent) << 23);
-        // Several steps of long queries are loaded at once.
+        // Several steps of long queries are loaded together.
 #pragma unroll KEEPS_QUERIES ? K_STEPS : 6
         for (int i = KEEPS_QUERIES ? 0 : warp; i < K_STEPS; i += KEEPS_QUERIES ? 1 : WARPS / GROUPS) {
             u32 x[4];
@@ -371,7 +371,7 @@ DEVICE int value_of(int i, int &step) {
     return ValueRows::IS_PACKED ? i / 4 * 32 + i % 4 + lane % 4 * 8 : 8 * i + lane % 4 * 2;
 }
 
-// Adds the cells of a tile that are the warp's. `tile` is the tile in shared memory.
+// Adds the cells of a tile that belong to the warp. `tile` is the tile in shared memory.
 DEVICE void add_tile(const Params &p, const Place &place, const Queries &queries, const At &at, int head, float slope, int q_pos, const u8 *tile, Sums &sums) {
     int share = place.share, lane = threadIdx.x % 32;
     u64 seen = at.seen >> share * CELLS;

@@ -79,7 +79,7 @@ DEVICE int token_at(int i) {
 #endif
 }
 
-// Returns a turn without its neighbors. Records an error if a cell is out of range.
+// Returns a turn, regardless of its neighbors. Records an error if a cell is out of range.
 DEVICE Turn checked_turn(const States &s, int token, int from, int to) {
     int n = s.cells.ne[1];
     Turn turn = {token, max(from, ZEROS), to};
@@ -94,11 +94,11 @@ DEVICE Turn cells_of(const States &s, int token) {
     return checked_turn(s, token, int_at(s.from, token), int_at(s.to, token));
 }
 
-// Cells of a token and of its neighbors. Those of neighbors that do not exist are invalid.
+// Cells of a token and of its neighbors. Cells of missing neighbors are invalid.
 struct Neighbors {
     int token, from, to, previous_to, next_from, next_to;
 
-    // Loads the cells around the `i`th of `n` tokens. No load waits for another.
+    // Loads the cells around the `i`th of `n` tokens. The loads are independent.
     DEVICE Neighbors(const States &s, int i, int n) : token(token_at(i)), from(int_at(s.from, token)), to(int_at(s.to, token)) {
         int previous = token_at(max(i - 1, 0)), next = token_at(min(i + 1, n - 1));
         previous_to = i > 0 ? int_at(s.to, previous) : INVALID;

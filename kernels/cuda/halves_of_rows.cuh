@@ -210,7 +210,7 @@ struct q2_K : Base {
     static DEVICE i64 offset(int step, int chunk) { return (step * 84 & ~15) + chunk * 16; }
     static DEVICE int start(int step) { return step % 4 * 4; }
 
-    // Minimums of halves of groups: `2 * t` and `2 * t + 1`, and those 8 further.
+    // Minimums of halves of groups `2 * t`, `2 * t + 1`, `2 * t + 8`, and `2 * t + 9`.
     u32 of_lane[2];
 
     DEVICE q2_K(const u8 *s, int t, int) {

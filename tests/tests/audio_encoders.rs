@@ -375,7 +375,7 @@ impl Family {
     }
 
     fn rows(&self, encoder: &mut AudioEncoder) -> Arc<MediaRows> {
-        // The last position of `dots3note_a` has a part of a frame.
+        // The last position of `dots3note_a` covers a part of a frame.
         let rest = if self.encoder == "dots3note_a" { 60 } else { 0 };
         let (n_samples, rules) = (self.n_frames * HOP + rest, encoder.rules());
         encoder.encode(n_samples, &spectrogram(&rules, n_samples)).unwrap()

@@ -324,7 +324,7 @@ fn warpgroup_kernels(ty: GgmlType, layout: Layout) -> Vec<Specialization> {
     all.filter(Specialization::is_specific).collect()
 }
 
-/// The assembler must not wait for products between steps, which it reports.
+/// The assembler must not insert waits for products between steps. It reports such waits.
 #[test]
 fn warpgroup_kernels_use_no_local_memory() {
     let name = "cuda_kernels::warpgroup_kernels_use_no_local_memory";

@@ -153,7 +153,7 @@ fn slow_constraint_gives_the_same_masks_as_a_fast_one() {
         slow.accept(byte(b)).unwrap();
         fast.accept(byte(b)).unwrap();
     }
-    // A token that the grammar does not allow is found out by the thread.
+    // The thread detects a token that the grammar does not allow.
     slow.accept(byte(b'A')).unwrap();
     assert!(slow.allowed().is_err() && slow.allowed().is_err() && slow.accept(byte(b'a')).is_err());
     slow.reset();
