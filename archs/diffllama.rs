@@ -33,7 +33,7 @@ arch_macros::arch! {
         wo(merge(rms_norm(heads(y, n_diff)) * (1.0 - lambda_init)))
     }
 
-    // Each value joins a head of the first half with its counterpart in the second half, and is used by both keys.
+    // Each value combines a head of the first half with its counterpart in the second half, and both keys use it.
     fn paired_values(v: [2 * n_diff_kv * head_dim, T]) {
         let size = n_diff_kv * head_dim;
         let pairs = merge(concat(heads(v[..size], n_diff_kv), heads(v[size..], n_diff_kv)));
