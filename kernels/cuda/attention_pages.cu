@@ -3,10 +3,10 @@
 // A block computes a token with HEADS query heads of one KV head. Keys and values arrive in shared memory in
 // tiles of TILE cells, STAGES - 1 tiles ahead of their use. Each warp has 8 heads and a share of a tile's cells.
 // Rows 0 to 7 of its matrices are the heads' queries or weights, rounded to 16 bits, and rows 8 to 15 are their
-// rounding errors, so that both have nearly the precision of f32. Keys and values are multiplied as 16-bit floats:
-// bf16 if the cache is bf16, otherwise f16. Packed rows stay quantized in shared memory, and each warp converts
-// its cells. The sums of warps and of blocks are added in order, so that results depend only on the page table
-// and on the number of blocks per token.
+// rounding errors. Both thus have nearly the precision of f32. Keys and values are multiplied as 16-bit floats: bf16
+// if the cache is bf16, otherwise f16. Packed rows stay quantized in shared memory, and each warp converts its cells.
+// The sums of warps and of blocks are added in order, so that results depend only on the page table and on the number
+// of blocks per token.
 //
 // Queries must be aligned pairs of floats.
 //

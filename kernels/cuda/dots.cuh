@@ -1,9 +1,9 @@
 // Blocks as 8-bit integers, for matmuls with integer activations.
 //
-// A type decodes a unit of a block at a time: RUNS runs of 16 adjacent values, GAP values apart, so that
-// bytes with bits of several values are read once. Adjacent runs are halves of a group of 32 values with one
-// scale. A value is the group's scale times (integer + OFFSET), plus the group's minimum. Blocks are in
-// shared memory: `s` is the address of a block, rounded down to a multiple of 4 by `odd` bytes.
+// A type decodes a unit of a block at a time: RUNS runs of 16 adjacent values, GAP values apart. Bytes with bits of
+// several values are thus read once. Adjacent runs are halves of a group of 32 values with one scale. A value is the
+// group's scale times (integer + OFFSET), plus the group's minimum. Blocks are in shared memory: `s` is the address of
+// a block, rounded down to a multiple of 4 by `odd` bytes.
 #pragma once
 #include "blocks.cuh"
 

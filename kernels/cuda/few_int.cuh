@@ -26,8 +26,8 @@ const int MATRICES = 2;
 const int MATRICES = 1;
 #endif
 
-// Rows of a warp: matrix of the first row, distance between rows in bytes, distance to the second row of a pair that
-// is loaded together, row range, and bytes per row.
+// Rows of a warp: matrix of the first row, distances in bytes (between rows, and to the second row of a pair that is
+// loaded together), row range, and row size in bytes.
 struct Rows {
     const char *matrix;
     i64 stride, apart;

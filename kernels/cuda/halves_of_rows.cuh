@@ -2,9 +2,10 @@
 // of a row at a time.
 //
 // A type converts 32 adjacent values of a row, a group, for the four lanes of a quad. Lane `t` gets values `4 * t` to
-// `4 * t + 3` of each half of the group as four pairs: values 0 and 2, 1 and 3 of the first half, then of the second. The
-// columns have the same order of values (see `halve_columns.cu`), so tensor cores need no other order. SCALED groups
-// have a common scale, which is applied to the sums of products. Integers of up to 2048 are exact in f16.
+// `4 * t + 3` of each half of the group as four pairs. The pairs are values 0 and 2, 1 and 3 of the first half, then
+// of the second. The columns have the same order of values (see `halve_columns.cu`), so tensor cores need no other
+// order. SCALED groups have a common scale, which is applied to the sums of products. Integers of up to 2048 are exact
+// in f16.
 #pragma once
 #include "common.cuh"
 

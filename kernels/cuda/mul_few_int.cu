@@ -3,7 +3,7 @@
 // and decoded once for all columns.
 //
 // The four lanes of a quad decode adjacent units of a row. Tensor cores add the products of the quad, although the
-// units have separate scales. Matrix B keeps the units separate: columns `2 * t` and `2 * t + 1` have the high and low
+// units have separate scales. Matrix B keeps the units separate. Columns `2 * t` and `2 * t + 1` have the high and low
 // parts of the values for lane `t` of every quad, and zeros for the other lanes. A lane thus gets the sums of its own
 // units.
 //

@@ -135,8 +135,8 @@ DEVICE void add_products(float (&left)[4], float (&right)[4], const Fragment &a,
     multiply(right, a.high, b.high[2], b.high[3]);
 }
 
-// Inputs of a chunk that a thread prefetches: the cells, the log decay and the beta of token `l` or of the last token,
-// and the values of two columns for pairs of tokens.
+// Inputs of a chunk that a thread prefetches: the cells, the log decay and beta of a token (`l` or the last), and two
+// columns of values for pairs of tokens.
 struct Ahead {
     Neighbors cells;
     float log, beta, values[CHUNK / 8][4];
@@ -202,8 +202,8 @@ DEVICE void convert_vectors(Shared &s, int n) {
     }
 }
 
-// Replaces the logarithms of the decays of rows by their sums (base 2) from the start of each turn, and stores the sums of the
-// chunk of `n` tokens.
+// Replaces the logarithms of the decays of rows by their sums (base 2) from the start of each turn. Stores the sums of
+// the chunk of `n` tokens.
 DEVICE void sum_row_logs(Shared &s, int n) {
     for (int row = threadIdx.x; row < ROWS; row += THREADS) {
         float total = 0.0f;

@@ -96,8 +96,8 @@ const fn group_floats(k: usize) -> usize {
 /// - bf16: weights are rounded to bf16 and accumulated in f32. Results do not depend on `n`.
 ///
 /// # Panics
-/// If the type cannot be dequantized, the type does not support the form of the activations, `k` is not a
-/// whole number of blocks, a slice is too short, or the scratch memory is smaller than [`matmul_scratch`].
+/// If the type cannot be dequantized or does not support the form of the activations. Also if `k` is not a whole
+/// number of blocks, a slice is too short, or the scratch memory is smaller than [`matmul_scratch`].
 ///
 /// # Safety
 /// - For each `j < n`, the `m` floats at `out + j * out_stride` are valid for writes. They may be
@@ -337,8 +337,8 @@ impl GemmCall<'_> {
                 m: GROUP_ROWS,
                 ..*self.args
             };
-            // SAFETY: the group's 8 rows of the output are part of the `m` rows, `rows` holds the group's
-            // weights, and the rest of the scratch memory is that of the algorithm.
+            // SAFETY: the group's 8 rows of the output are part of the `m` rows, and `rows` holds the group's weights.
+            // The rest of the scratch memory is that of the algorithm.
             unsafe {
                 let part = GemmCall {
                     kernels: self.kernels,

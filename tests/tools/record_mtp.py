@@ -3,11 +3,12 @@
 
     record_mtp.py OUT [FAMILY]...
 
-Writes OUT/FAMILY with the files of a checkpoint in BF16, and three files of results in 64 bits: `mtp.hidden`, the hidden
-states that the layer reads, `mtp.logits`, its logits for 12 tokens, and `logits`, the logits of the model without it.
+Writes OUT/FAMILY with the files of a checkpoint in BF16, and three files of results in 64 bits. `mtp.hidden` has the
+hidden states that the layer reads, `mtp.logits` its logits for 12 tokens, and `logits` the logits of the model without
+it.
 
 transformers ignores these layers. The script applies one of its decoder layers after the projection of section 2.2 of
-arXiv 2412.19437, which reads the normalized embedding of a token and the preceding normalized hidden state.
+arXiv 2412.19437. The projection reads the normalized embedding of a token and the preceding normalized hidden state.
 
 Needs: pip install torch transformers numpy safetensors (about 5 GB with torch's libraries; a CPU is enough).
 """

@@ -344,7 +344,7 @@ pub static OPS: &[OpSpec] = &[
             ssm_scan,
             Emit::Method("ssm_scan"),
             "selective scan of Mamba over layer states [n, p, h]: x [p, h, T], dt [h, T] (after the softplus), \
-             a [n or 1, h] or [h], b and c [n, g, T] -> [p, h, T]; adds x times `d` (one element per head)",
+             a [n or 1, h] or [h], b and c [n, g, T] -> [p, h, T]. Adds x times `d` (one element per head)",
         )
     },
     OpSpec {

@@ -52,8 +52,8 @@
 //! ```
 //!
 //! `EXPR` is a subset of Rust expressions: names, literals, `+ - * / %`, comparisons, `&& || !`, calls with
-//! `name = value` arguments, `w[tokens]`, `w[positions + n]`, `x[a..b]`, and `if` expressions, which have no `else` as
-//! an argument or as the value of a `let`. `rust!([dims] => expression)` and, in `hparams`, `rust!(usize =>
+//! `name = value` arguments, `w[tokens]`, `w[positions + n]`, `x[a..b]`, and `if` expressions. As an argument or as
+//! the value of a `let`, an `if` has no `else`. `rust!([dims] => expression)` and, in `hparams`, `rust!(usize =>
 //! expression)` are Rust code, which is not available at run time.
 
 mod audio;

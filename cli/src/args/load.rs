@@ -25,9 +25,9 @@ pub struct LoadArgs {
     pub load_mode: Option<String>,
     /// Use of NUMA nodes: distribute, isolate or numactl [default: none]
     ///
-    /// Pins each thread to a core. `distribute` divides threads and weights among the nodes, `isolate` uses only the
-    /// node on which the process starts, and `numactl` divides them among the nodes of the CPUs that the process may
-    /// use. With several nodes, weights are copied as with --no-mmap, unless --load-mode is mmap.
+    /// Pins each thread to a core. `distribute` divides threads and weights among all nodes, and `numactl` among the
+    /// nodes of the CPUs that the process may use. `isolate` uses only the node on which the process starts. With
+    /// several nodes, weights are copied as with --no-mmap, unless --load-mode is mmap.
     #[arg(long, value_name = "MODE", hide_short_help = true, help_heading = LOADING)]
     pub numa: Option<Numa>,
     /// Check all weights and reject a file with NaN or infinite values

@@ -161,8 +161,8 @@ impl Builder<'_> {
         self.reshaped(all, [side, n, t, 1])
     }
 
-    /// Applies a convolution of 3 x 3 taps over the lines of `x [c, n]`, between zeros: `[m, n]`, or `[m, n / 4]` with stride 2,
-    /// rounded up along both axes. The weights are `w [9 * c -> m]`, the taps of a line first.
+    /// Applies a convolution of 3 x 3 taps over the lines of `x [c, n]`, between zeros. Returns `[m, n]`, or `[m, n /
+    /// 4]` with stride 2, rounded up along both axes. The weights are `w [9 * c -> m]`, the taps of a line first.
     pub fn conv_grid(&mut self, x: TensorId, w: Linear, stride: usize, args: GridConvArgs) -> TensorId {
         let x = self.in_lines(x);
         let y = self.conv_by(

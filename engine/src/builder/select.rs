@@ -27,9 +27,9 @@ impl Builder<'_> {
         self.chosen(cells, q)
     }
 
-    /// Selects, per head, the cells of the `n` blocks of `size` positions with the largest dot product of `q
-    /// [d, h, T]` and a key `k [d, 1, T]`: i32 `[at most n * size, h, T]`. The layer stores the keys. The
-    /// last `local` blocks up to the token's own are always included.
+    /// Selects, per head, the cells of the `n` blocks of `size` positions with the largest dot product of query and
+    /// key. `q` is `[d, h, T]`, and `k` is `[d, 1, T]`. Returns i32 `[at most n * size, h, T]`. The layer stores the
+    /// keys. The last `local` blocks up to the token's own are always included.
     pub fn index_blocks(&mut self, q: TensorId, k: TensorId, n: usize, size: usize, local: usize) -> TensorId {
         let rule = BlockRule::Best { local };
         self.index_by(q, k, None, Blocks { size, k: n, rule })

@@ -237,8 +237,8 @@ impl Context {
         self.executor.encode(tokens, frames, &self.memory, outputs)
     }
 
-    /// Returns the logits `[n_vocab]` (or the embedding) of the token at `index` of the last batch, if its
-    /// `output` flag was set and its output is not limited to the best logits.
+    /// Returns the logits `[n_vocab]` (or the embedding) of the token at `index` of the last batch. Returns `None` if
+    /// its `output` flag was not set, or its output is limited to the best logits.
     pub fn logits(&self, index: usize) -> Option<&[f32]> {
         match self.output(index)? {
             TokenLogits::All(logits) => Some(logits),

@@ -36,9 +36,8 @@ pub enum Recurrence {
     /// Linear attention: each value head has a state matrix `s [dv, dk]` that decays and is updated by the
     /// outer product of value and key.
     ///
-    /// Covers the gated delta rule (Yang et al., arXiv 2412.06464), Kimi delta attention with a decay per key
-    /// channel (arXiv 2510.26692), and lightning attention with a constant decay (Qin et al., arXiv
-    /// 2401.04658).
+    /// Covers the gated delta rule (arXiv 2412.06464), Kimi delta attention with a decay per key channel (arXiv
+    /// 2510.26692), and lightning attention with a constant decay (arXiv 2401.04658).
     ///
     /// `q`, `k [dk, m, T]`, `v [dv, n, T]`, optional `decay [1 or dk, n, T]`, optional `beta [1, n, T]` ->
     /// `[dv, n, T]`.

@@ -42,8 +42,8 @@ const INITIAL_CREDIT: f64 = 2.0;
 /// Maximum credit, in decodes without drafts.
 const MAX_CREDIT: f64 = 8.0;
 
-/// Limit for outliers: the time of a decode is capped at this multiple of the expected time, because delays by a
-/// suspended machine or a busy core are unrelated to drafts.
+/// Limit for outliers: the time of a decode is capped at this multiple of the expected time. Delays by a suspended
+/// machine or a busy core are unrelated to drafts.
 const MAX_OUTLIER: f64 = 2.0;
 
 /// Minimum acceptance rate assumed for a new sequence: other sequences are a weak predictor.

@@ -1,8 +1,8 @@
 //! SentencePiece normalization: a map from prefixes to replacements, stored as a double-array trie.
 //!
 //! Format of `tokenizer.ggml.precompiled_charsmap`: the size of the trie in bytes, the trie units, and
-//! NUL-terminated replacements. A unit has the byte that leads to it (bits 0 to 7), an end flag (bit 8), and
-//! the offset of its children (bits 10 to 30, shifted left by 8 if bit 9 is set). The unit after an end has
+//! NUL-terminated replacements. A unit has the byte that leads to it (bits 0 to 7), an end flag (bit 8), and the
+//! offset of its children (bits 10 to 30). The offset is shifted left by 8 if bit 9 is set. The unit after an end has
 //! the offset of the replacement.
 //!
 //! The table is untrusted: offsets outside the table count as no match.

@@ -1,8 +1,8 @@
 //! Skinny matmuls over row groups in 512-bit registers, compiled once for all types.
 //!
 //! [`interleaved8_zmm`](super::interleaved8_zmm) unpacks weights in registers, again for every few columns. From
-//! [`GROUP_PANEL_COLUMNS`] columns on, a function of the type ([`FillGroups`]) unpacks a chunk of four row groups
-//! to [panels](super::pack) in the L1 cache, and all columns are multiplied by the panels:
+//! [`GROUP_PANEL_COLUMNS`] columns on, a function of the type ([`FillGroups`]) unpacks a chunk of four row groups to
+//! [panels](super::pack) in the L1 cache. All columns are multiplied by the panels:
 //!
 //! ```text
 //! for groups in schedule:                           # 4 groups, one memory stream each

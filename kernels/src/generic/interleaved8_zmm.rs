@@ -39,8 +39,8 @@ use crate::simd::dots::{ByteDots, DoubleWidth};
 use crate::simd::{IntSimd, Simd};
 
 /// Returns true if reading the weights from memory takes at least as long as computing `n` columns in 256-bit
-/// registers: one or two columns of a type with 4 bits or more. Twice the register width then gains nothing
-/// and costs a few percent.
+/// registers. This is the case for one or two columns of a type with 4 bits or more. Twice the register width then
+/// gains nothing and costs a few percent.
 const fn is_bandwidth_bound<D: Interleaved>(n: usize) -> bool {
     n <= 2 && 8 * bytes_in_group::<D>(CHUNK) >= 4 * GROUP_ROWS * CHUNK
 }

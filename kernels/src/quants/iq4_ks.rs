@@ -14,7 +14,7 @@ use crate::layout::runs::{Scales, Unpack};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 256 values in memory: a value of group `g` is `d * ((scales[g] & 254) - 127) * (VALUES[q] + SHIFT * bit 0
-/// of scales[g])`, with the table and byte order of [`BlockIQ4NL`](super::BlockIQ4NL).
+/// of scales[g])`. The table and the byte order are those of [`BlockIQ4NL`](super::BlockIQ4NL).
 ///
 /// Files store `d`, an f32, once per row (see [`GgmlType::in_memory`]).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -109,8 +109,8 @@ impl Interleaved for BlockIQ4KS {
 impl<V: IntSimd> UnpackGroup<V> for BlockIQ4KS {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
-        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), which start with the scales of
-        // the rows, and all offsets are within a block.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract). The blocks start with the
+        // scales of the rows, and all offsets are within a block.
         unsafe { set_group_scales_of_row::<V::Float>(p, offset_of!(Self, scales), f32::from(SHIFT), to) }
     }
 

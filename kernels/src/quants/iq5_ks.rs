@@ -12,7 +12,7 @@ use crate::layout::runs::{Scales, Unpack, move_bits};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 256 values in memory: a value of group `g` is `d * ((scales[g] & 254) - 127) * (VALUES[q] + SHIFT * bit 0
-/// of scales[g])`, with the table of [`BlockIQ5K`](super::BlockIQ5K), and the indices in `qs` and `qh` as in
+/// of scales[g])`. The table is that of [`BlockIQ5K`](super::BlockIQ5K), and `qs` and `qh` hold the indices as in
 /// [`BlockQ5K`](super::BlockQ5K).
 ///
 /// Files store `d`, an f32, once per row (see [`GgmlType::in_memory`]).

@@ -27,7 +27,7 @@ use crate::scheduler::{Finish, LogprobSource, PromptProgress, Request, TokenLogp
 pub const FIELDS: &[Field] = &[
     Field::any(
         "prompt",
-        "String, list of tokens and strings, or object with `prompt_string` and `multimodal_data`, a list of images or audio files as base64; each `<__media__>` in the string is replaced by the next file. A list of prompts returns a list of responses.",
+        "String, list of tokens and strings, or object with `prompt_string` and `multimodal_data`, a list of images or audio files as base64. Each `<__media__>` in the string is replaced by the next file. A list of prompts returns a list of responses.",
     ),
     Field::integer(
         "n_predict",

@@ -1,8 +1,8 @@
 //! The scheduler thread: decodes running sequences first, then prefills prompts in chunks, in one context.
 //!
 //! This module has the loop and its steps. [`admission`] starts queued jobs, [`drafting`] decodes with drafts,
-//! [`images`] keeps the rows of an image in one batch, [`postponed`] keeps the logits of jobs with slow grammars, and
-//! [`commands`] runs commands.
+//! and [`images`] keeps the rows of an image in one batch. [`postponed`] keeps the logits of jobs with slow grammars,
+//! and [`commands`] runs commands.
 
 mod admission;
 mod commands;

@@ -39,7 +39,7 @@ pub static OPS: &[OpSpec] = &[
         conv_2d,
         Emit::Struct("conv_2d", "Conv2dArgs"),
         "convolution of 3 x 3 taps with stride 2, between zeros: x [c, F, T] and w [9 * c -> m] -> [m, F / 2, T / 2], \
-         rounded up. Weights have the taps of F first, or those of T with `time_first`",
+         rounded up. Weights have the taps of F first, or the taps of T with `time_first`",
     ),
     op(
         "conv_frames",
@@ -113,8 +113,8 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("d", ParamKind::Int)],
         sinusoids_of,
         Emit::Method("sinusoids_of"),
-        "alternating sines and cosines of the distances between the columns of x [c, T], from T - 1 down to 1 - T -> \
-         [d, 2 * T - 1]",
+        "alternating sines and cosines of the distances between the columns of x [c, T] -> [d, 2 * T - 1]. \
+         Distances descend from T - 1 to 1 - T",
     ),
     op(
         "distance_attention",
@@ -128,9 +128,9 @@ pub static OPS: &[OpSpec] = &[
         ],
         distance_attention,
         Emit::Method("distance_attention"),
-        "attends to all columns: q and k [d, n, T], v [dv, n, T] -> [dv * n, T]. A score is the product of q + \
-         `content_bias` [d, n] and k, plus that of q + `distance_bias` [d, n] and the column of `relative` [d * n, \
-         2 * T - 1] for the distance, from T - 1 down",
+        "attends to all columns: q and k [d, n, T], v [dv, n, T] -> [dv * n, T]. A score is (q + `content_bias`) * k \
+         + (q + `distance_bias`) * r, where r is the column of `relative` [d * n, 2 * T - 1] for the distance. \
+         Distances descend from T - 1, and biases are [d, n]",
     ),
     OpSpec {
         rotates: true,
@@ -144,8 +144,8 @@ pub static OPS: &[OpSpec] = &[
             ],
             rope_time,
             Emit::Struct("rope_time", "RopeTimeArgs"),
-            "rotates the pairs (2 i, 2 i + 1) of the first `dims` values of [d, n, T] by the position of the column, or \
-             the pairs (i, i + dims / 2) with `halves`",
+            "rotates the pairs (2 i, 2 i + 1) of the first `dims` values of [d, n, T] by the position of the \
+             column. With `halves`, the pairs are (i, i + dims / 2)",
         )
     },
     op(
@@ -158,8 +158,8 @@ pub static OPS: &[OpSpec] = &[
         ],
         sounding,
         Emit::Method("sounding"),
-        "the leading columns (n positions each) that contain sound, between the vectors `first` and `last` [d]: \
-         [d, T / n] -> [d, T_sound / n + 2]",
+        "leading columns (n positions each) that contain sound: [d, T / n] -> [d, T_sound / n + 2]. The vectors \
+         `first` and `last` [d] enclose them",
     ),
     op(
         "block_attention",

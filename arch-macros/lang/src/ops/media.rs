@@ -32,21 +32,21 @@ pub static OPS: &[OpSpec] = &[
         X,
         same_as_x,
         Emit::Method("with_media"),
-        "x [n_embd, T] with the rows of media in place of the embeddings of their placeholder tokens",
+        "returns x [n_embd, T] with the rows of media in place of the embeddings of their placeholder tokens",
     ),
     op(
         "deepstack",
         X,
         same_as_x,
         Emit::Method("deepstack"),
-        "x [n_embd, T] plus the next features of the media rows: the first call adds the first features",
+        "adds the next features of the media rows to x [n_embd, T]. The first call adds the first features",
     ),
     op(
         "beside",
         &[tensor("x"), tensor("y")],
         beside,
         Emit::Method("beside"),
-        "x, and appends y [n_out, rows] to the rows of the result, as features for `deepstack`",
+        "returns x, and appends y [n_out, rows] to the rows of the result, as features for `deepstack`",
     ),
     op(
         "resized",
@@ -57,10 +57,12 @@ pub static OPS: &[OpSpec] = &[
         ],
         resized,
         Emit::Struct("resized", "ResizedArgs"),
-        "rows of a square table [d, n] or [d, side, side] resized to the grid of patches -> [d, T]: by `linear` interpolation with equal \
-         corners (the default), by `bilinear` or `bicubic` interpolation, by `dino` (`bilinear` with the scale of a grid with 0.1 patches more), by `smooth` \
-         or `smooth_bicubic` interpolation over the area of a patch, with the `nearest` row, or by `bilinear` interpolation with `zeros` \
-         around the table. With `transposed`, it is resized to the transposed grid, and its rows keep their order",
+        "rows of a square table, resized to the grid of patches: [d, n] or [d, side, side] -> [d, T]. `linear` \
+         (the default) interpolates with equal corners. `bilinear` and `bicubic` interpolate between the rows next \
+         to the center of a patch. `dino` is `bilinear` with the scale of a grid with 0.1 patches more. `smooth` \
+         and `smooth_bicubic` interpolate over the area of a patch. `nearest` selects one row, and `zeros` is \
+         `bilinear` with zeros around the table. With `transposed`, the table is resized to the transposed grid, \
+         and its rows keep their order",
     ),
     OpSpec {
         rotates: true,
@@ -75,12 +77,12 @@ pub static OPS: &[OpSpec] = &[
             ],
             rope_grid,
             Emit::Struct("rope_grid", "RopeGridArgs"),
-            "rotates [d, n, T] by the position of each patch: the first half of the pairs by the row, and the second half \
-             by the column, or the other way around with `columns_first`. Pairs are (i, i + d / 2) (`halves`, the \
-             default), (2 i, 2 i + 1) (`neighbors`, or `alternating` between rows and columns), or (i, i + d / 4) in \
-             each half of a head (`quarters`). Rows and \
-             columns have equal frequencies, or alternate ones with `spread`. The values of a head are reordered, in \
-             the same way for queries and keys",
+            "rotates [d, n, T] by the position of each patch. The row rotates the first half of the pairs, and the \
+             column the second half. With `columns_first`, the column rotates the first half. Pairs are (i, i + d / 2) \
+             (`halves`, the default) or (2 i, 2 i + 1) (`neighbors`). With `alternating`, neighbors rotate \
+             alternately by row and column. With `quarters`, pairs are (i, i + d / 4) in each half of a head. Rows \
+             and columns have equal frequencies, or alternate ones with `spread`. The values of a head are \
+             reordered, in the same way for queries and keys",
         )
     },
     op(
@@ -218,7 +220,7 @@ pub static OPS: &[OpSpec] = &[
         prefix_attention,
         Emit::Method("prefix_attention"),
         "attends among the first n columns, for x [c, n], and causally from the later columns: q [d, h, T], k [d, g, T], \
-         and v [dv, g, T] -> [dv * h, T], where h is a multiple of g",
+         and v [dv, g, T] -> [dv * h, T]. The number of heads h is a multiple of g",
     ),
     op(
         "depthwise_grid",
@@ -237,8 +239,8 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", ParamKind::Int)],
         in_windows,
         Emit::Method("in_windows"),
-        "columns of x [d, T] in windows of n * n patches -> [d, windows]. Windows at the right and at the bottom are padded \
-         with zeros",
+        "columns of x [d, T] in windows of n * n patches -> [d, windows]. Windows at the right and at the bottom \
+         are padded with zeros",
     ),
     op(
         "from_windows",
@@ -252,7 +254,8 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", ParamKind::Int)],
         by_columns,
         Emit::Method("by_columns"),
-        "columns of x [d, T] or [d, n, T], with blocks of n * n patches reordered from line by line to column by column",
+        "columns of x [d, T] or [d, n, T]. Blocks of n * n patches are reordered from line by line to column by \
+         column",
     ),
     op(
         "by_lines",
@@ -273,9 +276,9 @@ pub static OPS: &[OpSpec] = &[
         ],
         grid_attention,
         Emit::Method("grid_attention"),
-        "attends to all columns, or to the columns of a window of `side` * `side` patches: q and k [d, n, T], v [dv, n, T] -> \
-         [dv * n, T]. \
-         Scores include the products of the query with a row of `lines` and a row of `columns` [d, L], learned for each distance along both axes",
+        "attends to all columns, or to a window of `side` * `side` patches: q and k [d, n, T], v [dv, n, T] -> \
+         [dv * n, T]. Scores include the products of the query with a row of `lines` and a row of `columns` [d, L]. \
+         These rows are learned for each distance along both axes",
     ),
     op(
         "conv_grid",
@@ -287,9 +290,10 @@ pub static OPS: &[OpSpec] = &[
         ],
         conv_grid,
         Emit::Struct("conv_grid", "GridConvArgs"),
-        "convolution of 3 x 3 taps over the lines of patches, between zeros: x [c, T] and w [9 * c -> m] -> [m, T]. Stride 2 \
-         skips every other column and line: [m, T / 4], rounded up along both axes. With `same`, the number of zeros \
-         is the smallest that covers all patches, and their larger half is at the right and at the bottom",
+        "convolution of 3 x 3 taps over the lines of patches, between zeros: x [c, T] and w [9 * c -> m] -> [m, T]. \
+         Stride 2 skips every other column and line: [m, T / 4], rounded up along both axes. With `same`, the \
+         number of zeros is the smallest that covers all patches. The larger half of the zeros is at the right and \
+         at the bottom",
     ),
     op(
         "resized_to",
@@ -301,7 +305,8 @@ pub static OPS: &[OpSpec] = &[
         ],
         resized_to,
         Emit::Method("resized_to"),
-        "rows of a square table [d, first + s * s] after the first ones, resized like `resized` to the lines of x [c, n] -> [d, n]",
+        "rows of a square table [d, first + s * s] after the first ones, for x [c, n] -> [d, n]. They are resized \
+         like `resized`, to the lines of x",
     ),
     op(
         "transposed",

@@ -5,7 +5,7 @@
 //! | prefix | magic (8 bytes), version u32, scope u32 (0: context, 1: sequence), total length u64 |
 //! | fields | architecture (length u64, UTF-8); one u64 for every [`Field`] that must match the context |
 //! | tokens | count u64; ids u32, for media rows from [`MEDIA_TOKENS`] on |
-//! | cells | per pool: number of runs u64; runs of cells at consecutive positions: first position u32, number of cells u32, distance of positions along the axes i32, sequences 4 × u64 (one bit each) |
+//! | cells | per pool: number of runs u64; runs of cells at consecutive positions: first position u32, number of cells u32, distance of positions along the axes i32, sequences 4 × u64 (bits) |
 //! | rows | per slot: the keys of its pool's cells in run order, then the values |
 //! | checksum | [`Digest`] of all preceding bytes, u64 |
 

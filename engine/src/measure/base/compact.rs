@@ -1,9 +1,9 @@
 //! Rows of the compact format.
 //!
-//! Numbers are little-endian. A row starts with the log-probability of the text's next token (f32), the probability of
-//! all omitted tokens (f32), and the sum of `p ln p` over the omitted tokens (f32). The log-probabilities (f32) of the
-//! most likely tokens follow in the order of their ids, then the difference of each id to the previous id as a LEB128
-//! number.
+//! Numbers are little-endian. A row starts with three f32 values: the log-probability of the next token of the text,
+//! the probability of all omitted tokens, and the sum of `p ln p` over the omitted tokens. The log-probabilities (f32)
+//! of the most likely tokens follow in the order of their ids, then the difference of each id to the previous id as a
+//! LEB128 number.
 
 use std::io::{self, Read, Write};
 

@@ -1,9 +1,9 @@
 //! Latency of a block: the clocks that its longest chain of dependent instructions takes.
 //!
-//! Each register has the time at which its value is ready. Between two branches or barriers, instructions start
-//! as soon as the registers that they read are ready, one per clock in total, as if the assembler had found the
-//! best order. An instruction never starts before a preceding branch, and a branch waits until every preceding
-//! instruction has started. A load whose result is not read before the branch thus stays in flight.
+//! Each register has the time at which its value is ready. Between two branches or barriers, instructions start as
+//! soon as the registers that they read are ready, one per clock in total. The model thus assumes that the assembler
+//! found the best order. An instruction never starts before a preceding branch, and a branch waits until every
+//! preceding instruction has started. A load whose result is not read before the branch thus stays in flight.
 //!
 //! | result of | ready after |
 //! |---|---:|
