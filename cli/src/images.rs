@@ -18,7 +18,7 @@ pub fn expect_projector(path: &Path) -> Outcome {
     checkpoints::expect_file("--mmproj", path, "a projector", remedy)
 }
 
-/// Loads the projector of a language model, by default on the devices of the model: the file of `--mmproj`, or the file
+/// Loads the projector of a language model, by default on the devices of the model. The file is that of `--mmproj`, or
 /// `mmproj*.gguf` in the directory of the model. Returns `None` if neither exists, or if the file in the directory
 /// cannot be used with the model.
 pub fn projector(

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 
 /// Digest of a byte stream, independent of how it is split into writes.
 ///
-/// Each step is a bijection of the state and of the input word, so inputs of equal length that differ in a
-/// single aligned 8-byte word have different digests.
+/// Each step is a bijection of the state and of the input word. Inputs of equal length that differ in a single aligned
+/// 8-byte word therefore have different digests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Digest {
     state: u64,

@@ -5,8 +5,8 @@
 // Rows 0 to 7 of its matrices are the heads' queries or weights, rounded to 16 bits, and rows 8 to 15 are their
 // rounding errors. Both thus have nearly the precision of f32. Keys and values are multiplied as 16-bit floats: bf16
 // if the cache is bf16, otherwise f16. Packed rows stay quantized in shared memory, and each warp converts its cells.
-// The sums of warps and of blocks are added in order, so that results depend only on the page table and on the number
-// of blocks per token.
+// The sums of warps and of blocks are added in order. Results thus depend only on the page table and on the number of
+// blocks per token.
 //
 // Queries must be aligned pairs of floats.
 //
@@ -231,7 +231,7 @@ struct Block {
 };
 
 // State of the lane's head: the running maximum score (base 2), the sum of weights over the lane's cells, and the
-// weighted values, each split into two numbers.
+// weighted values (two numbers each).
 struct Sums {
     float largest = -INF, weights = 0.0f;
     float values[2 * V_STEPS][4] = {};

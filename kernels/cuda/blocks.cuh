@@ -1,6 +1,6 @@
-// Dequantization of each tensor type. A type decodes a chunk at a time: RUNS runs of RUN adjacent values, GAP
-// values apart, so that bytes with bits of several values are read once. The values are bit-identical to
-// those of `kernels/src/quants`, except for the rounding of sums.
+// Dequantization of each tensor type. A type decodes a chunk at a time: RUNS runs of RUN adjacent values, GAP values
+// apart. Bytes with bits of several values are thus read once. The values are bit-identical to those of
+// `kernels/src/quants`, except for the rounding of sums.
 #pragma once
 #include "common.cuh"
 #include "codebooks.cuh"

@@ -1,6 +1,6 @@
 // Integer matmuls of quantized weights with 2 to 8 columns, on tensor cores. A block computes ROWS rows at a time.
-// Each warp loads two rows, but computes one eighth of every piece for all rows, so that each weight byte is loaded
-// and decoded once for all columns.
+// Each warp loads two rows, but computes one eighth of every piece for all rows. Each weight byte is thus loaded and
+// decoded once for all columns.
 //
 // The four lanes of a quad decode adjacent units of a row. Tensor cores add the products of the quad, although the
 // units have separate scales. Matrix B keeps the units separate. Columns `2 * t` and `2 * t + 1` have the high and low

@@ -90,9 +90,9 @@ pub enum Activations<'a> {
     },
 }
 
-/// Returns the form of activations for a matmul of weights of type `ty` with `n` rows of activations. The
-/// form is the same for all `n` below [`FAST_COLUMNS`], except with [`Precision::Fastest`], so decoding a few
-/// tokens together gives the same results as decoding each separately.
+/// Returns the form of activations for a matmul of weights of type `ty` with `n` rows of activations. The form is the
+/// same for all `n` below [`FAST_COLUMNS`], except with [`Precision::Fastest`]. Decoding a few tokens together thus
+/// gives the same results as decoding each separately.
 pub fn activation_form(ty: GgmlType, n: usize, precision: Precision) -> ActivationForm {
     form_with(kernels(), ty, n, precision)
 }

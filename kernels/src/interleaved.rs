@@ -16,8 +16,8 @@
 //! fill one register.
 //!
 //! Two kinds of types change more than the order of bytes:
-//! - If a byte of the file holds bits of several runs of 32 weights, the bits are regrouped by run
-//!   (`Unit::Runs`), so that the same few instructions unpack any run.
+//! - If a byte of the file holds bits of several runs of 32 weights, the bits are regrouped by run (`Unit::Runs`). The
+//!   same few instructions then unpack any run.
 //! - Blocks that hold grid indices (IQ1, IQ2, IQ3) or base-3 digits (TQ1_0) are rewritten to the values they
 //!   encode (`Rewrite`). Only these groups are larger than the rows in the file.
 

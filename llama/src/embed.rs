@@ -80,8 +80,8 @@ impl Model {
     /// Computes an embedding for each text: a vector of length 1, whose dot product with another embedding is
     /// the similarity of the texts.
     ///
-    /// The vectors are pooled as the model file specifies. Otherwise, an encoder uses the mean of the tokens,
-    /// and a causal model the last token, which is the only token that attends to the whole text.
+    /// The vectors are pooled as the model file specifies. If the file does not specify pooling, an encoder uses the
+    /// mean of the tokens, and a causal model the last token. Only the last token attends to the whole text.
     ///
     /// # Errors
     /// [`Error`] if a text is empty or too long, or if the model does not support embeddings.

@@ -452,8 +452,8 @@ fn number(spans: &[ImageSpan], span: &ImageSpan) -> usize {
     begun.count().saturating_sub(1)
 }
 
-/// Returns the end of the batch that starts at `from`: at most `n_batch` tokens, without a part of an image unless the
-/// image is longer than `n_max`.
+/// Returns the end of the batch that starts at `from`. A batch has at most `n_batch` tokens, without a part of an
+/// image unless the image is longer than `n_max`.
 pub fn image_batch_end(spans: &[ImageSpan], from: usize, len: usize, n_batch: usize, n_max: usize) -> usize {
     let end = len.min(from + n_batch);
     match spans.iter().find(|span| span.start < end && end < span.end()) {

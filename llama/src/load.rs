@@ -37,8 +37,9 @@ pub fn load_model(path: &Path, params: &LoadParams) -> Result<Model, ModelError>
     Model::from_set(open_model(path, mapping)?, archs::ALL, params)
 }
 
-/// Loads a model like [`load_model`]. If a device of `params` fails, for example because its memory is full, the model is loaded
-/// into host memory instead, and the message of the device is returned, too. `params` then lists no devices.
+/// Loads a model like [`load_model`]. If a device of `params` fails, for example because its memory is full, the model
+/// is loaded into host memory instead. The result then includes the error message of the device. `params` then lists
+/// no devices.
 pub fn load_or_use_cpu(path: &Path, params: &mut LoadParams) -> (Result<Model, ModelError>, Option<String>) {
     let loaded = load_model(path, params);
     let Some(error) = device_error(&loaded, &params.placement.devices) else {

@@ -44,8 +44,8 @@ impl MediaLayout {
     /// Returns the number of rows of a file in memory, from its headers.
     ///
     /// # Errors
-    /// [`SoundError`] if the projector does not encode the medium, the file exceeds a limit, its header is invalid, or
-    /// the encoder does not accept images of its size.
+    /// [`SoundError`] if the projector does not encode the medium, or the encoder does not accept images of this size.
+    /// Also if the file exceeds a limit, or its header is invalid.
     pub fn n_rows(&self, medium: Medium, file: &[u8], limits: &Limits) -> Result<usize, SoundError> {
         match (medium, &self.image, &self.audio) {
             (Medium::Image, Some(layout), _) => Ok(layout.n_rows(file, limits)?),

@@ -44,8 +44,8 @@ const INSTRUCTIONS: [(GgmlType, [f64; 2]); 5] = [
     (GgmlType::Q5_K, [1.07, 1.77]),
 ];
 
-/// Eight columns load the weights once. The numbers of instructions must exceed the recorded numbers by at most 5 %;
-/// the target of the kernel is a time: 1.15 times the time of one column.
+/// Eight columns load the weights once. The numbers of instructions must exceed the recorded numbers by at most 5 %.
+/// The target of the kernel is a time: 1.15 times the time of one column.
 #[test]
 fn eight_columns_load_weights_once() {
     with_device("cuda_few::eight_columns_load_weights_once", || {

@@ -6,8 +6,8 @@
 DIRECTORY is `tests/data/encoders`, and LLAMA the binary `llama`. For each NAME, all three encode an image of noise
 with the seeded weights of NAME.header.gguf. The script prints a table row of normalized mean squared errors (NMSE)
 against transformers. The columns for `llama` are the number of rows and their NMSE. The columns for libmtmd are the
-number of rows, the positions of the image in the language model, and the NMSE of the rows and of the logits afterward.
-A dash marks different numbers of rows or different tokens.
+number of rows, and the positions of the image in the language model. The last columns are the NMSE of the rows and of
+the logits afterward. A dash marks different numbers of rows or different tokens.
 
 libmtmd appends the class column to the patches instead of prepending it. NAME:last moves the first row of the position
 table to the end for libmtmd, and compares the patches that both return.

@@ -7,8 +7,8 @@ TYPE is the `model_type` of transformers, such as `qwen3`. MODEL.logits is writt
 `llama arch check MODEL.gguf` finds it. The model is built from the keys and weights of the file, and computed in 64
 bits. MODEL.gguf is a file from `llama arch seed`, whose tensors have type F32, F16 or I32.
 
-With `--llama`, the path of the binary `llama`, settings and parameters follow from the `checkpoint` section of the
-architecture, if there is one for the class of transformers. `--arch` passes the file of a declaration that is not built
+`--llama` is the path of the binary `llama`. Settings and parameters then follow from the `checkpoint` section of the
+architecture, if it has one for the class of transformers. `--arch` passes the file of a declaration that is not built
 in. Other types need names and settings:
 
 `--set expert_dim=64` sets a size that the usual keys do not contain (JSON or a string). `--name` maps a parameter

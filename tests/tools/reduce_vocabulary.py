@@ -3,10 +3,10 @@
 
     reduce_vocabulary.py IN.gguf OUT.gguf
 
-IN.gguf.inp holds texts separated by a line `__ggml_vocab_test__`, IN.gguf.out a line of token ids for each. Every tokenizer only looks
-up substrings of the text. A token is kept if it is a substring, if its type is special (control, user defined, byte, unknown), if a
-key names it, or if it is recorded. A merge is kept if its result is a substring. Order, types, scores and ranks do not change, so the
-recorded results change only in their ids.
+IN.gguf.inp holds texts separated by a line `__ggml_vocab_test__`, IN.gguf.out a line of token ids for each. Every
+tokenizer only looks up substrings of the text. A token is kept if it is a substring, if a key names it, or if it is
+recorded. Tokens of special types (control, user defined, byte, unknown) are kept, too. A merge is kept if its result
+is a substring. Order, types, scores and ranks do not change, so the recorded results change only in their ids.
 """
 
 import struct

@@ -47,8 +47,8 @@ pub enum TextError {
 /// Reads a file of at most [`MAX_BYTES`].
 ///
 /// # Errors
-/// Errors of the system, `InvalidData` for text that is not UTF-8, and `InvalidInput` for a path that is not a regular
-/// file, or a file that is too large.
+/// Errors of the system, `InvalidData` for text that is not UTF-8, and `InvalidInput` for a file that is too large or
+/// not a regular file.
 pub fn read(path: &Path) -> io::Result<String> {
     let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
     // Opening a pipe would wait for its writer.

@@ -15,8 +15,8 @@ pub trait BuildGraph: Send + Sync {
         None
     }
 
-    /// Adds the MTP graph, if an MTP layer is loaded, and returns its output: logits `[n_vocab, T]` of the
-    /// token after each token, computed from the preceding hidden state.
+    /// Adds the MTP graph if an MTP layer is loaded. Returns the logits `[n_vocab, T]` of the token after each token,
+    /// computed from the preceding hidden state.
     fn mtp(&self, _: &mut Builder<'_>) -> Option<TensorId> {
         None
     }

@@ -17,8 +17,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns the sum of `x` and the values of the bank, weighted by the softmax of the dot products of `score [n]` with
-    /// their RMS norms: `[n, T]`.
+    /// Returns the weighted sum `[n, T]` of `x` and the values of the bank. Weights are the softmax of the dot
+    /// products of `score [n]` with the RMS norms of the values.
     pub fn recall(&mut self, x: TensorId, bank: TensorId, score: Vector, eps: f32) -> TensorId {
         let all = self.bank(x, Some(bank));
         let [n, count, n_tokens, _] = self.g.tensor(all).ne;

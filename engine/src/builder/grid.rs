@@ -81,8 +81,9 @@ impl Builder<'_> {
     }
 
     /// Attends within windows of `side * side` patches, or among all patches without `side`: q and k `[d, n, T]`, v
-    /// `[dv, n, T]` -> `[dv * n, T]`. Scores include the products of the query with a row of `lines` and a row of `columns`,
-    /// `[d, L]`, which are learned for each distance along both axes. The tables are resized to the distances in a window.
+    /// `[dv, n, T]` -> `[dv * n, T]`. Scores include the products of the query with a row of `lines` and a row of
+    /// `columns`, `[d, L]`. These rows are learned for each distance along both axes. The tables are resized to the
+    /// distances in a window.
     ///
     /// The products are appended to the queries, and one-hot vectors of line and column to the keys. The dot product
     /// of query and key then includes both terms (Li et al., arXiv 2112.01526).
@@ -124,8 +125,8 @@ impl Builder<'_> {
         self.attention(q, k, Some(v), args)
     }
 
-    /// Returns the product of each query of `q [d, n, T]` and the column of a table for its distance to each key along
-    /// an axis: `[side, n, T]`. Columns are ordered `[inner, side, outer]`: `inner` columns for each of `side`
+    /// Multiplies each query of `q [d, n, T]` by the column of a table for its distance to each key along an axis.
+    /// Returns `[side, n, T]`. Columns are ordered `[inner, side, outer]`: `inner` columns for each of `side`
     /// positions, repeated `outer` times.
     fn by_distance(&mut self, q: TensorId, table: Vector, [inner, side, outer]: [usize; 3]) -> TensorId {
         let [d, n, t, _] = self.g.tensor(q).ne;

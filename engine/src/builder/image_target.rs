@@ -111,8 +111,8 @@ pub(super) fn longest(sides: [usize; 2], side: usize, unit: usize, max: usize) -
     blocks.map(|n| n * unit)
 }
 
-/// Scales sides to an area of up to `max` squares of a unit, and rounds them down to multiples of `unit`, as the
-/// published preprocessing of Gemma 4 does. A side has at least one unit.
+/// Scales sides to an area of up to `max` squares of a unit, and rounds them down to multiples of `unit`. The
+/// published preprocessing of Gemma 4 does the same. A side has at least one unit.
 pub(super) fn within(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] {
     let [width, height] = sides;
     let area = (max * unit * unit) as f64;

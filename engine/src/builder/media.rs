@@ -219,8 +219,8 @@ impl Builder<'_> {
         values
     }
 
-    /// Rotates `x [d, n, T]` by the grid position of each patch: half of the pairs by the row, and the other half by
-    /// the column. The values of a head are reordered to pairs `(i, i + d / 2)`.
+    /// Rotates `x [d, n, T]` by the grid position of each patch. The row rotates half of the pairs, and the column the
+    /// other half. The values of a head are reordered to pairs `(i, i + d / 2)`.
     pub fn rope_grid(&mut self, x: TensorId, base: f32, args: RopeGridArgs) -> TensorId {
         let [d, n_heads, n, _] = self.g.tensor(x).ne;
         let quarter = d / 4;

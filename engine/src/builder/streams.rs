@@ -12,8 +12,8 @@ impl Builder<'_> {
         self.ok(y, x)
     }
 
-    /// Mixes the heads of `x [d, n, T]` with `m [n * n, T]`: head `i` of the result is the sum over `j` of
-    /// `m[i + n j]` times head `j`.
+    /// Mixes the heads of `x [d, n, T]` with `m [n * n, T]`. Head `i` of the result is the sum over `j` of `m[i + n
+    /// j]` times head `j`.
     pub fn mix_heads(&mut self, x: TensorId, m: TensorId) -> TensorId {
         let ne @ [d, n, n_tokens, _] = self.g.tensor(x).ne;
         let x = self.dense(x);

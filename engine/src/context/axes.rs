@@ -112,7 +112,7 @@ mod tests {
         }
     }
 
-    /// The expected positions come from `get_rope_index` in transformers' HunyuanVL for an image after a token and
+    /// The expected positions come from `get_rope_index` in transformers' HunyuanVL. An image follows a token and
     /// another image, with 2 lines of 2 columns and a learned row.
     #[test]
     fn rows_of_xd_rope_count_columns_lines_and_images() {

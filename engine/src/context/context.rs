@@ -298,9 +298,9 @@ impl Context {
         self.memory.add(seq, Span::of(range), delta)
     }
 
-    /// Frees space in a full context: keeps the first `n_keep` positions of a sequence, removes the older
-    /// half of the rest, and shifts the remaining positions down. Returns the number of removed positions; 0
-    /// if fewer than two could be removed.
+    /// Frees space in a full context. Keeps the first `n_keep` positions of a sequence, removes the older half of the
+    /// rest, and shifts the remaining positions down. Returns the number of removed positions; 0 if fewer than two
+    /// could be removed.
     ///
     /// The remaining keys and values were computed while the removed tokens were visible, so later logits
     /// only approximate those of decoding the shortened sequence.

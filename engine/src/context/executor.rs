@@ -213,8 +213,8 @@ impl Executor {
         Ok(reserved?)
     }
 
-    /// Reserves memory for the largest graphs, so that decoding does not allocate: the encoder, full ubatches
-    /// with many outputs and with one output over all cells, and a single token.
+    /// Reserves memory for the largest graphs, so that decoding does not allocate. These are the encoder, full
+    /// ubatches with many outputs and with one output over all cells, and a single token.
     pub fn reserve(&mut self, memory: &mut Memory, outputs: &Outputs) -> Result<(), ContextError> {
         let largest = self.settings.params.memory(self.settings.n_ctx).largest_graphs();
         let n_tokens = largest[0].0;

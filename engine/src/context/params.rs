@@ -18,8 +18,8 @@ pub struct ContextParams {
     pub n_ubatch: usize,
     /// Maximum number of sequences, up to [`MAX_SEQUENCES`](super::MAX_SEQUENCES).
     pub n_seq_max: usize,
-    /// Recurrent models: number of trailing tokens of a decode whose states are checkpointed, so that a
-    /// sequence can be truncated by up to this many tokens.
+    /// Recurrent models: number of trailing tokens of a decode whose states are checkpointed. A sequence can be
+    /// truncated by up to this number of tokens.
     pub n_rollback: usize,
     /// Maximum outputs computed at once; larger batches are split. 0 selects `n_seq_max`.
     pub n_outputs_max: usize,

@@ -185,7 +185,7 @@ impl Mapping {
         Ok(scratch)
     }
 
-    /// Returns an error if a mapped file was truncated or written since it was mapped: bytes read since then may mix
+    /// Returns an error if a mapped file was truncated or written since it was mapped. Bytes read since then may mix
     /// two states of the file. Also returns the error of [`Mapping::bytes`] if it failed to compute the contents.
     pub fn check_unchanged(&self) -> Result<(), GgufError> {
         self.check().map_err(|error| match error {

@@ -1,6 +1,6 @@
 //! Splitting a model into several files, and merging the files.
 //!
-//! The layout is the same as in llama.cpp's `gguf-split`: the first part has the metadata, all parts have the three
+//! The layout is the same as in llama.cpp's `gguf-split`. The first part has the metadata, all parts have the three
 //! `split.*` keys, and the tensors keep their order.
 
 use super::split::{KEY_COUNT, KEY_NO, KEY_TENSORS_COUNT};

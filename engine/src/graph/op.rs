@@ -234,9 +234,9 @@ impl Op {
         self != Op::None && !self.is_view()
     }
 
-    /// Returns true if the op may write its result over its first operand of equal shape. Each output element
-    /// must depend only on the same element of that operand or, for row-wise ops, on the same row, which is
-    /// read before it is written.
+    /// Returns true if the op may write its result over its first operand of equal shape. Each output element must
+    /// depend only on the same element of that operand. For row-wise ops, it may depend on the same row, which is read
+    /// before it is written.
     pub fn can_run_in_place(self) -> bool {
         matches!(
             self,

@@ -35,8 +35,8 @@ impl Graph {
         self.touch();
     }
 
-    /// Returns true if the node may be moved and is not fused with the nodes `after` it, as a norm of a sum
-    /// or a gated matmul is.
+    /// Returns true if the node may be moved and is not fused with the nodes `after` it. A norm of a sum and a gated
+    /// matmul are fused.
     fn is_movable(&self, node: TensorId, after: &[TensorId]) -> bool {
         let mut next = after.iter().map(|&id| self.tensor(id)).filter(|t| t.op.computes());
         match self.tensor(node).op {

@@ -48,8 +48,8 @@ pub enum Recurrence {
     /// KV compression: a compressed vector for each group of `n` tokens, as a softmax-weighted mean per
     /// channel. `x`, `gate [w, T]`, `position_bias [w, n]` -> `[c, T]`.
     ///
-    /// Token `p` of a group has the score `gate + position_bias[p]`. The output is the mean of the group's
-    /// `x` so far, weighted by the softmax of the scores; it is complete at the last token of the group.
+    /// Token `p` of a group has the score `gate + position_bias[p]`. The output is the mean of the group's `x` so far,
+    /// weighted by the softmax of the scores. It is complete at the last token of the group.
     ///
     /// With `overlap`, `w` is `2 c`: the mean covers the last `c` channels of the group's own tokens and the
     /// first `c` channels of the previous group's tokens. Otherwise `w` is `c`.

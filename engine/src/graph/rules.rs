@@ -1,7 +1,7 @@
 //! Shape rules: operand requirements and output shape of every op.
 //!
-//! The graph builder applies these rules, and backends apply them again to every node, so that an invalid
-//! graph is an error and never an out-of-bounds access. See [`Op`] for the semantics of the ops.
+//! The graph builder applies these rules, and backends apply them again to every node. An invalid graph is thus an
+//! error and never an out-of-bounds access. See [`Op`] for the semantics of the ops.
 
 use kernels::GgmlType;
 use kernels::GgmlType::{F32, I32, I64};

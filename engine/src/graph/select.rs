@@ -20,8 +20,8 @@ pub enum BlockRule {
         /// Number of local blocks, up to the token's own, that are always selected first.
         local: usize,
     },
-    /// Blocks start at the first position of the sequence. A block counts only if each of its positions has a
-    /// visible cell; its score is the score of its last cell (GLM 5 Next's and Qwen 4's pools).
+    /// Blocks start at the first position of the sequence. A block counts only if each of its positions has a visible
+    /// cell. The score of a block is the score of its last cell (GLM 5 Next's and Qwen 4's pools).
     Whole {
         /// Also selects the cells of the token's own block while that is incomplete.
         tail: bool,

@@ -5,9 +5,9 @@ pub const PAGE: usize = 64;
 
 /// Operands that define the cells visible to each token.
 ///
-/// A sequence has a page table, as in PagedAttention (Kwon et al., arXiv 2309.06180), which lists its pages
-/// and, for each page, a mask of its cells. The tables are concatenated as in a compressed sparse row matrix.
-/// A token sees the cells in its page table that the position rules allow.
+/// A sequence has a page table, as in PagedAttention (Kwon et al., arXiv 2309.06180). The table lists its pages and,
+/// for each page, a mask of its cells. The tables are concatenated as in a compressed sparse row matrix. A token sees
+/// the cells in its page table that the position rules allow.
 ///
 /// `T` is a tensor id when a node is built, or a source index when a node is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,8 +1,8 @@
 //! Reader of the `.dat` format of earlier releases of llama.cpp.
 //!
-//! Numbers are little-endian. The file starts with the number of entries (i32). An entry consists of its name with a
-//! length (i32), the number of chunks (i32), the number of values (i32), and the sums of squares of chunks (f32). At
-//! the end, the number of chunks (i32) and the name of the text with a length (i32) are optional.
+//! Numbers are little-endian. The file starts with the number of entries (i32). An entry starts with its name with a
+//! length (i32), the number of chunks (i32), and the number of values (i32). The sums of squares of chunks (f32)
+//! follow. At the end, the number of chunks (i32) and the name of the text with a length (i32) are optional.
 
 use super::entry::{Entry, ImportanceMatrix};
 use super::error::ImportanceError;

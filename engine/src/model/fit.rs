@@ -316,8 +316,8 @@ impl<'a> ModelOutline<'a> {
     }
 }
 
-/// Returns how many layers, counted from the last, fit into the free memory of the devices, including their
-/// KV cache and `compute` bytes of compute buffers per device.
+/// Returns the number of layers, counted from the last, that fit into the free memory of the devices. Their KV cache
+/// and `compute` bytes of compute buffers per device are included.
 pub(super) fn layers_that_fit(
     params: &PlacementParams,
     devices: &[Arc<dyn Device>],

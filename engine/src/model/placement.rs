@@ -398,8 +398,8 @@ impl Placement {
         self.parts[row].iter().all(|part| part.layout.is_plain())
     }
 
-    /// Splits the rows of a matrix by device shares. Returns an empty list if the tensor stays whole. Reasons are:
-    /// the tensor is not a single matrix, its layer is on the CPU, an override matches, or a device does not support
+    /// Splits the rows of a matrix by device shares. Returns an empty list if the tensor stays whole. A tensor stays
+    /// whole if it is not a single matrix, its layer is on the CPU, an override matches, or a device does not support
     /// a part.
     fn parts_of(&self, row: &TableRow, shares: &[(usize, f64)], overrides: &[TensorOverride]) -> Vec<RowPart> {
         let cpu = self.devices.len() - 1;

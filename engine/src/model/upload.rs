@@ -1,5 +1,5 @@
-//! Transfer of weights into memory. Weights of a mapped file that the CPU can read unchanged are used in
-//! place; all others are copied to device buffers, and their pages are released from the process.
+//! Transfer of weights into memory. Weights of a mapped file that the CPU can read unchanged are used in place. All
+//! others are copied to device buffers, and their pages are released from the process.
 
 use std::collections::HashSet;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Quantization of model files: the types of a [`Mixture`] or [`Recipe`] for all tensors of a file, and a writer
-//! that decodes and encodes one tensor at a time.
+//! Quantization of model files. A [`Mixture`] or [`Recipe`] determines the types for all tensors of a file, and a
+//! writer decodes and encodes one tensor at a time.
 //!
 //! [`Recipe::choose`] searches for the least expected divergence within a budget of bytes. [`measure_errors`] and
 //! [`measure_sensitivities`] measure the divergence that each matrix causes in each type. [`CalibratedRounding`]

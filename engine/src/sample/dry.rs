@@ -10,8 +10,9 @@ const MAX_BREAKER_BYTES: usize = 40;
 const MAX_TAIL: usize = 20;
 
 /// Lowers the logit of a token by `multiplier * base ^ (n - allowed_length)` if the token followed an earlier
-/// occurrence of the last `n >= allowed_length` tokens, among the last `last_n` accepted ones. A repetition
-/// does not extend over a sequence breaker. Tokens that contain a whole breaker are never penalized.
+/// occurrence of the last `n` tokens. `n` is at least `allowed_length`, and only the last `last_n` accepted tokens
+/// count. A repetition does not extend over a sequence breaker. Tokens that contain a whole breaker are never
+/// penalized.
 #[derive(Debug, Clone)]
 pub struct Dry {
     multiplier: f32,

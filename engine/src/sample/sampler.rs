@@ -57,8 +57,8 @@ pub trait Sampler: CopySampler + Send {
         false
     }
 
-    /// Returns `Some(k)` if this is the first sampler and it needs only the `k` most likely tokens, so that
-    /// the chain need not materialize the others. 0 means all tokens.
+    /// Returns `Some(k)` if this is the first sampler and it needs only the `k` most likely tokens. The chain then
+    /// need not materialize the other tokens. 0 means all tokens.
     fn leading_top_k(&self) -> Option<usize> {
         None
     }

@@ -146,7 +146,7 @@ pub(super) fn cut(
 /// Returns true if a node starts a new split.
 ///
 /// A split starts when the backend changes. A split also starts at a node that needs a weight copied, if the current
-/// split already has inputs: the memory of an earlier copied weight can then be reused.
+/// split already has inputs. The memory of an earlier copied weight can then be reused.
 fn starts_split(
     graph: &Graph,
     memory: &MemoryMap,

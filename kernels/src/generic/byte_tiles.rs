@@ -1,8 +1,8 @@
 //! Skinny matmuls over two row groups in int8 tiles (AMX), with the same bits as
 //! [`interleaved8`](super::interleaved8).
 //!
-//! The low and high bytes of an activation are two rows of a tile, so one tile multiplication yields both
-//! sums of up to 8 columns:
+//! The low and high bytes of an activation are two rows of a tile. One tile multiplication thus yields both sums of up
+//! to 8 columns:
 //!
 //! ```text
 //! activation tile                      weight tile (16 rows of weights)

@@ -34,8 +34,8 @@ pub(super) const GROUPS: usize = 2;
 pub(super) const BLOCK: usize = 256;
 
 /// Maximum number of columns that all panels are multiplied by before the next columns. The activations of many
-/// columns do not fit into the cache: with all 5184 columns at once, an encoder of Qwen2.5-VL takes 1.7 times as long
-/// (Zen 3).
+/// columns do not fit into the cache. With all 5184 columns at a time, an encoder of Qwen2.5-VL takes 1.7 times as
+/// long (Zen 3).
 const COLUMNS: usize = 256;
 
 /// Maximum products in a chain of additions. Longer sums are sums of chains, which reduces rounding errors.

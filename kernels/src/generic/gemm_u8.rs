@@ -1,8 +1,8 @@
 //! GEMM of 8-bit weights and 8-bit activations ([`U8Chunk`]) for many columns.
 //!
 //! `vpdpbusd` multiplies 4 unsigned bytes by 4 signed bytes in each 32-bit lane and adds the products. One
-//! instruction serves 8 or 16 rows of weights. The rest of this module keeps that instruction busy: weights
-//! are unpacked once for up to 512 columns, operands stay in the L1 and L2 caches, and sums in registers.
+//! instruction serves 8 or 16 rows of weights. The rest of this module keeps that instruction busy. Weights are
+//! unpacked once for up to 512 columns, operands stay in the L1 and L2 caches, and sums in registers.
 //!
 //! ```text
 //! weight       w = scale[run] * q_w + min[run]      q_w: signed byte, 8 runs of 32 per chunk

@@ -364,7 +364,7 @@ impl<V: IntSimd, D: ByteDots, const R: usize, const G: usize, const N: usize> Ti
                 let to = corrections[j].as_flattened_mut().as_flattened_mut().as_mut_ptr();
                 for at in (0..2 * RUNS).step_by(D::Float::LANES) {
                     // SAFETY: `totals` has rows for whole runs, first halves, and second halves, of 8 integers each
-                    // (function contract), so two rows from either of the first two on exist.
+                    // (function contract). Two rows from either of the first two on therefore exist.
                     unsafe {
                         let rows = (&raw const (*column).totals).cast::<[i32; RUNS]>();
                         let totals = rows.add(usize::from(integers.by_16)).cast::<u8>();

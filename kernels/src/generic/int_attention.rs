@@ -82,8 +82,8 @@ pub(crate) const fn key_bytes(d: usize) -> usize {
     KEYS * (pairs(d) * PAIR + size_of::<f32>())
 }
 
-/// Returns the size in bytes of a page of packed values: the pairs of each [`COLUMNS`] columns, then the scales
-/// of all cells and the inverses of the scales.
+/// Returns the size in bytes of a page of packed values. A page has the pairs of each [`COLUMNS`] columns, then the
+/// scales of all cells and the inverses of the scales.
 pub(crate) const fn value_bytes(d: usize) -> usize {
     value_scales_at(d) + 2 * KEYS * size_of::<f32>()
 }
@@ -431,8 +431,8 @@ const HIDDEN: f32 = 1e-37;
 /// weights. The scores are overwritten.
 ///
 /// The sum includes the rounding of the weights, so that rounding does not change the size of equal values. The
-/// rounding of a cell with small values is limited to that of a cell whose scale is the largest weight: it
-/// would change the sum more than the result.
+/// rounding of a cell with small values is limited to that of a cell whose scale is the largest weight. It would
+/// change the sum more than the result.
 ///
 /// # Safety
 /// - The CPU supports `V`.

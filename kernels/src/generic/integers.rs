@@ -80,8 +80,8 @@ pub(crate) const fn i16_row_bytes(k: usize) -> usize {
     spread(size_of::<I16Header>() + k.div_ceil(CHUNK) * size_of::<I16Chunk>())
 }
 
-/// Rounds a row size up to a multiple of 8 cache lines plus 4, so that the same chunk of adjacent rows maps
-/// to different sets of the L1 cache.
+/// Rounds a row size up to a multiple of 8 cache lines plus 4. The same chunk of adjacent rows then maps to different
+/// sets of the L1 cache.
 pub(super) const fn spread(bytes: usize) -> usize {
     const LINE: usize = 64;
     (bytes + 4 * LINE).next_multiple_of(8 * LINE) - 4 * LINE

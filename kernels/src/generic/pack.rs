@@ -22,8 +22,8 @@
 //!         store the words as I16Values (16 bits), I8Values (8 bits), or ShiftedI8Values (8 bits, shifted up)
 //! ```
 //!
-//! A panel chunk has 6 KiB with 8-bit integers and 10 KiB with 16-bit integers, so a few of them stay in the
-//! L1 or L2 cache. Filling them pays for itself from some number of columns on
+//! A panel chunk has 6 KiB with 8-bit integers and 10 KiB with 16-bit integers. A few of them thus stay in the L1 or
+//! L2 cache. Filling them pays for itself from some number of columns on
 //! ([`PANEL_COLUMNS`](crate::limits::PANEL_COLUMNS)).
 
 use crate::GgmlType;

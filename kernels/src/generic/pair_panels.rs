@@ -8,8 +8,8 @@
 //! |sum of q_w q_x| <= norm(q_w) * norm(q_x) < 2^31
 //! ```
 //!
-//! The squared error of a rounded chunk is about 1e-8 of its square, or 2e-8 if a single element dominates: less than
-//! that of a conversion to f16, 4e-8.
+//! The squared error of a rounded chunk is about 1e-8 of its square, or 2e-8 if a single element dominates. The error
+//! of a conversion to f16 is larger, 4e-8.
 //!
 //! ```text
 //! for 512 columns:                                  # the columns stay in the cache for all panels
@@ -240,8 +240,8 @@ unsafe fn multiply_columns<D: ByteDots, const MOST: usize>(p: &PairProduct, form
 #[inline(always)]
 unsafe fn fill<V: Simd>(decoded: *const f32, [m, k]: [usize; 2], panel: *mut f32, scales: *mut f32) {
     let rows = GROUPS * V::LANES;
-    // SAFETY: function contract. The pairs replace the floats of the panel: pair `p` is written after elements
-    // `2 p` and `2 p + 1` are read, and no later element is before its end.
+    // SAFETY: function contract. The pairs replace the floats of the panel. Pair `p` is written after elements `2 p`
+    // and `2 p + 1` are read, and no later element is before its end.
     unsafe {
         let inverses = scales.add(MAX_ROWS);
         for r in 0..rows {

@@ -1,7 +1,7 @@
 //! Steps of recurrent state for one token and some heads: Mamba, Mamba-2, RWKV-6, and RWKV-7.
 //!
-//! The state is a matrix. Four rows are computed at a time, so that shared operands are loaded once and the
-//! sums of the rows do not wait for each other. The bits of a row do not depend on the other rows.
+//! The state is a matrix. Four rows are computed at a time. Shared operands are then loaded once, and the sums of the
+//! rows do not wait for each other. The bits of a row do not depend on the other rows.
 //!
 //! ```text
 //! for 4 rows of the state:

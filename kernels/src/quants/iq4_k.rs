@@ -27,8 +27,8 @@ pub(super) static SHIFTED: [f32; 16] = {
     to_floats(values)
 };
 
-/// A block of 256 values: a value of group `g` is `d * (scale[g] - 32) * (VALUES[q] + SHIFT * bit g of shifted)`, with
-/// the table and byte order of [`BlockIQ4NL`](super::BlockIQ4NL).
+/// A block of 256 values: a value of group `g` is `d * (scale[g] - 32) * (VALUES[q] + SHIFT * bit g of shifted)`. The
+/// table and the byte order are those of [`BlockIQ4NL`](super::BlockIQ4NL).
 ///
 /// The low 4 bits of scale `g` are nibble `g` of `scales_l`; the high 2 bits are bits `2 g` and `2 g + 1` of `scales_h`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]

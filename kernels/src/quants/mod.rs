@@ -6,8 +6,8 @@
 //! - the unpacking of rows and of row groups to integers, if the type has integer kernels;
 //! - the quantizer of caches and the assembly of encoded blocks, if any.
 //!
-//! Shared code is in `fit` (search for scales), in `grids`, `levels`, and `grid_block` (the grid types IQ1, IQ2, and
-//! IQ3), and in `shifted` (IQ4_K, IQ5_K, IQ6_K, IQ4_KS, and IQ5_KS).
+//! Shared code is in `fit` (search for scales), and in `grids`, `levels`, and `grid_block` (the grid types IQ1, IQ2,
+//! and IQ3). `shifted` has shared code of IQ4_K, IQ5_K, IQ6_K, IQ4_KS, and IQ5_KS.
 //!
 //! To add a type, add a file and a row in the table of `for_each_block`.
 

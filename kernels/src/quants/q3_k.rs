@@ -163,8 +163,8 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ3K {
         // within a block.
         unsafe {
             let d: V::Float = load_group_f16(p, offset_of!(Self, d));
-            // A register holds four scales of each row: the low 4 bits are nibbles of 8 bytes, followed by 4
-            // bytes with the high 2 bits of four scales each.
+            // A register holds four scales of each row. The low 4 bits are nibbles of 8 bytes, followed by 4 bytes
+            // with the high 2 bits of four scales each.
             let scales = offset_of!(Self, scales);
             let high: V = group_word(p, scales + 8);
             let mut bytes = [[0i8; 4 * GROUP_ROWS]; 4];

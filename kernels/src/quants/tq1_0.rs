@@ -116,7 +116,7 @@ impl BlockTQ1_0 {
         block
     }
 
-    /// Returns the bytes whose first digits are values `32 i..32 i + 32` of the last 96 values: five digits
+    /// Returns the bytes whose first digits are values `32 i..32 i + 32` of the last 96 values. These are five digits
     /// of 16 bytes of `qs`, then four of `qh`.
     #[inline(always)]
     fn last_digits(&self, i: usize) -> [u64; 4] {

@@ -22,8 +22,8 @@ type FloatOf<U> = <<U as ByteTileUnit>::Int as IntSimd>::Float;
 /// A unit that multiplies int8 tiles.
 ///
 /// The unit is configured for the current thread from [`new`](ByteTileUnit::new) until the value is dropped.
-/// The unit has two sets of tiles, for even and odd steps, so that the sums of one step are written while the
-/// next step is computed.
+/// The unit has two sets of tiles, for even and odd steps. The sums of one step are written while the next step is
+/// computed.
 ///
 /// # Safety
 /// Callers of the unsafe functions guarantee:

@@ -84,9 +84,9 @@ impl Rows {
     }
 }
 
-/// Returns the rounding error in the products of row `i` of `w` with each row of `x` due to the offset of 1.5
-/// x 2^23 in integer sums (see `gemm_u8.rs`). A float sum contains the scales of all remaining runs times the
-/// offset, and each addition to it rounds by at most half a unit in the last place.
+/// Returns the rounding error in the products of row `i` of `w` with each row of `x`. The error is due to the offset
+/// of 1.5 x 2^23 in integer sums (see `gemm_u8.rs`). A float sum contains the scales of all remaining runs times the
+/// offset. Each addition to the sum rounds by at most half a unit in the last place.
 fn rounding_of_offsets(w: &Weights, i: usize, x: &Rows) -> Vec<f64> {
     let mut all = vec![0.0; x.n];
     if x.form != ActivationForm::U8Chunk {

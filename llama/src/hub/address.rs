@@ -1,4 +1,4 @@
-//! Downloads of GGUF files from arbitrary URLs. The expected SHA-256 is unknown, so a download counts as
+//! Downloads of GGUF files from arbitrary URLs. The expected SHA-256 is unknown. A download therefore counts as
 //! complete if it has the announced length and parses as a GGUF file with all tensor data.
 
 use std::fs;

@@ -18,8 +18,8 @@
 //! - [`Conversation`]: a request that is independent of its API
 //! - [`ChatFormat`]: renders prompts, and chooses grammar, reasoning budget and parser
 //! - [`OutputParser`]: splits the text of one completion into [`OutputEvent`]s: reasoning, content, calls
-//! - [`OutputStream`]: merges the scheduler events of all choices into [`OutputDelta`]s with usage counts;
-//!   completions without a chat use it with a parser that treats all output as content
+//! - [`OutputStream`]: merges the scheduler events of all choices into [`OutputDelta`]s with usage counts. Completions
+//!   without a chat use it with a parser that treats all output as content
 
 mod content_error;
 mod conversation;

@@ -31,8 +31,8 @@ pub fn check_repeated(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// Checks that a request without an API key names this machine as its host: by an address, by `localhost`, or by
-/// the host of a listed origin. Requests without a host are not from browsers.
+/// Checks that a request without an API key names this machine as its host. Valid names are an address, `localhost`,
+/// and the host of a listed origin. Requests without a host are not from browsers.
 ///
 /// # Errors
 /// 403 that names the host.

@@ -33,9 +33,9 @@ impl Memory {
         self.sequences = Sequences::new(self.context.params().n_seq_max);
     }
 
-    /// Returns a sequence with the common prefix: the matching sequence if it is idle and has no other tokens,
-    /// otherwise a copy that shares the prefix. Without a free sequence, a continued conversation overwrites
-    /// its generated tokens, and others replace the least recently used sequence.
+    /// Returns a sequence with the common prefix. This is the matching sequence if it is idle and has no other tokens,
+    /// otherwise a copy that shares the prefix. Without a free sequence, a continued conversation overwrites its
+    /// generated tokens, and others replace the least recently used sequence.
     pub fn reuse(&mut self, found: Match) -> Option<usize> {
         let Match { seq, n_common, is_idle } = found;
         if is_idle && self.sequences.tokens_of(seq).len() == n_common {

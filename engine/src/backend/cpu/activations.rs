@@ -93,8 +93,8 @@ impl Quantization {
 
     /// Returns the scratch memory needed, in floats.
     ///
-    /// The per-thread size depends neither on the number of rows nor on the form, so that memory reserved for
-    /// the largest graph fits every smaller one.
+    /// The per-thread size depends neither on the number of rows nor on the form. Memory reserved for the largest
+    /// graph therefore fits every smaller one.
     pub(super) fn scratch_size(&self) -> ScratchSize {
         let row = self.stride() / size_of::<f32>();
         let shared = match self.storage {
@@ -296,8 +296,8 @@ fn row_bytes(form: ActivationForm, k: usize) -> usize {
     activation_bytes(form, k).next_multiple_of(CACHE_LINE)
 }
 
-/// Tracks, while a plan is built, which quantized operand each scratch buffer will hold, so that an operand
-/// that is already there is not quantized again.
+/// Tracks, while a plan is built, the quantized operand that each scratch buffer will hold. An operand that a buffer
+/// already holds is not quantized again.
 #[derive(Default)]
 pub(super) struct QuantizedCache {
     rooms: [Option<CacheSlot>; 2],

@@ -1,9 +1,9 @@
 //! Decides which nodes need a barrier. A node needs one if it writes memory that another node of the phase accesses,
 //! or reads memory that another node writes.
 //!
-//! On a busy machine, a barrier costs more than a small op. Threads therefore continue without a barrier from
-//! one node to the next if their accesses do not conflict, as with the Q, K, and V projections of one input.
-//! Chains of small nodes run on a single thread, which needs no barrier between its own results.
+//! On a busy machine, a barrier costs more than a small op. Threads therefore continue without a barrier from one node
+//! to the next if their accesses do not conflict. Examples are the Q, K, and V projections of one input. Chains of
+//! small nodes run on a single thread, which needs no barrier between its own results.
 
 /// Address range that a node reads or writes.
 #[derive(Clone, Copy, Debug)]

@@ -435,9 +435,9 @@ impl PlanRun<'_> {
             share,
             queue,
             // SAFETY: each share of a node is taken by one thread, or several threads share the node by
-            // disjoint chunks. Earlier accesses to the operands and the result are in earlier phases, and
-            // later accesses in later phases, which start only after every thread has left this phase. A
-            // thread whose chunk was stolen accesses neither the operands nor the result.
+            // disjoint chunks. Earlier accesses to the operands and the result are in earlier phases, and later
+            // accesses in later phases. These start only after every thread has left this phase. A thread whose chunk
+            // was stolen accesses neither the operands nor the result.
             target: unsafe { node.memory.target(self.graph, share) },
             // SAFETY: each thread only accesses its own part, and the slice of the previous task has been
             // dropped.

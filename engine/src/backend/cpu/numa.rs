@@ -2,8 +2,8 @@
 //!
 //! Each thread reads the same part of every dense weight matrix, so the memory of the thread's node should hold this
 //! part. Threads are pinned to CPUs, ordered by node, and divided among the nodes in proportion to their cores. Before
-//! a matrix is copied, a thread on each node touches the pages of the node's part, and Linux then allocates these pages
-//! on the node.
+//! a matrix is copied, a thread on each node touches the pages of the node's part. Linux then allocates these pages on
+//! the node.
 
 use std::sync::OnceLock;
 use std::thread;

@@ -1,8 +1,8 @@
 //! Operands as slices: the only module that turns addresses into memory that ops may access.
 //!
-//! [`NodeMemory::new`] checks that every operand is within its buffer, and that the result overlaps no
-//! operand, except the first operand exactly if the op can run in place. Ops then access [`Source`]s, which
-//! return shared slices of rows, and one [`Target`], which returns exclusive slices of the rows of a share.
+//! [`NodeMemory::new`] checks that every operand is within its buffer, and that the result overlaps no operand. If the
+//! op can run in place, the result may be exactly the first operand. Ops then access [`Source`]s, which return shared
+//! slices of rows, and one [`Target`], which returns exclusive slices of the rows of a share.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -236,8 +236,8 @@ impl<'a> Source<'a> {
         if self.tensor.ty != GgmlType::F32 || !self.tensor.has_dense_rows() || !at.is_aligned() {
             return None;
         }
-        // SAFETY: the row is within the operand's buffer (checked in `NodeMemory::new` and `at`), no thread
-        // writes it in this phase, and every bit pattern is a valid f32.
+        // SAFETY: the row is within the operand's buffer (checked in `NodeMemory::new` and `at`). No thread writes the
+        // row in this phase, and every bit pattern is a valid f32.
         Some(unsafe { slice::from_raw_parts(at.as_ptr(), self.tensor.ne[0]) })
     }
 

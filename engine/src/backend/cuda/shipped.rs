@@ -1,9 +1,9 @@
 //! Precompiled kernels of common models, embedded as PTX for machines without the compiler.
 //!
-//! The archive is LZMA-compressed text. Each kernel has a line with a hash of its sources, its name, and
-//! its specialization, followed by PTX for compute capability 8.0, which drivers translate for newer GPUs. Kernels that
-//! require compute capability 9.0 are archived for these GPUs. Kernels of other sources are ignored.
-//! `.ci/kernels` builds the archive, and `tests/tests/cuda_shipped.rs` defines the contents.
+//! The archive is LZMA-compressed text. Each kernel has a line with a hash of its sources, its name, and its
+//! specialization. PTX for compute capability 8.0 follows, which drivers translate for newer GPUs. Kernels that
+//! require compute capability 9.0 are archived for these GPUs. Kernels of other sources are ignored. `.ci/kernels`
+//! builds the archive, and `tests/tests/cuda_shipped.rs` defines the contents.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -165,8 +165,8 @@ impl<P: DotProduct> IntSimd for Int256<P> {
             Self::new(_mm256_and_si256(nibbles, _mm256_set1_epi8(15)))
         };
         fn load_bit_pairs(p: *const u8) -> Self = {
-            // Zero-extend each byte to 32 bits, then OR copies shifted by 6, 12, and 18: each copy moves its
-            // pair of bits to the start of the next byte.
+            // Zero-extend each byte to 32 bits, then OR copies shifted by 6, 12, and 18. Each copy moves its pair of
+            // bits to the start of the next byte.
             let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
             let twice = _mm256_or_si256(bytes, _mm256_slli_epi32::<12>(bytes));
             let pairs = _mm256_or_si256(twice, _mm256_slli_epi32::<6>(twice));

@@ -1,7 +1,7 @@
 //! Detection of data races between streams with vector clocks.
 //!
-//! If two streams access the same bytes and one of them writes, the accesses must be ordered by an event or
-//! by the host waiting in between.
+//! If two streams access the same bytes and one of them writes, an event must order the accesses, or the host must
+//! wait in between.
 //!
 //! The clock of a stream records how much work of each stream precedes its next operation. An event stores
 //! the clock of its stream at the time of recording. A stream that waits for the event merges that clock into

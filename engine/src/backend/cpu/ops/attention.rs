@@ -1,9 +1,9 @@
 //! Attention with online softmax over a paged KV cache. Only the scores of one page exist at a time, or of a
 //! few pages where the CPU has tile kernels.
 //!
-//! A unit of work consists of some tokens with the same page table and the query heads of one KV head, so
-//! that each cached row serves many queries. With few queries, reading the cache dominates. Since the heads
-//! of a cell are adjacent in memory, a unit then covers all heads, if that leaves enough work to share.
+//! A unit of work consists of some tokens with the same page table and the query heads of one KV head. Each cached row
+//! thus serves many queries. With few queries, reading the cache dominates. Since the heads of a cell are adjacent in
+//! memory, a unit then covers all heads, if that leaves enough work to share.
 //!
 //! The pages of a unit are divided into parts, and the results of the parts are merged in order. The division
 //! depends only on the page table, so that results do not depend on the number of threads. If there are many

@@ -20,8 +20,8 @@ use crate::graph::{Graph, Op, Tensor, Unary};
 /// Maximum number of weight rows whose results are buffered.
 const MOST_ROWS: usize = 128;
 
-/// Number of columns to buffer at a time. A remainder of few columns is added to the last step: the kernel
-/// for few columns rounds differently, and results must not depend on the chunk that a thread took.
+/// Number of columns to buffer at a time. A remainder of few columns is added to the last step. The kernel for few
+/// columns rounds differently, and results must not depend on the chunk that a thread took.
 const COLUMNS: usize = 512;
 
 /// Maximum number of columns to buffer, including a remainder.

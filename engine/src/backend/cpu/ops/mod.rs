@@ -68,8 +68,8 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Unsupported> {
 
 /// Returns the scratch memory for a node that passed [`check`], on `n_threads` threads.
 ///
-/// The size does not depend on the fill level of caches and grows with the number of tokens, so that memory
-/// reserved for the largest graph fits every smaller one.
+/// The size does not depend on the fill level of caches and grows with the number of tokens. Memory reserved for the
+/// largest graph therefore fits every smaller one.
 pub(super) fn scratch_size(graph: &Graph, id: TensorId, n_threads: usize) -> ScratchSize {
     let node = graph.tensor(id);
     let longest_row = node

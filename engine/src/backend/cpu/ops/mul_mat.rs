@@ -170,9 +170,8 @@ pub(super) struct Tile {
 impl Grid {
     /// Creates a grid for `n_rows` rows of weights and `n_columns` columns.
     ///
-    /// For tile kernels, a thread iterates over the weights with some columns that stay in the L2 cache,
-    /// since packing weights is cheap compared to multiplying. Otherwise, a thread iterates over the columns
-    /// with some rows.
+    /// For tile kernels, a thread iterates over the weights with some columns that stay in the L2 cache. Packing
+    /// weights is cheap compared to multiplying. Otherwise, a thread iterates over the columns with some rows.
     pub(super) fn new(n_rows: usize, n_columns: usize, for_tiles: bool) -> Grid {
         if for_tiles {
             let n_blocks = ((n_columns + TILE_COLUMNS / 2) / TILE_COLUMNS).max(1);
@@ -339,10 +338,10 @@ pub(in crate::backend::cpu) fn matmul_add(
     let product = SkinnyMatmul { weights: [w], x, n };
     product.for_each_piece(task.queue, task.scratch, |[results], rows| {
         for (i, result) in results.chunks_exact(rows.len()).enumerate() {
-            // SAFETY: this thread took these rows of weights and `finish` returned that no other thread has
-            // stolen them, so no other thread accesses these elements of the sum. The slice ends with the
-            // iteration. The other operand does not overlap, or overlaps element by element, in which case
-            // `copy_floats` creates no slice of it.
+            // SAFETY: this thread took these rows of weights, and `finish` returned that no other thread has stolen
+            // them. No other thread thus accesses these elements of the sum. The slice ends with the iteration. The
+            // other operand does not overlap, or overlaps element by element, in which case `copy_floats` creates no
+            // slice of it.
             let out = unsafe { target.part(i * m + rows.start..i * m + rows.end) };
             other.copy_floats(i % repeats * m + rows.start, out);
             add_in_place(out, result);

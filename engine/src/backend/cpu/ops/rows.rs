@@ -29,8 +29,8 @@ pub(super) fn get_rows(task: Task<'_>) -> Result<(), KernelError> {
 
 /// Writes rows into a table.
 ///
-/// Share `row % n_shares` writes a row. If two tokens write to the same row, which is invalid but possible,
-/// the writes do not race, and the last token wins as with a single thread.
+/// Share `row % n_shares` writes a row. Two tokens that write to the same row are invalid but possible. The writes do
+/// not race, and the last token wins as with a single thread.
 pub(super) fn set_rows(task: Task<'_>) -> Result<(), KernelError> {
     let (source, ids) = (task.source(0), task.source(2));
     let (target, ty, share) = (task.target, task.node.ty, task.share);

@@ -15,8 +15,8 @@ struct Weights {
 }
 
 impl FusionPass<'_> {
-    /// Finds the selection of experts that begins with node `i`: the gates of all experts, the selection by gates plus
-    /// bias, and the weights of the selected experts.
+    /// Finds the selection of experts that begins with node `i`. It consists of the gates of all experts, the
+    /// selection by gates plus bias, and the weights of the selected experts.
     pub(super) fn routed(&mut self, i: usize) -> Option<(Step, Vec<usize>)> {
         let mut members = Vec::new();
         let (gate, logits, gates) = self.gates(i, &mut members)?;
