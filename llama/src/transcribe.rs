@@ -135,6 +135,10 @@ impl Transcriber {
 
     /// Creates a recognizer. Sizes in `params` are replaced by the sizes of the model. With [`Precision::Exact`], keys
     /// and values are f32.
+    ///
+    /// # Errors
+    /// [`TranscribeError`] if the model does not recognize speech, its vocabulary lacks a control token, or the context
+    /// cannot be created.
     pub fn new(model: &Arc<Model>, params: &ContextParams) -> Result<Transcriber> {
         let arch = model.arch().name;
         let audio = audio_of(model).ok_or(TranscribeError::Architecture { arch })?;
@@ -166,6 +170,9 @@ impl Transcriber {
     }
 
     /// Writes down speech. `samples` are mono at [`SPEECH_RATE`].
+    ///
+    /// # Errors
+    /// [`TranscribeError`] if the model does not support the language, or if running the model fails or is cancelled.
     pub fn transcribe(&mut self, samples: &[f32], options: &TranscribeOptions) -> Result<Transcription> {
         let spectrogram = self.spectrogram(samples);
         let n_frames = samples.len().div_ceil(HOP);

@@ -32,6 +32,9 @@ impl ControlVector {
     }
 
     /// Loads a control vector from an open file, which may be in memory.
+    ///
+    /// # Errors
+    /// [`AdapterError`] under the conditions of [`ControlVector::load`].
     pub fn from_file(file: &GgufFile, model: &Model) -> Result<ControlVector, AdapterError> {
         // Files of other tools may have no metadata.
         let has = |key| file.header().metadata.contains(key);

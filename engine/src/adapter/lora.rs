@@ -63,6 +63,9 @@ impl LoraAdapter {
     }
 
     /// Loads an adapter from an open file, which may be in memory.
+    ///
+    /// # Errors
+    /// [`AdapterError`] under the conditions of [`LoraAdapter::load`].
     pub fn from_file(file: &GgufFile, model: &Arc<Model>) -> Result<LoraAdapter, AdapterError> {
         let path = file.path().to_owned();
         check_file_kind(file, FileKind::Adapter)?;

@@ -76,6 +76,9 @@ impl ChatTemplate {
     }
 
     /// Like [`ChatTemplate::new`], with a custom clock.
+    ///
+    /// # Errors
+    /// [`ChatError`] if the source is empty, too long, or invalid, or if the template ignores the user's messages.
     pub fn with_clock(source: &str, bos: &str, eos: &str, now: fn() -> SystemTime) -> Result<ChatTemplate, ChatError> {
         if source.trim().is_empty() {
             return Err(ChatError::NoTemplate);
@@ -176,6 +179,9 @@ impl ChatTemplate {
     ///
     /// If the template supports only leading system messages, later ones become user messages. If it requires
     /// alternating roles, consecutive user messages are merged. Clients send both, regardless of the model.
+    ///
+    /// # Errors
+    /// [`ChatError`] if the template rejects the messages, fails, or exceeds a limit.
     pub fn render(
         &self,
         messages: &[Message],
@@ -199,6 +205,9 @@ impl ChatTemplate {
 
     /// Returns the text to append to a context that contains `context`, an earlier prompt and its completion,
     /// to obtain the prompt for `messages`. Returns the whole prompt if the template changes earlier text.
+    ///
+    /// # Errors
+    /// [`ChatError`] under the conditions of [`ChatTemplate::render`].
     pub fn render_delta(
         &self,
         context: &str,

@@ -181,6 +181,9 @@ impl Context {
 
     /// Decodes a batch with an MTP context. Each token needs the hidden state of its predecessor: `hidden
     /// [n_tokens, n_embd]`, in batch order. See [`Context::decode`].
+    ///
+    /// # Errors
+    /// [`DecodeError::Hidden`] if `hidden` has another number of values, or the errors of [`Context::decode`].
     pub fn decode_after(&mut self, batch: &Batch, hidden: &[f32]) -> Result<(), DecodeError> {
         let Context {
             executor,
@@ -280,6 +283,10 @@ impl Context {
     }
 
     /// Makes sequence `to` share a range of positions of `from`, including the encoder output.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if a sequence id is out of range, or if recurrent states cannot be shared. They cannot if `to` has
+    /// states, or if no state is available at the end of the range.
     pub fn seq_cp(&mut self, from: usize, to: usize, range: impl RangeBounds<usize>) -> Result<(), MemoryError> {
         self.memory.copy(from, to, Span::of(range))?;
         self.executor.encoded.share(from, to);
@@ -287,6 +294,9 @@ impl Context {
     }
 
     /// Removes all sequences except `seq`.
+    ///
+    /// # Errors
+    /// [`MemoryError::Sequence`] if `seq` is out of range.
     pub fn seq_keep(&mut self, seq: usize) -> Result<(), MemoryError> {
         self.memory.keep(seq)?;
         self.executor.encoded.keep(seq);
@@ -294,6 +304,10 @@ impl Context {
     }
 
     /// Shifts a range of positions of a sequence by `delta`.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if `seq` is out of range or shares cells with other sequences, or if cached keys cannot be
+    /// shifted.
     pub fn seq_add(&mut self, seq: usize, range: impl RangeBounds<usize>, delta: i32) -> Result<(), MemoryError> {
         self.memory.add(seq, Span::of(range), delta)
     }
@@ -304,6 +318,10 @@ impl Context {
     ///
     /// The remaining keys and values were computed while the removed tokens were visible, so later logits
     /// only approximate those of decoding the shortened sequence.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the sequence shares cells with other sequences, or the model does not support shifts (see
+    /// [`Context::check_shift`]). Nothing changes then.
     pub fn shift_context(&mut self, seq: usize, n_keep: usize) -> Result<usize, MemoryError> {
         let n_removed = self.n_past(seq).saturating_sub(n_keep) / 2;
         if n_removed > 0 {

@@ -10,11 +10,17 @@ use super::{Context, StateError};
 
 impl Context {
     /// Writes the state of all sequences. Pending key rotations are applied first.
+    ///
+    /// # Errors
+    /// [`StateError`] if a device fails or `out` returns an error.
     pub fn save_state(&mut self, out: &mut dyn Write) -> Result<(), StateError> {
         self.rotated_state_access()?.save(Part::All, &[], out)
     }
 
     /// Writes the state of a single sequence.
+    ///
+    /// # Errors
+    /// [`StateError`] if `seq` is out of range, a device fails, or `out` returns an error.
     pub fn save_seq(&mut self, seq: usize, out: &mut dyn Write) -> Result<(), StateError> {
         self.rotated_state_access()?.save(Part::One(seq), &[], out)
     }
@@ -29,6 +35,9 @@ impl Context {
 
     /// Replaces sequence `seq` with a state written by [`Context::save_seq`], regardless of its original id.
     /// Other sequences are unaffected.
+    ///
+    /// # Errors
+    /// [`StateError`] under the conditions of [`Context::load_state`], or if `seq` is out of range.
     pub fn load_seq(&mut self, seq: usize, state: &[u8]) -> Result<(), StateError> {
         self.state_access()?.load(Part::One(seq), state).map(drop)
     }
@@ -40,17 +49,26 @@ impl Context {
     }
 
     /// Restores a file and returns the tokens saved with it.
+    ///
+    /// # Errors
+    /// [`StateError`] if the file cannot be read, or under the conditions of [`Context::load_state`].
     pub fn load_session(&mut self, path: impl AsRef<Path>) -> Result<Vec<Token>, StateError> {
         self.state_access()?.load_file(Part::All, path.as_ref())
     }
 
     /// Like [`Context::save_session`], for a single sequence.
+    ///
+    /// # Errors
+    /// [`StateError`] if `seq` is out of range, a device fails, or the file cannot be written.
     pub fn save_seq_session(&mut self, seq: usize, path: impl AsRef<Path>, tokens: &[Token]) -> Result<(), StateError> {
         self.rotated_state_access()?
             .save_file(Part::One(seq), tokens, path.as_ref())
     }
 
     /// Like [`Context::load_session`], for a single sequence.
+    ///
+    /// # Errors
+    /// [`StateError`] if the file cannot be read, or under the conditions of [`Context::load_seq`].
     pub fn load_seq_session(&mut self, seq: usize, path: impl AsRef<Path>) -> Result<Vec<Token>, StateError> {
         self.state_access()?.load_file(Part::One(seq), path.as_ref())
     }

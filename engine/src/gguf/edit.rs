@@ -131,7 +131,7 @@ impl Edit {
     }
 
     /// Replaces the header of the file. Both headers are kept in a backup file (`NAME.header-backup`) until the new
-    /// header is on disk. If that is interrupted, the next edit restores the old header.
+    /// header is on disk. If that is interrupted, the next edit restores the old header. Errors name the file.
     ///
     /// # Panics
     /// If the header does not fit, see [`Edit::fits`].

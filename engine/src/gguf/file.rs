@@ -24,7 +24,7 @@ impl GgufFile {
             .map_err(|e| e.in_file(path))
     }
 
-    /// Like [`GgufFile::open`], but reads the file into memory instead of mapping it.
+    /// Like [`GgufFile::open`], but reads the file into memory instead of mapping it. Errors name the file.
     pub fn read(path: impl AsRef<Path>) -> Result<GgufFile, GgufError> {
         let path = path.as_ref();
         Mapping::read(path)

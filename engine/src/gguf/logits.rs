@@ -46,7 +46,8 @@ pub enum LogitsError {
 }
 
 impl Logits {
-    /// Creates logits from `values` of shape `[n_tokens, n_vocab]`, row-major.
+    /// Creates logits from `values` of shape `[n_tokens, n_vocab]`, row-major. Another or no number of values is an
+    /// error.
     pub fn new(tokens: Vec<i32>, n_vocab: usize, values: Vec<f32>) -> Result<Logits, LogitsError> {
         if tokens.len().checked_mul(n_vocab) != Some(values.len()) || values.is_empty() {
             return Err(LogitsError::WrongCount {

@@ -95,6 +95,9 @@ impl Gguf {
 
     /// Parses the header of a file. Tensor data may be missing. A header longer than 512 MiB is reported as
     /// truncated.
+    ///
+    /// # Errors
+    /// [`GgufError`] if the file cannot be read or its header is invalid. The error names the file.
     pub fn open_header(path: impl AsRef<Path>) -> Result<Gguf, GgufError> {
         let path = path.as_ref();
         Mapping::open(path)
@@ -133,11 +136,18 @@ impl Gguf {
     }
 
     /// Returns the value of `key` as `T`; see [`Metadata::require`].
+    ///
+    /// # Errors
+    /// [`GgufError::MissingKey`] if the key is missing, [`GgufError::WrongType`] if the conversion would lose
+    /// information.
     pub fn require<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, GgufError> {
         self.metadata.require(key)
     }
 
     /// Returns the value of `key` as `T`, or `None` if the key is missing; see [`Metadata::optional`].
+    ///
+    /// # Errors
+    /// [`GgufError::WrongType`] if the conversion would lose information.
     pub fn optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>, GgufError> {
         self.metadata.optional(key)
     }

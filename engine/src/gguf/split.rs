@@ -77,6 +77,9 @@ pub struct SplitInfo {
 
 impl SplitInfo {
     /// Reads the split keys; `None` if the file is a complete model.
+    ///
+    /// # Errors
+    /// [`GgufError`] if a split key has a wrong type, or the index of the part is missing.
     pub fn from_metadata(metadata: &Metadata) -> Result<Option<SplitInfo>, GgufError> {
         let count = metadata.optional(KEY_COUNT)?.unwrap_or(0);
         if count <= 1 {
@@ -135,6 +138,9 @@ impl GgufSet {
     }
 
     /// Creates a set from a model in a single file.
+    ///
+    /// # Errors
+    /// [`GgufError::DuplicateTensor`] if two tensors have the same name.
     pub fn from_file(file: GgufFile) -> Result<GgufSet, GgufError> {
         Self::from_shards(vec![file])
     }

@@ -90,6 +90,9 @@ impl<'a> GgufWriter<'a> {
 
     /// Adds a tensor whose data is streamed by `producer` during [`GgufWriter::write`]. The producer must
     /// write exactly the number of bytes implied by type and shape.
+    ///
+    /// # Errors
+    /// [`GgufError`] if the name is empty, too long, or used twice, or if the shape is invalid for the type.
     pub fn add_tensor_with(
         &mut self,
         name: impl Into<String>,
@@ -133,6 +136,9 @@ impl<'a> GgufWriter<'a> {
     }
 
     /// Returns the encoded header: all bytes before the tensor data, padded to the alignment.
+    ///
+    /// # Errors
+    /// [`GgufError`] if the metadata or the alignment is invalid, or an offset exceeds the address space.
     pub fn header(&self) -> Result<Vec<u8>, GgufError> {
         let alignment = read_alignment(&self.metadata)?;
         let mut entries = Vec::with_capacity(self.tensors.len());
@@ -157,6 +163,9 @@ impl<'a> GgufWriter<'a> {
     }
 
     /// Returns the offsets in the file at which the header and each tensor end, including padding.
+    ///
+    /// # Errors
+    /// [`GgufError`] under the conditions of [`GgufWriter::header`].
     pub fn ends(&self) -> Result<Vec<u64>, GgufError> {
         let alignment = read_alignment(&self.metadata)?;
         let mut end = self.header()?.len() as u64;
@@ -170,6 +179,10 @@ impl<'a> GgufWriter<'a> {
 
     /// Writes the complete file and returns its length in bytes. Every tensor is padded to the alignment,
     /// including the last.
+    ///
+    /// # Errors
+    /// [`GgufError`] if the header is invalid, `out` or a producer returns an error, or a producer writes another number
+    /// of bytes.
     pub fn write(self, out: &mut dyn Write) -> Result<u64, GgufError> {
         let io = |error| GgufError::Io {
             action: "write the file",
@@ -182,6 +195,9 @@ impl<'a> GgufWriter<'a> {
 
     /// Writes the tensors after the first `n_done`, for a file whose header and first tensors are complete. Returns
     /// the number of bytes written.
+    ///
+    /// # Errors
+    /// [`GgufError`] under the conditions of [`GgufWriter::write`].
     pub fn write_rest(self, n_done: usize, out: &mut dyn Write) -> Result<u64, GgufError> {
         let io = |error| GgufError::Io {
             action: "write the file",
@@ -219,6 +235,9 @@ impl<'a> GgufWriter<'a> {
     }
 
     /// Returns the complete file as bytes.
+    ///
+    /// # Errors
+    /// [`GgufError`] under the conditions of [`GgufWriter::write`].
     pub fn to_bytes(self) -> Result<Vec<u8>, GgufError> {
         let mut out = Vec::new();
         self.write(&mut out)?;
@@ -226,6 +245,9 @@ impl<'a> GgufWriter<'a> {
     }
 
     /// Like [`write_file`](GgufWriter::write_file), with holes for long runs of zeros.
+    ///
+    /// # Errors
+    /// [`GgufError`] if the file cannot be created, or under the conditions of [`GgufWriter::write`].
     pub fn write_sparse(self, path: impl AsRef<Path>) -> Result<u64, GgufError> {
         let path = path.as_ref();
         let write = || {

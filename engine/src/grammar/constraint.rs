@@ -149,6 +149,9 @@ impl Constraint {
     }
 
     /// Advances the grammar state by a token.
+    ///
+    /// # Errors
+    /// [`GrammarError`] if the grammar does not allow the token.
     pub fn accept(&mut self, token: Token) -> Result<(), GrammarError> {
         let Some(lazy) = &mut self.lazy else {
             return self.masks.accept(token);

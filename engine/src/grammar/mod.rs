@@ -84,12 +84,18 @@ pub struct Compiler {
 
 impl Compiler {
     /// Creates a compiler for a vocabulary and a model with `n_logits` logits.
+    ///
+    /// # Errors
+    /// [`GrammarError::Vocabulary`] if the vocabulary has no end-of-generation token, or is too large.
     pub fn new(vocab: &Vocab, n_logits: usize) -> Result<Compiler, GrammarError> {
         Compiler::unsliced(vocab, n_logits)?.sliced()
     }
 
     /// Like [`Compiler::new`], but takes less than half the time. Masks of its constraints can take up to
     /// 1000 times as long if many tokens are allowed.
+    ///
+    /// # Errors
+    /// [`GrammarError::Vocabulary`] if the vocabulary has no end-of-generation token, or is too large.
     pub fn unsliced(vocab: &Vocab, n_logits: usize) -> Result<Compiler, GrammarError> {
         let env = tokens::environment(vocab, n_logits)?;
         Compiler::over(&env, n_logits, &[])
@@ -97,6 +103,9 @@ impl Compiler {
 
     /// Returns a compiler with precomputed masks for common classes of tokens, such as those valid inside a
     /// string.
+    ///
+    /// # Errors
+    /// [`GrammarError::Vocabulary`] if the vocabulary is rejected.
     pub fn sliced(&self) -> Result<Compiler, GrammarError> {
         let slices = llguidance::earley::SlicedBiasComputer::general_slices();
         Compiler::over(self.factory.tok_env(), self.n_tokens, &slices)
@@ -195,6 +204,9 @@ impl Grammar {
     }
 
     /// Validates the notation and the tokens that the grammar refers to, without the cost of compiling.
+    ///
+    /// # Errors
+    /// [`GrammarError`] if the grammar is too long, its notation is invalid, or it refers to an unknown token.
     pub fn check(&self, vocab: &Vocab) -> Result<(), GrammarError> {
         check_length(self)?;
         on_a_large_stack(|| translate(self, vocab).map(drop))

@@ -110,12 +110,12 @@ impl Model {
         Self::from_set(GgufSet::open(path)?, archs, params)
     }
 
-    /// Loads a model from an open file, which may be in memory.
+    /// Loads a model from an open file, which may be in memory; see [`Model::load`].
     pub fn from_file(file: GgufFile, archs: &[Registered], params: &LoadParams) -> Result<Model, ModelError> {
         Self::from_set(GgufSet::from_file(file)?, archs, params)
     }
 
-    /// Loads a model from open shards.
+    /// Loads a model from open shards; see [`Model::load`].
     pub fn from_set(mut set: GgufSet, archs: &[Registered], params: &LoadParams) -> Result<Model, ModelError> {
         let start = Instant::now();
         let path = set.first().path().to_owned();
@@ -360,6 +360,9 @@ impl Model {
     }
     /// Reads back row `index` of the tensor table in the plain layout and in its [stored
     /// type](TableRow::stored_type).
+    ///
+    /// # Errors
+    /// [`BackendError`] if a device fails.
     pub fn tensor_data(&self, index: usize) -> Result<Vec<u8>, BackendError> {
         let mut data = Vec::new();
         for (buffer, stored) in stored_parts(&self.leafs[index]) {
@@ -399,6 +402,9 @@ impl Model {
 
 /// Reads hyperparameters and declares tensors from a header; tensor data may be missing. Intended for checks
 /// of headers.
+///
+/// # Errors
+/// [`ModelError`] if the header does not match the declaration.
 pub fn declare_header(
     header: &Gguf,
     path: &Path,
@@ -424,6 +430,9 @@ pub fn declare_mtp_header(
 }
 
 /// Plans the placement of a model given its header; tensor data may be missing.
+///
+/// # Errors
+/// [`ModelError`] if the header is invalid, the architecture is not registered, or the placement is not possible.
 pub fn plan(header: &Gguf, path: &Path, archs: &[Registered], params: &LoadParams) -> Result<LoadPlan, ModelError> {
     // A header without tensors may be a draft, to which the caller adds the missing tensors.
     check_kind(&header.metadata, header.tensors().len().max(1), path, archs)?;

@@ -98,6 +98,10 @@ impl SamplerChain {
 
     /// Selects the next token for `logits`, of shape `[n_vocab]`. Call [`SamplerChain::accept`] with the
     /// token afterwards.
+    ///
+    /// # Errors
+    /// [`SampleError`] if `logits` has another length, no token can be selected, or the output cannot continue within
+    /// the grammar.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Token, SampleError> {
         if logits.len() != self.n_vocab {
             return Err(SampleError::LogitCount {
@@ -149,6 +153,9 @@ impl SamplerChain {
 
     /// Like [`SamplerChain::sample`], for candidates prepared by the caller with
     /// [`SamplerChain::candidates_mut`].
+    ///
+    /// # Errors
+    /// [`SampleError`] if no token can be selected, or the output cannot continue within the grammar.
     pub fn apply(&mut self) -> Result<Token, SampleError> {
         self.apply_from(0)
     }

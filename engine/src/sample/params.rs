@@ -293,6 +293,9 @@ impl SamplerParams {
 
     /// Sets a parameter by name or flag from strings, and validates it. Repeatable parameters accept any number of
     /// strings, all other parameters exactly one.
+    ///
+    /// # Errors
+    /// [`SampleError`] if no parameter has this name, or a value is invalid. The parameters are unchanged then.
     pub fn set(&mut self, name: &str, texts: &[&str]) -> Result<(), SampleError> {
         let def = ParamDef::find(name).ok_or_else(|| SampleError::UnknownParam { name: name.into() })?;
         let mut changed = self.clone();
@@ -305,6 +308,9 @@ impl SamplerParams {
     }
 
     /// Checks that all numbers are within their ranges.
+    ///
+    /// # Errors
+    /// [`SampleError::Param`] for the first number that is out of its range.
     pub fn check(&self) -> Result<(), SampleError> {
         PARAMS.iter().try_for_each(|def| def.check(self))?;
         match self.logit_bias.iter().find(|b| b.bias.is_nan()) {

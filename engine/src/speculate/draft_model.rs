@@ -58,6 +58,9 @@ impl DraftModel {
     }
 
     /// Like [`DraftModel::new`], but creates `n` drafters that share a context.
+    ///
+    /// # Errors
+    /// [`DraftModelError`] under the conditions of [`DraftModel::new`].
     pub fn several(model: Arc<Model>, target: &Context, n: usize) -> Result<Vec<DraftModel>, DraftModelError> {
         let shared = Arc::new(Mutex::new(Shared::new(model, target, n)?));
         let of = |seq| DraftModel {

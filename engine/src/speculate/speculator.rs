@@ -104,6 +104,10 @@ impl Speculator {
     }
 
     /// Removes a sequence with `n_text` tokens and its drafts in the cache.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the drafter fails, or if drafts cannot be removed from the cache. The
+    /// sequence is removed nevertheless.
     pub fn remove(&mut self, context: &mut Context, seq: usize, n_text: usize) -> Result<(), DecodeError> {
         let forgotten = self.forget_drafts(context, seq, n_text);
         self.take(seq);
@@ -247,6 +251,9 @@ impl Speculator {
     }
 
     /// Passes tokens that were decoded without drafts, such as a prompt, to a sequence's drafter.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the drafter fails to decode the tokens.
     pub fn follow(&mut self, seq: usize, decoded: Decoded<'_>) -> Result<(), DecodeError> {
         match self.sequences.get_mut(&seq) {
             Some(sequence) => sequence.follow(decoded),
@@ -255,6 +262,9 @@ impl Speculator {
     }
 
     /// Removes rejected drafts from the cache of a sequence with `n_text` tokens.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the drafter fails, or if drafts cannot be removed from the cache.
     pub fn forget_drafts(&mut self, context: &mut Context, seq: usize, n_text: usize) -> Result<(), DecodeError> {
         match self.sequences.get_mut(&seq) {
             Some(sequence) => sequence.forget_drafts(context, &self.batch, seq, n_text),
