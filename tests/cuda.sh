@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Runs `llama ARGS...` on the emulated CUDA driver of tests/cuda-driver, with the real NVRTC. This tries the CUDA backend without a GPU.
+# Runs `llama ARGS...` on the emulated CUDA driver of tests/cuda-driver, with the real NVRTC. This tries the CUDA
+# backend without a GPU.
 #
 #     tests/cuda.sh ARGS...            e.g. tests/cuda.sh devices
 #     eval "$(tests/cuda.sh --env)"    adds NVRTC and the emulated driver to this shell's library path, and ptxas to PATH
 #     tests/cuda.sh --setup            downloads NVRTC and ptxas from PyPI and prints their location
 #
-# Downloads go to llama-tests in $XDG_CACHE_HOME or ~/.cache. CARGO_PROFILE selects the build profile (default: release).
-# LLAMA_CUDA_EMU configures the device (documented in tests/cuda-driver/src/device/config.rs).
+# Downloads go to llama-tests in $XDG_CACHE_HOME or ~/.cache. CARGO_PROFILE selects the build profile (default:
+# release). LLAMA_CUDA_EMU configures the device (documented in tests/cuda-driver/src/device/config.rs).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 

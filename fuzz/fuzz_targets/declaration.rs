@@ -1,4 +1,4 @@
-//! Fuzzes declarations that are read at run time: the text up to the byte 0 is compiled, and the rest is a header that
+//! Fuzzes declarations that are read at run time. The text up to the byte 0 is compiled, and the rest is a header that
 //! the architecture loads.
 
 #![no_main]

@@ -1,8 +1,8 @@
 //! Benchmark of attention on one core: `cargo bench -p llama-kernels --bench attention [-- TYPE...]`.
 //!
-//! Measures one head of a cache with [`N_HEAD_KV`] heads, several numbers of queries that share it, and
-//! contexts that do and do not fit the CPU caches. Prints nanoseconds per pair of query and key, bytes of
-//! keys and values read per second, and multiply-adds relative to the peak of the core.
+//! Measures one head of a cache with [`N_HEAD_KV`] heads and several numbers of queries that share it. Some contexts
+//! fit into the CPU caches, others do not. Prints nanoseconds per pair of query and key, bytes of keys and values read
+//! per second, and multiply-adds relative to the peak of the core.
 
 #[allow(dead_code, unused_imports, reason = "used by the bench command of the CLI")]
 #[path = "../../cli/src/commands/bench/limits.rs"]

@@ -138,8 +138,8 @@ struct Queries {
     }
 };
 
-// A tile with cells that the token sees: its page among the listed ones, its first cell within the page, and a
-// mask of the cells seen.
+// A tile with cells that the token sees: the index of its page in the list, its first cell within the page, and a mask
+// of the cells seen.
 struct At {
     int entry, first;
     u64 seen;

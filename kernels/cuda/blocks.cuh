@@ -221,8 +221,8 @@ struct q2_K {
 struct q3_K {
     BLOCK(256, 110, 4, 4, 32)
     static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) { of_parts<2>(b + 32 + 4 * c, b + c % 8 * 4, b + 96, b + 108, c, v); }
-    // Decodes a chunk from the words with the low two bits and the third bits, which are aligned to ALIGN
-    // bytes, and the scales of the block.
+    // Decodes a chunk from the words with the low two bits and the third bits, and the scales of the block. The words
+    // are aligned to ALIGN bytes.
     template <int ALIGN> static DEVICE void of_parts(const u8 *low, const u8 *third, const u8 *scales, const u8 *of_all, int c, float (&v)[N]) {
         float d = half_at(of_all);
         int half = c / 8;
@@ -406,8 +406,8 @@ struct iq6_k {
     }
 };
 
-// Returns the scale of group `g` in IQ4_KS and IQ5_KS: an odd multiple of the f32 scale of the row, which each block
-// in memory starts with.
+// Returns the scale of group `g` in IQ4_KS and IQ5_KS: an odd multiple of the f32 scale of the row. Each block in
+// memory starts with the scale of the row.
 DEVICE float scale_of_row(const u8 *b, int g) {
     return *(const float *)b * (float)((int)(b[4 + g] & 254) - 127);
 }

@@ -40,8 +40,9 @@ DEVICE int int_at(const Tensor &list, int i) {
     return *(const int *)(list.data + i * list.nb[0]);
 }
 
-// Finds the tokens of this block, and returns their number: the tokens that depend on token `blockIdx.z`, or none if
-// that token depends on an earlier one. Two tokens depend on each other if one of them writes a cell of the other.
+// Finds the tokens of this block, and returns their number. They depend on token `blockIdx.z`. If that token depends
+// on an earlier one, the block has no tokens. Two tokens depend on each other if one of them writes a cell of the
+// other.
 DEVICE int count_tokens(const States &s) {
 #if SPREADS
     int lane = threadIdx.x % 32;

@@ -26,8 +26,8 @@ const int MATRICES = 2;
 const int MATRICES = 1;
 #endif
 
-// Rows of a warp: matrix of the first row, distances in bytes (between rows, and to the second row of a pair that is
-// loaded together), row range, and row size in bytes.
+// Rows of a warp: matrix of the first row, distances, row range, and row size. Distances are those between rows, and
+// to the second row of a pair that is loaded together. Sizes and distances are in bytes.
 struct Rows {
     const char *matrix;
     i64 stride, apart;

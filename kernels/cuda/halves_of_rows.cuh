@@ -437,8 +437,8 @@ struct iq4_xs : WithoutMins {
     static DEVICE float scale(const u8 *s, int, int) { return float_at(s, 0); }
 };
 
-// The bits of a value are the sign, the lowest exponent bits, and the highest mantissa bit of an f16 value, which is 2^-14
-// times the value.
+// The bits of a value are the sign, the lowest exponent bits, and the highest mantissa bit of an f16 value. The f16
+// value is 2^-14 times the value.
 struct mxfp4 : WithoutMins {
     HALVES(9, 144, 1, false)
     // Two steps span whole chunks.

@@ -1,6 +1,6 @@
 // Matmuls of `mul_mat_tensor.cu` for compute capability 9.0. A group of four warps multiplies 64 rows by all columns of
-// the tile. The tensor cores multiply a step while the warps decode the weights of the next step, and load the weights
-// and columns of the step after. Definitions: see `tiles.cuh`.
+// the tile. The tensor cores multiply a step while the warps decode the weights of the next step. Meanwhile, the
+// weights and columns of the step after are loaded. Definitions: see `tiles.cuh`.
 //
 // STAGES: steps in shared memory.
 #include "tiles.cuh"

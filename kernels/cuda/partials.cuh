@@ -17,7 +17,7 @@ DEVICE constexpr int spread(int d) {
     return d + d / 32;
 }
 
-// Sums of N warps for H heads and SIZE values per head: weighted values relative to the maximum score, the
+// Sums of N warps for H heads and SIZE values per head. They are weighted values relative to the maximum score, the
 // maximum score, and the sum of weights.
 template <int N, int H, int SIZE> struct Partials {
     float values[N][H][spread(SIZE)];

@@ -135,8 +135,8 @@ DEVICE void add_products(float (&left)[4], float (&right)[4], const Fragment &a,
     multiply(right, a.high, b.high[2], b.high[3]);
 }
 
-// Inputs of a chunk that a thread prefetches: the cells, the log decay and beta of a token (`l` or the last), and two
-// columns of values for pairs of tokens.
+// Inputs of a chunk that a thread prefetches. They are the cells, the log decay and beta of a token (`l` or the last),
+// and two columns of values for pairs of tokens.
 struct Ahead {
     Neighbors cells;
     float log, beta, values[CHUNK / 8][4];
@@ -314,8 +314,8 @@ template <int V, int BLOCK> DEVICE void multiply_tokens(Shared &s) {
     }
 }
 
-// Multiplies the keys and queries of a turn of `n` tokens with all keys up to the same tokens, and stores the turn's
-// rows of L and P. The decay between two tokens is a product of two factors, relative to the middle of the turn.
+// Multiplies the keys and queries of a turn of `n` tokens by all keys up to the same tokens. Stores the turn's rows of
+// L and P. The decay between two tokens is a product of two factors, relative to the middle of the turn.
 template <int TURN_INDEX> DEVICE void multiply_faded_tokens(Shared &s, int n) {
     const int FIRST = TURN * TURN_INDEX, N = TURN_INDEX + 1;
     int lane = threadIdx.x % 32, own = FIRST + lane / 4;

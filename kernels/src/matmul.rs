@@ -444,9 +444,9 @@ impl GemmCall<'_> {
                 scratch: whole.scratch.wrapping_add(Algorithm::ByteTiles.scratch(k, first)),
                 ..whole
             };
-            // SAFETY: `first` plus the columns of each product is at most `args.n`, so the products satisfy the
-            // invariants of `IntProduct`, which are among those of `GemmCall`. The tiles of these columns follow
-            // those of the columns before them. `format` is the format of the weights.
+            // SAFETY: `first` plus the columns of each product is at most `args.n`. The products thus satisfy the
+            // invariants of `IntProduct`, which are among those of `GemmCall`. The tiles of these columns follow those
+            // of the columns before them. `format` is the format of the weights.
             first += unsafe {
                 match (tiles, panels) {
                     (Some(tiles), _) if left >= MIN_BYTE_COLUMNS => {

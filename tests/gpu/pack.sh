@@ -6,11 +6,11 @@
 #     tests/gpu/pack.sh           builds everything, and prints the size of each part
 #     tests/gpu/pack.sh --check   only checks the sizes
 #
-# .gpu-pack/N holds the files of call N of run.sh. Each part is complete and has at most 40 MB, so that it can be sent alone.
-# The programs contain the archive of kernels for machines without NVRTC. If it is missing or outdated, .ci/kernels builds it first, which
-# takes minutes; LLAMA_GPU_REHEARSAL=1 packs the programs as they are.
-# LLAMA_GPU_MODEL is the real model for call 3 (default: SmolLM2-135M-Instruct.Q4_1.gguf in the model cache), which is cut to two layers. Call 3
-# also compares with llama.cpp, whose benchmarks tests/gpu/peer.sh builds.
+# .gpu-pack/N holds the files of call N of run.sh. Each part is complete and has at most 40 MB, so that it can be sent
+# alone. The programs contain the archive of kernels for machines without NVRTC. If it is missing or outdated,
+# .ci/kernels builds it first, which takes minutes; LLAMA_GPU_REHEARSAL=1 packs the programs as they are.
+# LLAMA_GPU_MODEL is the real model for call 3 (default: SmolLM2-135M-Instruct.Q4_1.gguf in the model cache), which is
+# cut to two layers. Call 3 also compares with llama.cpp, whose benchmarks tests/gpu/peer.sh builds.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit=40000000

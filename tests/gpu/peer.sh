@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Prints the path of an archive with llama.cpp's benchmarks and CUDA library, which tests/gpu/run.sh compares with. The library is the one that
-# node-llama-cpp publishes for npm. Its PTX is too new for common drivers, so the archive has machine code for compute capability 9.0 (H100,
-# H200). The machine with the GPU needs the CUDA runtime and cuBLAS of CUDA 13.
+# Prints the path of an archive with llama.cpp's benchmarks and CUDA library, which tests/gpu/run.sh compares with. The
+# library is the one that node-llama-cpp publishes for npm. Its PTX is too new for common drivers, so the archive has
+# machine code for compute capability 9.0 (H100, H200). The machine with the GPU needs the CUDA runtime and cuBLAS of
+# CUDA 13.
 #
 # The archive is built once, which takes ten minutes, and cached in llama-tests under $XDG_CACHE_HOME or ~/.cache.
 # Needs npm, git, g++, xz, and python3 with pip.

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Measures and checks the CUDA backend on a machine with a GPU and no network. Run in the root of the repository, with the files that
-# tests/gpu/pack.sh wrote to .gpu-pack/:
+# Measures and checks the CUDA backend on a machine with a GPU and no network. Run in the root of the repository, with
+# the files that tests/gpu/pack.sh wrote to .gpu-pack/:
 #
 #     tests/gpu/run.sh 1    correctness: ceilings of the GPU, recorded models, ops, first speeds
 #     tests/gpu/run.sh 2    tests of the backend, compute-sanitizer, time of each kernel, profile
 #     tests/gpu/run.sh 3    precisions on a real model, speeds, parallel sequences, experts, and llama.cpp's speeds
 #
-# Each call ends within nine minutes, and each phase has its own limit: a phase that fails or hangs does not stop the others. Results are in
-# $OUT (default: .gpu-pack/out): report.json and the logs of all phases. The last lines of the output are the summary of the report.
-# Without NVRTC, only the speeds of models whose kernels are in the archive (.ci/kernels) are measured.
+# Each call ends within nine minutes, and each phase has its own limit: a phase that fails or hangs does not stop the
+# others. Results are in $OUT (default: .gpu-pack/out): report.json and the logs of all phases. The last lines of the
+# output are the summary of the report. Without NVRTC, only the speeds of models whose kernels are in the archive
+# (.ci/kernels) are measured.
 #
-# LLAMA_GPU_REHEARSAL=1 uses tiny models, for a rehearsal on the emulated driver. LLAMA_GPU_LIMIT=N replaces the limit of every phase.
-# LLAMA_GPU_PACK and LLAMA_GPU_WORK replace the directories of the pack and of unpacked files.
+# LLAMA_GPU_REHEARSAL=1 uses tiny models, for a rehearsal on the emulated driver. LLAMA_GPU_LIMIT=N replaces the limit
+# of every phase. LLAMA_GPU_PACK and LLAMA_GPU_WORK replace the directories of the pack and of unpacked files.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
@@ -85,7 +86,8 @@ needs_compiler() {
     return 1
 }
 
-# phase NAME LIMIT COMMAND: runs a command of at most LIMIT seconds. Its output goes to a log, and its last lines are printed.
+# phase NAME LIMIT COMMAND: runs a command of at most LIMIT seconds. Its output goes to a log, and its last lines are
+# printed.
 phase() {
     local name=$1 limit=$2 start=$SECONDS code=
     local left=$((end - SECONDS))

@@ -1,5 +1,5 @@
-//! The archive of precompiled kernels, for machines without NVRTC: its kernels are those that models of common
-//! shapes and types need, and suffice to run models. `.ci/kernels` builds the archive.
+//! The archive of precompiled kernels, for machines without NVRTC. Models of common shapes and types need exactly
+//! these kernels, and run with them alone. `.ci/kernels` builds the archive.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

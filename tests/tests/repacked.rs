@@ -1,5 +1,5 @@
-//! Models with repacked CPU weights: logits match the original layout up to rounding, generated text is
-//! identical, and results are bit-identical for any number of threads.
+//! Models with repacked CPU weights. Logits match the original layout up to rounding, generated text is identical, and
+//! results are bit-identical for any number of threads.
 
 use std::path::Path;
 use std::sync::Arc;

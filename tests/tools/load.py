@@ -4,11 +4,13 @@
     python3 tests/tools/load.py --server ours='target/release/llama serve' --server peer=llama-server \
         --model MODEL.gguf --users 1,4,8,16,32 --rounds 3 [--json FILE]
 
-Every server gets the options -m, -t, -c, -np and --port of llama-server, except those that its command already sets. Each run starts a new process,
-and the order of the servers alternates between rounds. Users are simulated by load_users.py with the package locust of PyPI; each user sends the next
-request as soon as the previous response is complete. A prompt is one of a few shared prefixes plus its own suffix, made of seeded random text that
-is identical for all servers. A warm-up period is not counted. Prints medians over rounds: tokens per second, time to first token, and time between
-tokens, with medians of the ratios to the last server within a round. With --idle, also prints the CPU time of an idle server.
+Every server gets the options -m, -t, -c, -np and --port of llama-server, except those that its command already sets.
+Each run starts a new process, and the order of the servers alternates between rounds. Users are simulated by
+load_users.py with the package locust of PyPI; each user sends the next request as soon as the previous response is
+complete. A prompt is one of a few shared prefixes plus its own suffix, made of seeded random text that is identical
+for all servers. A warm-up period is not counted. Prints medians over rounds: tokens per second, time to first token,
+and time between tokens. Also prints medians of the ratios to the last server within a round. With --idle, also prints
+the CPU time of an idle server.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-// Validates manifests against published schemas, and queries against the grammar of PromQL. `manifests.py` runs this script.
+// Validates manifests against published schemas, and queries against the grammar of PromQL. `manifests.py` runs this
+// script.
 
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";

@@ -14,14 +14,15 @@ Writes `sizes.txt`: image sizes before and after Qwen's resizing.
 
     record_media.py DIRECTORY targets
 
-Writes `targets.txt`: image sizes before and after the resizing of Gemma 4, GLM 5, Kimi, MiniCPM-V, Muse Glimmer, Phi-4,
-Pixtral, and Youtu-VL, and the tile grids of Idefics 3, InternVL, LFM2-VL, Llama 4, MiniCPM-V, and Step3-VL.
+Writes `targets.txt`: image sizes before and after the resizing of Gemma 4, GLM 5, Kimi, MiniCPM-V, Muse Glimmer,
+Phi-4, Pixtral, and Youtu-VL. Also writes the tile grids of Idefics 3, InternVL, LFM2-VL, Llama 4, MiniCPM-V, and
+Step3-VL.
 
     record_media.py DIRECTORY tiles
 
-Writes rows and logits of prompts with special images: `hunyuanvl-two` has an image twice, and in `idefics3-tiles`,
-`llava-tiles`, `granite-tiles`, and `step3vl-tiles`, the image is split into tiles. Also writes `listed.txt`: image sizes,
-each with its number of rows for the tiles of LLaVA 1.6.
+Writes rows and logits of prompts with special images: `hunyuanvl-two` has an image twice. In `idefics3-tiles`,
+`llava-tiles`, `granite-tiles`, and `step3vl-tiles`, the image is split into tiles. Also writes `listed.txt`: image
+sizes, each with its number of rows for the tiles of LLaVA 1.6.
 
 Needs: pip install torch transformers timm numpy (about 5 GB with torch's libraries; a CPU is enough).
 """

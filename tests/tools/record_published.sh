@@ -3,8 +3,8 @@
 #
 #     record_published.sh LLAMA DIR [NAME]...
 #
-# LLAMA is the binary. DIR/NAME-transformers.header.gguf and .logits are the files of the recordings. PYTHON is an interpreter with the packages that
-# record_transformers.py needs [default: python3].
+# LLAMA is the binary. DIR/NAME-transformers.header.gguf and .logits are the files of the recordings. PYTHON is an
+# interpreter with the packages that record_transformers.py needs [default: python3].
 set -euo pipefail
 tools=$(cd "$(dirname "$0")" && pwd)
 llama=$1 directory=$2

@@ -69,7 +69,8 @@ NAMES = {
     "model.layers.{}.mlp.experts.down_proj": "blk.{}.ffn_down_exps",
 }
 
-# Maps configuration settings to GGUF keys without the architecture prefix. Settings that a model type lacks are skipped.
+# Maps configuration settings to GGUF keys without the architecture prefix. Settings that a model type lacks are
+# skipped.
 SETTINGS = {
     "vocab_size": "vocab_size",
     "max_position_embeddings": "context_length",

@@ -36,7 +36,8 @@ SESSION = [
     f'llama run {MODEL} "Where is the Eiffel Tower?" -jf city.json --temp 0',
 ]
 
-# Seconds per typed character, after a command is typed, after its output, and between events that are recorded separately.
+# Seconds per typed character, after a command is typed, after its output, and between events that are recorded
+# separately.
 KEY, ENTER, PAUSE, STEP = 0.04, 0.4, 1.2, 0.05
 
 

@@ -8,8 +8,8 @@
 //! 4. `check`: names, types, and symbolic shapes. Collects all errors and produces a typed model ([`model`]).
 //! 5. `codegen`: Rust items. This stage cannot fail.
 //!
-//! All stages use the tokens of `proc-macro2` instead of rustc's, so the compiler behaves identically inside
-//! and outside a build: [`expand_with`] serves the macro, [`check_file`] serves tools.
+//! All stages use the tokens of `proc-macro2` instead of rustc's. The compiler thus behaves identically inside and
+//! outside a build: [`expand_with`] serves the macro, and [`check_file`] serves tools.
 //!
 //! To add a builtin symbol or an operation, extend [`builtins::BUILTINS`] or [`ops::OPS`]. Other keywords are
 //! in [`words`]. [`format`] is the formatter.

@@ -12,8 +12,8 @@ use sha2::{Digest, Sha256};
 /// Maximum size of a declaration in bytes, with all files that it uses.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// Maximum depth of expressions and blocks in a text, in tokens: the tokens of an expression up to a position, and
-/// those of all enclosing expressions.
+/// Maximum depth of expressions and blocks in a text, in tokens. It counts the tokens of an expression up to a
+/// position, and the tokens of all enclosing expressions.
 pub const MAX_DEPTH: usize = 2048;
 
 /// Maximum number of tokens of a declaration, with all files that it uses. The compiler looks up names in lists, so its

@@ -1,5 +1,5 @@
-//! Control vectors from contrasting prompts: a direction of each layer from the outputs for negative prompts to those
-//! for positive ones (Zou et al., arXiv 2310.01405).
+//! Control vectors from contrasting prompts: a direction of each layer from the outputs for negative prompts to the
+//! outputs for positive prompts (Zou et al., arXiv 2310.01405).
 
 use std::collections::BTreeMap;
 use std::io::Write;

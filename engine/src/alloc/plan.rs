@@ -198,8 +198,8 @@ impl AllocPlan {
         Ok(())
     }
 
-    /// Returns true if the plan is also valid for this graph: its tensors have the same roles and readers in
-    /// the same order, and none is larger.
+    /// Returns true if the plan is also valid for this graph. Its tensors then have the same roles and readers in the
+    /// same order, and no tensor is larger.
     pub(super) fn fits(&self, graph: &Graph, order: Order<'_>, memories: &Memories<'_>) -> bool {
         let fits = |planned: &Assumption, now: Assumption| {
             *planned == now && self.size_fits(graph, now.id, memories) && self.still_in_place(graph, now.id)

@@ -485,9 +485,9 @@ pub trait Backend: Any + Send {
 
     /// Enqueues a search for the largest values of rows in a buffer of this backend, ordered like
     /// [`Backend::read_async`]. Each row of the result has `2 * k + 2` words: the indices of the `k` largest values,
-    /// largest first and equal ones by ascending index, then the values. The last words are the index of the first
-    /// value that is NaN or positive infinity, or [`u32::MAX`], and this value. With such a value, the other words
-    /// are unspecified.
+    /// then the values. The largest value is first, and equal values are in the order of their indices. The last words
+    /// are the index of the first value that is NaN or positive infinity, or [`u32::MAX`], and this value. With such a
+    /// value, the other words are unspecified.
     ///
     /// Returns `None` (the default) if unsupported; the caller then reads all values.
     fn read_best_async(

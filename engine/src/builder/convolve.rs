@@ -84,9 +84,9 @@ impl Builder<'_> {
         self.reshaped(y, [m, rows, columns, 1])
     }
 
-    /// Applies a convolution of 3 x 3 taps with stride 2 to windows of `n` frames `x [c * F, n, T]`:
-    /// `[m * F / 2, (n - 1) / 2, T]`. F / 2 is rounded up, and zeros surround the values along F. The weights are
-    /// `w [9 * c -> m]`, the taps of frames first.
+    /// Applies a convolution of 3 x 3 taps with stride 2 to windows of `n` frames `x [c * F, n, T]`. Returns `[m * F /
+    /// 2, (n - 1) / 2, T]`. F / 2 is rounded up, and zeros surround the values along F. The weights are `w [9 * c ->
+    /// m]`, the taps of frames first.
     pub fn conv_frames(&mut self, x: TensorId, w: Linear) -> TensorId {
         let [width, n, t, _] = self.g.tensor(x).ne;
         let weight = self.leaf(w.weight);

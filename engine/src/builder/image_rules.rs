@@ -255,8 +255,8 @@ impl ImageRules {
         }
     }
 
-    /// Returns the width of the border at the left, and the height of the border at the top, of an image that is scaled to
-    /// these sides. The image is centered.
+    /// Returns the border of an image that is scaled to these sides: the width at the left, and the height at the top.
+    /// The image is centered.
     pub fn border(&self, scaled: [usize; 2]) -> [usize; 2] {
         match self.size {
             ImageSize::Contained { side, least: Some(_) } => scaled.map(|n| side.saturating_sub(n) / 2),

@@ -132,7 +132,7 @@ impl MemoryParams {
         [(n_tokens, n_outputs), (1, 1), (n_tokens, 1)]
     }
 
-    /// Returns the number of cells in the pool of a window: the context length, or the maximum that a decode
+    /// Returns the number of cells in the pool of a window. This is the context length, or the maximum that a decode
     /// call needs with a causal window.
     pub fn n_cells(&self, window: Window) -> usize {
         match window {

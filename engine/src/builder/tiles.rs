@@ -427,8 +427,8 @@ fn rounded_up(sides: [usize; 2], side: usize) -> [usize; 2] {
     [columns as usize, rows as usize]
 }
 
-/// Returns the columns and rows of the smallest grid with the least enlargement of an image, or with the least reduction
-/// if no grid is large enough. The published preprocessing of Llama 4 compares in 32-bit floats.
+/// Returns the columns and rows of the smallest grid with the least enlargement of an image. If no grid is large
+/// enough, it is the grid with the least reduction. The published preprocessing of Llama 4 compares in 32-bit floats.
 fn canvas([width, height]: [usize; 2], side: usize, max: usize) -> [usize; 2] {
     let grids = (1..=max).flat_map(|columns| (1..=max / columns).map(move |rows| [columns, rows]));
     let factor = |[columns, rows]: [usize; 2]| {

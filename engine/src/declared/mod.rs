@@ -1,7 +1,7 @@
 //! Architectures declared at run time: a checked declaration as plain data, and its interpreter.
 //!
 //! A [`Program`] has the content of the code that `arch!` generates: hyperparameters, tensors, and the statements of
-//! the graphs. Two readers interpret it: `load` reads the keys of a file and declares its tensors, and `build` calls
+//! the graphs. Two readers interpret it. `load` reads the keys of a file and declares its tensors, and `build` calls
 //! the methods of [`Builder`](crate::builder::Builder) that generated code calls. [`operations::OPERATIONS`] maps the
 //! operations of the language to these methods.
 //!

@@ -115,8 +115,8 @@ pub enum Op {
     /// - `src2` to `src7`: [`VisibleCells`](super::VisibleCells)
     /// - `src8` (optional): head weights, f32 `[n_head, T]`
     ///
-    /// With weights, the output f32 `[n_kv, T]` is the sum over heads of `weight * max(q k, 0)`; without, the
-    /// output f32 `[n_kv, n_head, T]` is the dot products. Cells outside the token's page table or at later
+    /// With weights, the output f32 `[n_kv, T]` is the sum over heads of `weight * max(q k, 0)`. Without weights, the
+    /// output f32 `[n_kv, n_head, T]` contains the dot products. Cells outside the token's page table or at later
     /// positions score negative infinity.
     IndexScores,
     /// Cells of the top-k blocks of positions (see [`Blocks`]), from cell scores `src0` (f32 `[n_kv, T]` or

@@ -51,8 +51,8 @@ pub enum Recurrence {
     /// Token `p` of a group has the score `gate + position_bias[p]`. The output is the mean of the group's `x` so far,
     /// weighted by the softmax of the scores. It is complete at the last token of the group.
     ///
-    /// With `overlap`, `w` is `2 c`: the mean covers the last `c` channels of the group's own tokens and the
-    /// first `c` channels of the previous group's tokens. Otherwise `w` is `c`.
+    /// With `overlap`, `w` is `2 c`. The mean covers the last `c` channels of the group's own tokens and the first `c`
+    /// channels of the previous group's tokens. Otherwise `w` is `c`.
     ///
     /// The state of a channel is the number of tokens in the group, then the maximum score, the sum of
     /// `e^(score - max)`, and the weighted sum of `x`. With `overlap`, these three values follow again for

@@ -156,8 +156,8 @@ pub(super) fn type_of(place: Option<Place>, base: GgmlType, of_peer: GgmlType, f
 /// Types in increasing size, for steps above a base type.
 const STEPS: [GgmlType; 6] = [Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0];
 
-/// Returns the first type of [`STEPS`] that is more than half a bit larger than `ty`; if there is none, the larger of
-/// `ty` and Q8_0.
+/// Returns the first type of [`STEPS`] that is more than half a bit larger than `ty`. Without such a type, returns the
+/// larger of `ty` and Q8_0.
 fn better(ty: GgmlType) -> GgmlType {
     // Smaller differences are not worth a step: IQ4_XS has a quarter bit less than Q4_K.
     let next = STEPS.iter().find(|step| bits(**step) > bits(ty) + 0.5);

@@ -156,8 +156,8 @@ impl ModelShape {
         SHAPES.iter().find(|shape| shape.name == name)
     }
 
-    /// Returns symbols and values for an architecture: the values of its `test { … }` block, overridden by the sizes
-    /// of the shape (except `own`), and then by `settings`. Dense models have no experts.
+    /// Returns symbols and values for an architecture. The sizes of the shape (except `own`), and then `settings`,
+    /// override the values of its `test { … }` block. Dense models have no experts.
     pub(super) fn sizes(
         &self,
         arch: &Architecture,

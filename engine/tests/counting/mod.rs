@@ -1,6 +1,5 @@
-//! A counting allocator: the number of heap allocations of the program, for tests that run alone in their
-//! process, and the live bytes of each thread. The harness thread is not counted, since it may allocate at
-//! any time.
+//! A counting allocator. It counts the heap allocations of the program, for tests that run alone in their process, and
+//! the live bytes of each thread. The harness thread is not counted, since it may allocate at any time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

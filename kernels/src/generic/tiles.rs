@@ -1,10 +1,9 @@
 //! GEMM of weights and activations in bf16 tiles, for AMX or bf16 dot products.
 //!
-//! A tile is a register of 16 rows of 64 bytes. One instruction multiplies 16 x 32 weights by 32 x 16
-//! activations, which takes 16 cycles and adds to a tile of 16 x 16 f32 sums. The unit works in the background,
-//! so the core has time to convert the next weights to bf16 ([`tile_packing`](super::tile_packing)). Integer
-//! weights are converted with scales and minimums applied, hence sums stay in f32 tiles over hundreds of
-//! elements:
+//! A tile is a register of 16 rows of 64 bytes. One instruction multiplies 16 x 32 weights by 32 x 16 activations. It
+//! takes 16 cycles and adds to a tile of 16 x 16 f32 sums. The unit works in the background, so the core has time to
+//! convert the next weights to bf16 ([`tile_packing`](super::tile_packing)). Integer weights are converted with scales
+//! and minimums applied, hence sums stay in f32 tiles over hundreds of elements:
 //!
 //! ```text
 //!                   16 columns   16 columns

@@ -107,8 +107,8 @@ pub(crate) trait IntSimd: Copy {
     fn add_pairs(self, a: Self, b: Self) -> Self {
         self.add32(a.multiply_pairs(b))
     }
-    /// Multiplies the unsigned bytes of `a` by the signed bytes of `b`, and adds each 4 adjacent products to
-    /// a lane of `self`, wrapping around (`vpdpbusd`).
+    /// Multiplies the unsigned bytes of `a` by the signed bytes of `b`. Adds each 4 adjacent products to a lane of
+    /// `self`, wrapping around (`vpdpbusd`).
     #[inline(always)]
     fn dot4(self, a: Self, b: Self) -> Self {
         let (a, b) = (a.widen(), b.widen_signed());

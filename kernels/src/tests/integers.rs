@@ -158,7 +158,7 @@ fn product(kernels: &'static Kernels, weights: &Weights, m: usize, x: &Rows, row
     out
 }
 
-/// Compares with the definition. Only sums over runs are rounded: at most k / 32 additions per lane and the
+/// Compares with the definition. Only sums over runs are rounded. These are at most k / 32 additions per lane and the
 /// sum of the lanes, relative to the magnitude of the integers. That can exceed the weights' magnitude by the
 /// subtracted minimum.
 fn check(kernels: &'static Kernels, weights: &Weights, m: usize, x: &Rows) -> Vec<f32> {

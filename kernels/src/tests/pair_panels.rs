@@ -1,6 +1,6 @@
 //! Tests of matmuls of 16-bit floats with pairs of 16-bit integers.
 //!
-//! Rounding 256 numbers with the scale `s` changes each one by at most `s / 2`, so the errors have a norm of at most
+//! Rounding 256 numbers with the scale `s` changes each one by at most `s / 2`. The errors thus have a norm of at most
 //! `8 s`. The error of a dot product follows from the norms of both chunks and of their errors (Cauchy–Schwarz).
 
 use super::panels::{Rows, product_of};

@@ -277,8 +277,8 @@ impl Checker<'_> {
         self.put_in(body, [own, &forward::placeholders(&rest)].concat())
     }
 
-    /// Substitutes options in the body. An option that computes a tensor and is used more than once is bound
-    /// once before the body; otherwise `attention` would store its keys and values twice.
+    /// Substitutes options in the body. An option that computes a tensor and is used more than once is bound once
+    /// before the body. Otherwise, `attention` would store its keys and values twice.
     fn put_in(&self, body: TokenStream, mut given: options::Bindings) -> TokenStream {
         let mut first = TokenStream::new();
         let counts = options::counts(&body);

@@ -9,8 +9,7 @@ use crate::sched::fake::FakeType;
 
 /// Simulates the order with a tag per byte that identifies the owner of the data.
 ///
-/// Panics if a step reads a byte that does not belong to the tensor it reads, or if an input or output does
-/// not survive to the end.
+/// Panics if a step reads a byte of another tensor, or if an input or output does not survive to the end.
 pub(super) fn check(sketch: &Sketch, plan: &AllocPlan) {
     let graph = &sketch.graph;
     let mut bytes: HashMap<(usize, usize, usize), TensorId> = HashMap::new();

@@ -5,11 +5,11 @@
 //! done by then. A thread that is descheduled between two phases does not delay other threads: they do
 //! its share of the work. The thread enters the current phase when it runs again.
 //!
-//! A thread that is descheduled in the middle of a chunk would delay the others for a time slice, which lasts
-//! as long as many phases. If a chunk only reads memory that is constant during the run and computes into the
-//! thread's own buffer, the thread *offers* it for stealing. A thread that has waited too long steals the
-//! chunk together with the other thread's membership in the phase. Only the final owner of the chunk writes
-//! the result, so that it is written once.
+//! A thread that is descheduled in the middle of a chunk would delay the other threads for a time slice. Many phases
+//! take as long. If a chunk only reads memory that is constant during the run and computes into the thread's own
+//! buffer, the thread *offers* it for stealing. A thread that has waited too long steals the chunk together with the
+//! other thread's membership in the phase. Only the final owner of the chunk writes the result, so that it is written
+//! once.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -213,8 +213,8 @@ impl WorkQueue<'_> {
         self.begin(|| next().map(|i| i..i + 1)).map(|piece| piece.start)
     }
 
-    /// Takes up to `most` consecutive chunks out of `n`, and fewer near the end of the work, so that no
-    /// thread waits long for the last chunks.
+    /// Takes up to `most` consecutive chunks out of `n`. Near the end of the work, it takes fewer, so that no thread
+    /// waits long for the last chunks.
     ///
     /// Each thread has a range of chunks that it takes in order, for sequential memory access. It then takes chunks
     /// from the ranges of other threads, beginning with threads of its group. Returns `None` under the conditions of
@@ -311,9 +311,8 @@ impl WorkQueue<'_> {
 
     /// Finishes the chunk that was taken last.
     ///
-    /// Until this call, the thread may write only to its own memory, and may read only its own memory and
-    /// memory that is constant during the run. On `Err`, the chunk was stolen and its result must not be
-    /// written.
+    /// Until this call, the thread may write only to its own memory. It may read only its own memory and memory that
+    /// is constant during the run. On `Err`, the chunk was stolen and its result must not be written.
     pub(super) fn finish(&self) -> Result<(), Stolen> {
         if self.offered.is_none() {
             return Ok(());

@@ -10,9 +10,8 @@ use std::ops::RangeInclusive;
 /// Range of spin iterations before a waiting thread sleeps.
 ///
 /// The maximum is about 300 µs, longer than the other threads usually need for their last chunks of a prompt
-/// (a wake-up takes 50 µs). The minimum is about the time that going to sleep takes. Between the limits, the
-/// count adapts: it falls after a wait that ended in sleep, since the awaited thread then has no core or
-/// shares a core.
+/// (a wake-up takes 50 µs). The minimum is about the time that going to sleep takes. Between the limits, the count
+/// adapts. It falls after a wait that ended in sleep, since the awaited thread then has no core or shares a core.
 pub(super) const SPINS: RangeInclusive<u32> = 64..=16384;
 
 /// Spin iterations that a thread waits for another thread's chunk before it steals the chunk. Longer than a

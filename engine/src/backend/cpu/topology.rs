@@ -26,8 +26,8 @@ pub struct Cpu {
 /// The logical CPUs that the process may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// Sorted by preference for threads: performance cores first, one CPU per physical core before
-    /// any second one, and CPUs with the same node and cache together.
+    /// Sorted by preference for threads: performance cores first, and one CPU per physical core before any second CPU.
+    /// CPUs with the same node and cache are adjacent.
     cpus: Vec<Cpu>,
 }
 
@@ -163,7 +163,7 @@ impl Topology {
 /// Returns the sizes of groups of adjacent threads whose CPUs share a cache. `placement` has the CPU of each thread.
 ///
 /// Groups of more than `most` threads are divided. Caches of one node with at most `most / 2` threads in all form one
-/// group, since a group costs more than it saves if it is small.
+/// group. A small group costs more than it saves.
 pub(super) fn cache_groups(placement: &[Cpu], most: usize) -> Vec<usize> {
     let same = |a: &Cpu, b: &Cpu| (a.node, a.cache) == (b.node, b.cache);
     let mut sizes: Vec<usize> = Vec::new();

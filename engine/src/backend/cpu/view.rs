@@ -375,8 +375,8 @@ impl<'a> Source<'a> {
         kernels::dequantize_row(t.ty, bytes, out);
     }
 
-    /// Returns `n` rows along dimension `d` as f32, from the start of the first row to the end of the last,
-    /// and the row stride in floats. Returns `None` if the rows are not aligned f32.
+    /// Returns `n` rows along dimension `d` as f32, and the row stride in floats. The slice extends from the start of
+    /// the first row to the end of the last. Returns `None` if the rows are not aligned f32.
     pub(super) fn float_span(&self, d: usize, i: RowIndex, n: usize) -> Option<(&'a [f32], usize)> {
         let t = self.tensor;
         if t.ty != GgmlType::F32 || !t.has_dense_rows() || (n > 1 && !t.nb[d].is_multiple_of(size_of::<f32>())) {

@@ -519,8 +519,8 @@ impl Driver {
         let len = ptr::without_provenance_mut(JIT_LOG_BYTES);
         let mut values = [errors.as_mut_ptr().cast(), len, notes.as_mut_ptr().cast(), len];
         let mut module = ptr::null_mut();
-        // SAFETY: `Code` holds zero-terminated PTX or a complete ELF file, both arrays have `options.len()`
-        // elements, the log buffers have the given lengths, and the out-parameter is valid.
+        // SAFETY: `Code` holds zero-terminated PTX or a complete ELF file, and both arrays have `options.len()`
+        // elements. The log buffers have the given lengths, and the out-parameter is valid.
         let result = unsafe {
             let (n, options) = (options.len() as c_uint, options.as_mut_ptr());
             driver!(

@@ -50,8 +50,8 @@ fn rotation(p: &Rope, extrapolated: f32, pair: usize) -> (f64, f64) {
     (angle.sin() * magnitude, angle.cos() * magnitude)
 }
 
-/// Returns the YaRN ramp: 1 for pairs with many rotations within the original context (extrapolated), 0 for
-/// those with few (interpolated), and a linear blend in between.
+/// Returns the YaRN ramp: 1 for pairs with many rotations within the original context (extrapolated), and 0 for pairs
+/// with few (interpolated). In between, it is linear.
 fn extrapolation_share(p: &Rope, pair: usize) -> f64 {
     // Returns the pair with this number of rotations over the original context.
     let pair_turning = |rotations: f32| {

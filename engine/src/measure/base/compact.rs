@@ -1,8 +1,8 @@
 //! Rows of the compact format.
 //!
-//! Numbers are little-endian. A row starts with three f32 values: the log-probability of the next token of the text,
-//! the probability of all omitted tokens, and the sum of `p ln p` over the omitted tokens. The log-probabilities (f32)
-//! of the most likely tokens follow in the order of their ids. The differences of each id to the previous id follow as
+//! Numbers are little-endian. A row starts with three f32 values. They are the log-probability of the next token of
+//! the text, the probability of all omitted tokens, and the sum of `p ln p` over these. The log-probabilities (f32) of
+//! the most likely tokens follow in the order of their ids. The differences of each id to the previous id follow as
 //! LEB128 numbers.
 
 use std::io::{self, Read, Write};

@@ -1,4 +1,4 @@
-//! Parses arguments that a model writes as elements: each key is a tag, objects contain an element for each key, and
+//! Parses arguments that a model writes as elements. Each key is a tag, objects contain an element for each key, and
 //! lists contain elements named `item`. A control token precedes all tags.
 
 use serde_json::{Map, Value as Json};

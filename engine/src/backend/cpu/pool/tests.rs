@@ -86,8 +86,8 @@ const GROUPS: [&[usize]; 11] = [
     &[1, 1, 1, 1, 1, 1, 1, 1],
 ];
 
-/// Runs phases that read what all chunks of the previous phase wrote, and overwrite what that phase read,
-/// like the nodes of a graph with reused memory. If `stall` is given, some chunks are delayed.
+/// Runs phases like the nodes of a graph with reused memory. A phase reads the results of all chunks of the previous
+/// phase, and overwrites the inputs of that phase. If `stall` is given, some chunks are delayed.
 fn phases_in_order(groups: &[usize], offers: bool, stall: Option<Duration>) {
     const PHASES: usize = 2000;
     const PIECES: usize = 7;

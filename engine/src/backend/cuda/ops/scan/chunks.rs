@@ -75,9 +75,9 @@ impl Chunks {
         32 * self.warps
     }
 
-    /// Returns the shared memory in bytes: keys and queries of a chunk (split into two numbers) and of the next chunk
-    /// (f32), matrices of the system, and two gates per token. Decays of rows are in f32, and the decays of the chunk
-    /// replace a gate.
+    /// Returns the shared memory in bytes. It holds keys and queries of a chunk (split into two numbers) and of the
+    /// next chunk (f32). Matrices of the system and two gates per token follow. Decays of rows are in f32, and the
+    /// decays of the chunk replace a gate.
     pub(super) fn shared(&self) -> usize {
         const PADDING: usize = 8;
         let float = size_of::<f32>();
