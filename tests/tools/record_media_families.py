@@ -509,8 +509,8 @@ def canvas_of_llama4():
 
 
 def slices_of_minicpm():
-    """Returns a function of an image size. It returns the size of the whole image, and the columns, rows, and size of its
-tiles, if any."""
+    """Returns a function of an image size. It returns the size of the whole image, and the columns, rows, and size of
+    its tiles, if any."""
     names = ("ensure_divide", "find_best_resize", "get_refine_size", "get_sliced_grid")
     _, *methods = functions_of("minicpmv4_6/image_processing_minicpmv4_6", *names)
     published = type("Published", (), dict(zip(names[1:], methods)))()

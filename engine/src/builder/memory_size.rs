@@ -124,7 +124,7 @@ impl MemoryParams {
         (view, windows)
     }
 
-    /// Returns (tokens, outputs) of the largest graphs, for which memory is reserved. These are a full ubatch with the
+    /// Returns (tokens, outputs) of the largest graphs, to reserve memory. These are a full ubatch with the
     /// maximum number of outputs, a single token, and a full ubatch with one output.
     pub fn largest_graphs(&self) -> [(usize, usize); 3] {
         let n_tokens = self.n_ubatch.min(self.n_ctx);

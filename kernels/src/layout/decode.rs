@@ -9,8 +9,8 @@ use crate::simd::Simd;
 /// Receiver of the decoded weights of a row, register by register.
 ///
 /// # Safety
-/// Callers of the unsafe functions guarantee that `at` plus the number of elements does not exceed the elements for
-/// which the sink was created. `at` is relative to the current position.
+/// Callers of the unsafe functions guarantee that `at` plus the number of elements does not exceed the number of
+/// elements of the sink. `at` is relative to the current position.
 pub(crate) trait Sink<V: Simd> {
     /// Receives elements `at..at + LANES`. `at` is a constant after inlining.
     unsafe fn put(&mut self, at: usize, weights: V);
