@@ -132,6 +132,9 @@ element_wise! {
 }
 
 /// Computes `out[i] = x[i] / sqrt(mean(x^2) + eps)`, multiplied by `weight[i]` if given.
+///
+/// # Panics
+/// If `out` or `weight` has another length than `x`.
 pub fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
     same_length(x.len(), out.len());
     let weight = weight_ptr(weight, x.len());
@@ -140,6 +143,9 @@ pub fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
 }
 
 /// Computes [`rms_norm`] in place.
+///
+/// # Panics
+/// If `weight` has another length than `x`.
 pub fn rms_norm_in_place(x: &mut [f32], weight: Option<&[f32]>, eps: f32) {
     let (weight, x_ptr) = (weight_ptr(weight, x.len()), x.as_mut_ptr());
     // SAFETY: all rows have the same length, and `out` may equal `x`; `kernels()` matches this CPU.
@@ -147,6 +153,9 @@ pub fn rms_norm_in_place(x: &mut [f32], weight: Option<&[f32]>, eps: f32) {
 }
 
 /// Computes `out[i] = (x[i] - mean(x)) / sqrt(variance(x) + eps)`.
+///
+/// # Panics
+/// If `out` has another length than `x`.
 pub fn norm(x: &[f32], eps: f32, out: &mut [f32]) {
     same_length(x.len(), out.len());
     // SAFETY: both rows have the same length; `kernels()` matches this CPU.

@@ -169,7 +169,7 @@ impl Transcriber {
         self.context.set_cancel(flag);
     }
 
-    /// Writes down speech. `samples` are mono at [`SPEECH_RATE`].
+    /// Transcribes speech. `samples` are mono, from -1 to 1, at [`SPEECH_RATE`].
     ///
     /// # Errors
     /// [`TranscribeError`] if the model does not support the language, or if running the model fails or is cancelled.

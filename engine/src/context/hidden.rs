@@ -102,7 +102,7 @@ impl Hidden {
         }
     }
 
-    /// Appends `n` rows filled by `read`.
+    /// Appends `n` rows of `n_embd` values filled by `read`.
     pub fn read<E>(
         &mut self,
         n: usize,
@@ -111,7 +111,7 @@ impl Hidden {
         self.found.read(n, self.n_embd, read)
     }
 
-    /// Returns the hidden state of the token at `index` of the batch.
+    /// Returns the hidden state `[n_embd]` of the token at `index` of the batch.
     pub fn of_token(&self, index: usize) -> Option<&[f32]> {
         self.found.get((*self.rows.get(index)?)? as usize)
     }

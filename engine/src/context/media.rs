@@ -119,7 +119,7 @@ impl MediaRows {
         &self.rows
     }
 
-    /// Returns a row, if it exists.
+    /// Returns the row `[width]` at `index`, if it exists.
     pub fn row(&self, index: usize) -> Option<&[f32]> {
         self.rows.chunks_exact(self.width.max(1)).nth(index)
     }

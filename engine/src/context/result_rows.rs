@@ -33,7 +33,8 @@ impl ResultRows {
         &mut self.values[start..]
     }
 
-    /// Appends `n` rows filled by `read`, which may leave the transfer pending until [`ResultRows::complete`].
+    /// Appends `n` rows of `width` values filled by `read`, which may leave the transfer pending until
+    /// [`ResultRows::complete`].
     pub fn read<E>(
         &mut self,
         n: usize,

@@ -180,7 +180,8 @@ impl ComputedGraph<'_> {
         self.read(self.runner.graphs.current().result, 0, rows)
     }
 
-    /// Reads the leading hidden states. Returns a pending read if the transfer is asynchronous.
+    /// Reads the leading hidden states to `rows`, `[n_embd, n]`. Returns a pending read if the transfer is
+    /// asynchronous.
     pub fn read_hidden(&mut self, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
         self.read(self.runner.graphs.current().hidden, 0, rows)
     }

@@ -23,7 +23,7 @@ pub const KEY_SCALE: &str = "fixture.weight_scale";
 /// Elements generated per step while streaming.
 const CHUNK: usize = 4096;
 
-/// Fills `out` with the leading weights of the tensor `name`, in file order.
+/// Fills `out` with the leading `out.len()` weights of the tensor `name`, in file order.
 pub fn fill_f32(name: &str, seed: u64, out: &mut [f32]) {
     Weights::new(name, seed, 1.0).fill(0, out);
 }

@@ -179,10 +179,10 @@ pub fn decode_step(context: &mut Context, step: &CorpusStep) -> Result<(), Measu
     }
 }
 
-/// Returns the logits of a scored position of the last step.
+/// Returns the logits `[n_vocab]` of a scored position of the last step.
 ///
 /// # Errors
-/// If a logit is not a number.
+/// If the position has no output, or a logit is not a number.
 pub fn logits_at<'a>(context: &'a Context, scored: &Scored) -> Result<&'a [f32], MeasureError> {
     let logits = context.logits(scored.index);
     let logits = logits.ok_or_else(|| MeasureError::Rejected("a position has no output".to_owned()))?;

@@ -13,7 +13,7 @@ pub struct LogProbs<'a> {
 }
 
 impl<'a> LogProbs<'a> {
-    /// Normalizes logits. Logits are finite, or negative infinity.
+    /// Normalizes the logits `[n_vocab]` of a position. Logits are finite, or negative infinity.
     pub fn new(logits: &'a [f32]) -> LogProbs<'a> {
         let mut top = 0;
         for (i, &logit) in logits.iter().enumerate() {

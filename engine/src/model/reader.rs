@@ -163,7 +163,7 @@ impl<'a> HparamReader<'a> {
         self.per_layer(key, Some(default), "non-negative integers", as_usize)
     }
 
-    /// Reads one number per layer.
+    /// Reads one finite number per layer.
     pub fn f32s(&mut self, key: &str, default: Option<f32>) -> Vec<f32> {
         self.per_layer(key, default.map(|d| move |_| d), "finite numbers", as_f32)
     }

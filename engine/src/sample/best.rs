@@ -13,7 +13,7 @@ pub enum TokenLogits<'a> {
 }
 
 impl<'a> TokenLogits<'a> {
-    /// Returns the logits of all tokens; empty if only the best ones are known.
+    /// Returns the logits `[n_vocab]` of all tokens; empty if only the best ones are known.
     pub fn all(self) -> &'a [f32] {
         match self {
             TokenLogits::All(logits) => logits,

@@ -62,8 +62,8 @@ impl Candidates {
         }
     }
 
-    /// Fills the candidates with the `k` most likely tokens, best first, like `fill` followed by `top_k`, but
-    /// does not materialize the other tokens. Tokens with NaN logits are omitted.
+    /// Fills the candidates with the `k` most likely tokens of `logits [n_vocab]`, best first. The result is that of
+    /// `fill` followed by `top_k`, but the other tokens are not materialized. Tokens with NaN logits are omitted.
     pub fn fill_top_k(&mut self, logits: &[f32], k: usize) {
         if !Candidates::omits_others(k, logits.len()) {
             self.fill(logits);
