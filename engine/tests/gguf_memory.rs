@@ -1,4 +1,4 @@
-//! Limits the cost of parsing a header: memory must be proportional to the file, whatever the header claims.
+//! Limits the cost of parsing a header: memory must be proportional to the file, regardless of counts in the header.
 
 use std::time::{Duration, Instant};
 

@@ -189,7 +189,7 @@ template <class Layout, int FIRST, int LEFT> DEVICE void copy_rows(const char *f
 }
 
 // Starts loading the rows of a tile to shared memory. Cells that the token does not see are replaced by zeros,
-// whatever they contain.
+// regardless of their content.
 template <class T, class Layout> DEVICE void load_rows(const char *from, i64 stride, u64 seen, u8 *to) {
     if constexpr (Layout::IS_PACKED || IS_HALVES<T>) {
         copy_rows<Layout, 0, Layout::BYTES / Layout::UNIT>(from, stride, seen, to);

@@ -186,7 +186,7 @@ __device__ constexpr int power_in(int n) {
 }
 
 // Starts loading SIZE values of each row of a page's keys or values to shared memory. Cells that no token
-// sees are replaced by zeros, whatever they contain.
+// sees are replaced by zeros, regardless of their content.
 template <class T, int SIZE> DEVICE void load_rows(const Tensor &t, int head, int part, const Seen &seen, u16 *to) {
     const char *from = t.data + head * t.nb[1] + part * (SIZE / T::QK * T::BYTES);
     const int STRIDE = SIZE + 8;

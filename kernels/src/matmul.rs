@@ -68,7 +68,7 @@ pub enum WeightLayout {
 }
 
 /// Returns the scratch memory in floats that [`matmul`] needs for rows of `k` elements and `n` columns,
-/// whatever the form of the activations.
+/// regardless of the form of the activations.
 pub fn matmul_scratch(k: usize, n: usize) -> usize {
     let sizes = Algorithm::ALL.map(|algorithm| algorithm.scratch(k, n));
     sizes.into_iter().fold(0, usize::max)

@@ -1,4 +1,4 @@
-//! Batches: every line gets exactly one result, whatever it contains and however often the process is killed.
+//! Batches: every line gets exactly one result, regardless of its content and of how often the process is killed.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -15,7 +15,7 @@ const MEDIA: &str = "Images and audio";
 pub struct ProjectorArgs {
     /// Projector for images or audio (-mm) [default: mmproj*.gguf next to the model]
     ///
-    /// A model name, such as user/repo:Q4_K_M, stands for the projector in its repository.
+    /// A model name, such as user/repo:Q4_K_M, selects the projector in its repository.
     #[arg(
         long,
         value_name = "FILE",

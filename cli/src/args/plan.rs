@@ -31,7 +31,7 @@ pub struct PlanArgs {
     pub placement: PlacementArgs,
     /// Projector for images or audio (-mm) [default: mmproj*.gguf next to the model]
     ///
-    /// A model name, such as user/repo:Q4_K_M, stands for the projector in its repository.
+    /// A model name, such as user/repo:Q4_K_M, selects the projector in its repository.
     #[arg(long, value_name = "FILE", overrides_with = "no_mmproj")]
     pub mmproj: Option<PathBuf>,
     /// Plan without a projector

@@ -432,7 +432,7 @@ fn title(text: &str) -> String {
     out
 }
 
-/// Returns a text with its first character in title case and the others in lower case.
+/// Returns a text with its first character in title case, and all other characters in lower case.
 pub(super) fn capitalize(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().map(title_case).unwrap_or_default();

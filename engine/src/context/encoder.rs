@@ -230,7 +230,7 @@ impl MediaEncoder {
     }
 }
 
-/// Reads a tensor with a row, if there is one. The row is repeated for each feature of the `width` values of a row.
+/// Reads a tensor with a row, if it exists. The row is repeated for each feature of the `width` values of a row.
 fn file_row(model: &Model, name: Option<&str>, width: usize) -> Result<Vec<f32>, MediaError> {
     let Some(index) = name.and_then(|name| model.tensors().iter().position(|row| row.name == name)) else {
         return Ok(Vec::new());

@@ -119,7 +119,7 @@ fn replace_by_zeros(address: usize, range: &Range<usize>) -> bool {
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     let first = address & !(page - 1);
     // SAFETY: the pages belong to a map that is alive, because its guard is. Nobody writes to the map, and its
-    // owner unmaps the whole range, whatever is mapped there.
+    // owner unmaps the whole range, regardless of the current mapping.
     let mapped = unsafe {
         libc::mmap(
             first as *mut libc::c_void,

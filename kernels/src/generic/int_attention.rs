@@ -233,7 +233,7 @@ pub(crate) unsafe fn pack_keys<V: Simd>(keys: &PageRows) -> bool {
 ///
 /// # Safety
 /// - The CPU supports `V`.
-/// - `rows` is valid for reads of [`COLUMNS`] rows, and `to` for writes of as many rows of pairs.
+/// - `rows` is valid for reads of [`COLUMNS`] rows, and `to` for writes of [`COLUMNS`] rows of pairs.
 #[inline(always)]
 unsafe fn transpose<V: Simd>(rows: *const u8, d: usize, to: *mut u8) {
     let stride = row_bytes(d) / PAIR;

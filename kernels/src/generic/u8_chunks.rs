@@ -154,7 +154,7 @@ unsafe fn quantize_chunk<V: IntSimd, F: Simd>(x: *const f32, largest: &Option<To
         });
         let values = (&raw mut (*to).values).cast::<u8>();
         store_rounded::<V, F>(x, 1.0 / scale, values);
-        // The product of zeros is exactly zero, whatever the rounding of the offsets in `gemm_u8`.
+        // The product of zeros is exactly zero, regardless of how `gemm_u8` rounds the offsets.
         let stored_scale = if is_zero { 0.0 } else { scale };
         (&raw mut (*to).scale).write_unaligned(stored_scale);
         (&raw mut (*to).pad).write_unaligned(0.0);
@@ -179,7 +179,7 @@ unsafe fn quantize_chunk<V: IntSimd, F: Simd>(x: *const f32, largest: &Option<To
 ///
 /// # Safety
 /// - The CPU supports `V` and `F`.
-/// - `x` is valid for reads of [`CHUNK`] floats, and `values` for writes of as many bytes.
+/// - `x` is valid for reads of [`CHUNK`] floats, and `values` for writes of [`CHUNK`] bytes.
 #[inline(always)]
 unsafe fn store_rounded<V: IntSimd, F: Simd>(x: *const f32, inverse: f32, values: *mut u8) {
     // SAFETY: all offsets are below `CHUNK` (function contract).

@@ -289,7 +289,7 @@ fn short_prompt_overtakes_long_prefill() {
     drain_events(&mut long, &mut of_long);
     assert!(of_long.prompt.is_none(), "the long prompt is still in prefill");
     assert!(n_steps <= 8, "{n_steps}");
-    // Running completions get a token in every step, whatever prompts arrive.
+    // Running completions get a token in every step, even while prompts arrive.
     let mut text = scheduler.submit(greedy(prompt(3, 10), 30)).unwrap();
     let mut of_text = Output::default();
     batcher.step(false);

@@ -105,7 +105,7 @@ impl Array {
         &self.data[start..start + self.ne[0]]
     }
 
-    /// Applies `f` to each row. `f` must return as many elements as the row has.
+    /// Applies `f` to each row. `f` must return a row of equal length.
     pub(super) fn map_rows<'a, R>(&'a self, mut f: impl FnMut(&'a [f32]) -> R) -> Array
     where
         R: Iterator<Item = f64>,

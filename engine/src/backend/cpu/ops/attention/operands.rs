@@ -70,7 +70,7 @@ impl<'a> Operands<'a> {
     }
 
     /// Returns true if token `t` and its neighbors with the same page table have enough queries to amortize
-    /// packing keys and values. All units of a page table get the same result, whatever their length.
+    /// packing keys and values. All units of a page table get the same result, regardless of their length.
     pub(super) fn by_tiles(&self, t: usize) -> bool {
         let enough = TILE_QUERIES.div_ceil(self.s.group());
         let shares_table = |other: &usize| self.visible.table(*other) == self.visible.table(t);
