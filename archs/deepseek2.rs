@@ -1,6 +1,6 @@
-//! DeepSeek V2, V3, and R1, Kimi K2, GLM 4.7 Flash, GigaChat, and Kanana 2: multi-head latent attention,
-//! which caches one compressed vector per token, and fine-grained experts plus shared experts. Old files with
-//! a fused key and value projection cache the keys and values of all heads.
+//! DeepSeek V2, V3, and R1, Kimi K2, GLM 4.7 Flash, GigaChat, and Kanana 2: multi-head latent attention, and
+//! fine-grained experts plus shared experts. The attention caches one compressed vector per token. Old files with a
+//! fused key and value projection cache the keys and values of all heads.
 
 arch_macros::arch! {
     name: "deepseek2";

@@ -1,5 +1,5 @@
-//! Mamba 2 (arXiv 2405.21060): selective scans with one decay per head, B and C shared by groups of heads,
-//! and a gated norm per group before the output projection.
+//! Mamba 2 (arXiv 2405.21060): selective scans with one decay per head. Groups of heads share B and C. A gated norm
+//! per group precedes the output projection.
 
 arch_macros::arch! {
     name: "mamba2";

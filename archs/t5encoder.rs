@@ -1,5 +1,5 @@
-//! T5 encoder for embeddings: relative position biases instead of position embeddings, and a feed-forward
-//! network with a GELU gate, or with ReLU if the file has no gate.
+//! T5 encoder for embeddings: relative position biases instead of position embeddings, and a feed-forward network. The
+//! network has a GELU gate, or ReLU if the file has no gate.
 
 arch_macros::arch! {
     name: "t5encoder";

@@ -1,8 +1,7 @@
-//! Multi-head latent attention (MLA, DeepSeek-V2, arXiv 2405.04434): one compressed vector per token yields
-//! the keys and values of all heads; a separate part of the key is rotated.
-//! If a file has split projections (`attn_k_b`, `attn_v_b`), they are absorbed: the cache stores the
-//! compressed vector, and queries are projected into its space. With a fused projection (`attn_kv_b`), the
-//! cache stores the keys and values of all heads.
+//! Multi-head latent attention (MLA, DeepSeek-V2, arXiv 2405.04434): one compressed vector per token yields the keys
+//! and values of all heads. A separate part of the key is rotated. If a file has split projections (`attn_k_b`,
+//! `attn_v_b`), they are absorbed: the cache stores the compressed vector, and queries are projected into its space.
+//! With a fused projection (`attn_kv_b`), the cache stores the keys and values of all heads.
 
 fragment! {
     options(low_rank_queries = q_rank > 0);

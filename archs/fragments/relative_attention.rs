@@ -1,5 +1,5 @@
-//! Block shared by T5's encoder and decoder: unscaled attention with relative position biases, and a
-//! feed-forward network with a GELU gate, or with ReLU if the file has no gate.
+//! Block shared by T5's encoder and decoder: unscaled attention with relative position biases, and a feed-forward
+//! network. The network has a GELU gate, or ReLU if the file has no gate.
 
 fragment! {
     needs(n_buckets: usize);

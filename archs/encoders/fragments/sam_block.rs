@@ -1,5 +1,5 @@
-//! Block of SAM: attention between the patches of a window, and between all patches in every third layer, with learned
-//! relative positions along both axes, and a feed-forward network.
+//! Block of SAM: attention between the patches of a window, and between all patches in every third layer, and a
+//! feed-forward network. Relative positions along both axes are learned.
 
 fragment! {
     needs(n_sam: usize, n_head_sam: usize, n_ff_sam: usize, window: usize, side: usize);

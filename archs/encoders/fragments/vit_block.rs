@@ -1,5 +1,5 @@
 //! Block of a vision transformer (ViT): attention between all patches, and a feed-forward network without a gate of
-//! size `width`, with a layer norm before each. Older files store the two matrices of the network under swapped names.
+//! size `width`. A layer norm precedes each. Older files store the two matrices of the network under swapped names.
 //! Encoders with rotary positions replace `placed`.
 
 fragment! {

@@ -68,9 +68,9 @@ pub struct AttentionArgs {
     /// Cells visible to each token, as returned by [`Builder::index_cells`] and similar methods; with
     /// `compressed`, indices of groups.
     pub selection: Option<TensorId>,
-    /// Compressed keys (including values) of groups of `ratio` tokens, `[dk, n_head_kv, T]`. The key at the
-    /// last token of a group is stored and attended to in addition to the keys of single tokens, regardless
-    /// of the window. Requires `v_in_k`.
+    /// Compressed keys (including values) of groups of `ratio` tokens, `[dk, n_head_kv, T]`. The key at the last token
+    /// of a group is stored. Queries attend to it in addition to the keys of single tokens, regardless of the window.
+    /// Requires `v_in_k`.
     pub compressed: Option<TensorId>,
     /// Number of tokens per compressed key.
     pub ratio: usize,
@@ -186,8 +186,8 @@ impl Builder<'_> {
         self.ok(y, positions)
     }
 
-    /// Stores `k [dk, n_head_kv, T]` and `v [dv, n_head_kv, T]` in the KV cache of the layer and computes
-    /// attention for `q [dk, n_head, T]`: `[dv * n_head, T]`. Without `v`, values are the first
+    /// Stores `k [dk, n_head_kv, T]` and `v [dv, n_head_kv, T]` in the KV cache of the layer and computes attention
+    /// for `q [dk, n_head, T]`. Returns `[dv * n_head, T]`. Without `v`, values are the first
     /// [`AttentionArgs::v_in_k`] elements of the keys.
     pub fn attention(&mut self, q: TensorId, k: TensorId, v: Option<TensorId>, args: AttentionArgs) -> TensorId {
         let stored = self.store_keys(k, v, args);

@@ -80,9 +80,9 @@ impl Builder<'_> {
         self.reordered(x, [block, inner, outer, 1], [0, 2, 1, 3], ne)
     }
 
-    /// Attends within windows of `side * side` patches, or among all patches without `side`: q and k `[d, n, T]`, v
-    /// `[dv, n, T]` -> `[dv * n, T]`. Scores include the products of the query with a row of `lines` and a row of
-    /// `columns`, `[d, L]`. These rows are learned for each distance along both axes. The tables are resized to the
+    /// Attends within windows of `side * side` patches, or among all patches without `side`. Shapes: q and k `[d, n,
+    /// T]`, v `[dv, n, T]` -> `[dv * n, T]`. Scores include the products of the query with a row of `lines` and a row
+    /// of `columns`, `[d, L]`. These rows are learned for each distance along both axes. The tables are resized to the
     /// distances in a window.
     ///
     /// The products are appended to the queries, and one-hot vectors of line and column to the keys. The dot product

@@ -47,7 +47,7 @@ pub(crate) trait Simd: Copy {
     /// A lookup table of 16 floats, indexed by 4 bits.
     type Table: Copy;
 
-    /// A representation of the linear function `d * q + m` for `q` of 4 or 5 bits: its coefficients, or a
+    /// A representation of the linear function `d * q + m` for `q` of 4 or 5 bits. It is a pair of coefficients, or a
     /// lookup table if that is faster.
     type Line: Copy;
 

@@ -313,9 +313,9 @@ fn tokens_match_like_llama_cpp() {
     }
 }
 
-/// Runs the official JSON Schema test suite, as included in the source of the Python package `jsonschema`
-/// (4.26) in the directory `json`: `pip download jsonschema --no-deps --no-binary :all:`. The environment
-/// variable `JSON_SCHEMA_SUITE` contains its path.
+/// Runs the official JSON Schema test suite. It is in the directory `json` of the source of the Python package
+/// `jsonschema` (4.26): `pip download jsonschema --no-deps --no-binary :all:`. The environment variable
+/// `JSON_SCHEMA_SUITE` contains its path.
 #[test]
 #[ignore = "needs the JSON Schema test suite; set JSON_SCHEMA_SUITE to its directory"]
 fn invalid_documents_of_test_suite_are_rejected() {
