@@ -8,7 +8,7 @@ TYPE is the `model_type` of transformers, such as `qwen3`. MODEL.logits is writt
 bits. MODEL.gguf is a file from `llama arch seed`, whose tensors have type F32, F16 or I32.
 
 `--llama` is the path of the binary `llama`. Settings and parameters then follow from the `checkpoint` section of the
-architecture, if it has one for the class of transformers. `--arch` passes the file of a declaration that is not built
+architecture, if it covers the class of transformers. `--arch` passes the file of a declaration that is not built
 in. Other types need names and settings:
 
 `--set expert_dim=64` sets a size that the usual keys do not contain (JSON or a string). `--name` maps a parameter
