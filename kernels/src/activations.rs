@@ -103,7 +103,7 @@ pub(crate) fn form_with(kernels: &'static Kernels, ty: GgmlType, n: usize, preci
     match (precision, kernels.int.find(ty)) {
         (_, Some(_)) if is_fast && kernels.tile_unit.is_some() => ActivationForm::Bf16Row,
         (_, None) if is_fast && rounds_to_bf16(kernels, ty) => ActivationForm::Bf16Row,
-        (_, None) if is_fast && kernels.int.prefers_pairs && pair_panels::is_for(ty) => ActivationForm::I16Pairs,
+        (_, None) if is_fast && kernels.int.pairs.is_some() && pair_panels::is_for(ty) => ActivationForm::I16Pairs,
         (Precision::Exact, _) | (_, None) => ActivationForm::F32,
         (_, Some(type_kernels))
             if n >= precision.byte_columns()
@@ -181,7 +181,7 @@ pub(crate) fn quantize_with(kernels: &'static Kernels, form: ActivationForm, x: 
         ActivationForm::U8Chunk => unsafe { (kernels.int.quantize_u8)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
         // SAFETY: `out` has `activation_bytes(form, x.len())` bytes, asserted above; the CPU supports the
         // kernels.
-        ActivationForm::I16Pairs => unsafe { (kernels.int.quantize_pairs)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
+        ActivationForm::I16Pairs => unsafe { (kernels.pair_kernels().quantize)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
         // SAFETY: `out` has `activation_bytes(form, x.len())` bytes, asserted above; the CPU supports the
         // kernels.
         ActivationForm::Bf16Row => unsafe {

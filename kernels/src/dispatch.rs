@@ -7,8 +7,8 @@ mod tiles;
 use std::sync::OnceLock;
 
 pub(crate) use attention_tiles::AttentionTiles;
-use integers::IntKernels;
 pub(crate) use integers::{GroupKernels, IntTypeKernels};
+use integers::{IntKernels, PairKernels};
 use tiles::{ColumnTileKernels, FloatTileKernels, TileKernels};
 
 use crate::GgmlType;
@@ -265,6 +265,15 @@ impl Kernels {
     /// Returns the AMX kernels that multiply interleaved rows of a type by a few columns, or `None`.
     pub(crate) fn column_tiles(&'static self, ty: GgmlType) -> Option<&'static ColumnTileKernels> {
         self.tile_unit?.columns[ty.index()].as_ref()
+    }
+
+    /// Returns the kernels that multiply 16-bit floats in pairs of 16-bit integers.
+    ///
+    /// # Panics
+    /// If this instruction set has none.
+    pub(crate) fn pair_kernels(&'static self) -> &'static PairKernels {
+        let pairs = self.int.pairs.as_ref();
+        pairs.unwrap_or_else(|| panic!("{:?} has no kernels for pairs", self.isa))
     }
 
     /// Returns the kernels for bf16 activations and weights of floating-point types.

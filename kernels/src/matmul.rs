@@ -492,7 +492,7 @@ impl GemmCall<'_> {
             scratch: self.scratch.as_mut_ptr(),
         };
         // SAFETY: the operands are those of `GemmCall`, and the scratch memory has `PAIR_PANEL_SCRATCH` floats.
-        unsafe { (self.kernels.int.pairs)(&product, &format) }
+        unsafe { (self.kernels.pair_kernels().multiply)(&product, &format) }
     }
 
     /// Multiplies rows of floats by rows of bf16 activations.

@@ -54,12 +54,15 @@ pub(crate) struct IntKernels {
     pub group_panels: Option<MultiplyGroups>,
     /// Multiplies panels by 16-bit activations.
     pub panels_i16: unsafe fn(&PanelProduct),
-    /// Quantizes a row of activations to pairs of 16-bit integers.
-    pub quantize_pairs: unsafe fn(*const f32, usize, *mut u8),
-    /// Multiplies 16-bit floats by pairs of 16-bit integers.
-    pub pairs: unsafe fn(&PairProduct, &FloatFormat),
-    /// True if [`pairs`](IntKernels::pairs) is faster than f32.
-    pub prefers_pairs: bool,
+    /// Kernels for 16-bit floats, if they are faster than f32.
+    pub pairs: Option<PairKernels>,
+}
+
+/// Matmuls of 16-bit floats in pairs of 16-bit integers.
+pub(crate) struct PairKernels {
+    /// Quantizes a row of activations.
+    pub quantize: unsafe fn(*const f32, usize, *mut u8),
+    pub multiply: unsafe fn(&PairProduct, &FloatFormat),
 }
 
 /// Integer kernels that depend on the type of the weights.
@@ -120,10 +123,9 @@ macro_rules! type_table {
     };
 }
 
-/// Instantiates the matmuls with many columns and the quantization of their activations. `$V` unpacks
-/// weights, `$D` multiplies. `$pairs` columns of pairs are multiplied at a time.
-macro_rules! products {
-    ($V:ty, $D:ty, $pairs:literal, $attribute:meta) => {
+/// Instantiates [`PairKernels`] that multiply `$n` columns at a time.
+macro_rules! pair_kernels {
+    ($D:ty, $n:literal, $attribute:meta) => {
         #[$attribute]
         unsafe fn quantize_pairs(x: *const f32, k: usize, out: *mut u8) {
             // SAFETY: the caller upholds the contract of `pair_panels::quantize`; `$attribute` enables the
@@ -132,12 +134,23 @@ macro_rules! products {
         }
 
         #[$attribute]
-        unsafe fn pairs(product: &PairProduct, format: &FloatFormat) {
+        unsafe fn multiply_pairs(product: &PairProduct, format: &FloatFormat) {
             // SAFETY: the caller upholds the contract of `pair_panels::multiply`; `$attribute` enables the
             // instructions of `$D`.
-            unsafe { pair_panels::multiply::<$D, $pairs>(product, format) }
+            unsafe { pair_panels::multiply::<$D, $n>(product, format) }
         }
 
+        const PAIRS: PairKernels = PairKernels {
+            quantize: quantize_pairs,
+            multiply: multiply_pairs,
+        };
+    };
+}
+
+/// Instantiates the matmuls with many columns and the quantization of their activations. `$V` unpacks
+/// weights, `$D` multiplies.
+macro_rules! products {
+    ($V:ty, $D:ty, $attribute:meta) => {
         #[$attribute]
         unsafe fn quantize_u8(x: *const f32, k: usize, out: *mut u8) {
             // SAFETY: the caller upholds the contract of `u8_chunks::quantize_u8`; `$attribute` enables the
@@ -171,7 +184,8 @@ macro_rules! instantiate {
         pub(super) mod $module {
             use super::*;
 
-            products!($V, $V, 6, $attribute);
+            products!($V, $V, $attribute);
+            pair_kernels!($V, 6, $attribute);
 
             #[$attribute]
             unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
@@ -269,9 +283,7 @@ macro_rules! instantiate {
                 dots,
                 group_panels: None,
                 panels_i16,
-                quantize_pairs,
-                pairs,
-                prefers_pairs: <$V>::UNROLLED,
+                pairs: if <$V>::UNROLLED { Some(PAIRS) } else { None },
             };
         }
     };
@@ -285,7 +297,6 @@ pub(super) mod avx512 {
     products!(
         Avx512Int,
         SeparateDots512,
-        12,
         target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
     );
 
@@ -299,9 +310,7 @@ pub(super) mod avx512 {
         dots,
         group_panels: None,
         panels_i16,
-        quantize_pairs,
-        pairs,
-        prefers_pairs: false,
+        pairs: None,
     };
 }
 
@@ -310,7 +319,7 @@ pub(super) mod avx512 {
 /// - `$matvec` multiplies rows of type `D` by one column.
 /// - `$fill` fills a panel from row groups of type `D`, and `$fill_bytes` a panel of unsigned bytes.
 /// - `$group_panels`: see [`IntKernels::group_panels`].
-/// - `$pairs`: see `products`.
+/// - `$pairs`: see `pair_kernels`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! instantiate_vnni {
     ($module:ident, $V:ty, $D:ty, $multiply:path, [$($n:literal)*], $matvec:path, $fill:path, $fill_bytes:path, $group_panels:expr, $most:expr, $pairs:literal, $attribute:meta) => {
@@ -318,7 +327,8 @@ macro_rules! instantiate_vnni {
             use super::avx2::quantize_i16;
             use super::*;
 
-            products!($V, $D, $pairs, $attribute);
+            products!($V, $D, $attribute);
+            pair_kernels!($D, $pairs, $attribute);
 
             #[$attribute]
             unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
@@ -376,9 +386,7 @@ macro_rules! instantiate_vnni {
                 dots,
                 group_panels: $group_panels,
                 panels_i16,
-                quantize_pairs,
-                pairs,
-                prefers_pairs: <$V>::UNROLLED,
+                pairs: Some(PAIRS),
             };
         }
     };

@@ -14,6 +14,10 @@ const FORM: ActivationForm = ActivationForm::I16Pairs;
 /// Elements of a row with one scale.
 const CHUNK: usize = 256;
 
+fn with_pairs() -> impl Iterator<Item = &'static Kernels> {
+    all_kernels().filter(|kernels| kernels.int.pairs.is_some())
+}
+
 fn types() -> impl Iterator<Item = GgmlType> {
     GgmlType::ALL.iter().copied().filter(|&ty| pair_panels::is_for(ty))
 }
@@ -56,7 +60,7 @@ fn check(ty: GgmlType, k: usize, w: &[f32], x: &[f32]) {
     let (bytes, w) = encoded(ty, w);
     let (m, n) = (w.len() / k, x.len() / k);
     let layout = WeightLayout::Rows { stride: 2 * k };
-    for kernels in all_kernels() {
+    for kernels in with_pairs() {
         let out = product_of(kernels, (ty, &bytes, layout), m, &Rows::new(kernels, FORM, k, x), m, n);
         for (j, x) in x.chunks(k).enumerate() {
             for (i, w) in w.chunks(k).enumerate() {
@@ -143,7 +147,7 @@ fn pair_matmul_propagates_non_finite_numbers() {
         x[8 * k + 599] = f32::NEG_INFINITY;
         let (bytes, _) = encoded(ty, &w);
         let layout = WeightLayout::Rows { stride: 2 * k };
-        for kernels in all_kernels() {
+        for kernels in with_pairs() {
             let x = Rows::new(kernels, FORM, k, &x);
             let out = product_of(kernels, (ty, &bytes, layout), m, &x, m, n);
             for (j, row) in out.chunks(m + 2).enumerate() {
@@ -168,7 +172,7 @@ fn pair_matmul_split_keeps_bits() {
     for ty in types() {
         let (bytes, _) = encoded(ty, &noise(97, m * k));
         let weights = (ty, &bytes[..], WeightLayout::Rows { stride: 2 * k });
-        for kernels in all_kernels() {
+        for kernels in with_pairs() {
             let bits = |out: Vec<f32>| out.into_iter().map(f32::to_bits).collect::<Vec<_>>();
             let x = Rows::new(kernels, FORM, k, &noise(98, n * k));
             let expected = bits(product_of(kernels, weights, m, &x, m, n));
@@ -186,7 +190,7 @@ fn pair_matmul_split_keeps_bits() {
 
 #[test]
 fn activation_form_pairs_needs_many_columns_of_16_bit_floats() {
-    for kernels in all_kernels().filter(|kernels| kernels.int.prefers_pairs && kernels.float_tiles.is_none()) {
+    for kernels in with_pairs().filter(|kernels| kernels.float_tiles.is_none()) {
         for ty in types() {
             let form = |n, precision| form_with(kernels, ty, n, precision);
             assert_eq!(form(FAST_COLUMNS, Precision::Fast), FORM);
