@@ -1,4 +1,4 @@
-//! Tests that accepted llama.cpp options have the expected effect. Unit tests in `cli/src/llama_cpp` cover
+//! Tests that accepted llama.cpp options have the expected effect. Unit tests in `cli/app/src/llama_cpp` cover
 //! the complete option table.
 
 use crate::common::{Ended, Home, ended};

@@ -5,10 +5,10 @@
 //! per second, and multiply-adds relative to the peak of the core.
 
 #[allow(dead_code, unused_imports, reason = "used by the bench command of the CLI")]
-#[path = "../../cli/src/commands/bench/limits.rs"]
+#[path = "../../cli/app/src/commands/bench/limits.rs"]
 mod limits;
 #[allow(dead_code, unused_imports, reason = "used by the bench command of the CLI")]
-#[path = "../../cli/src/commands/bench/samples.rs"]
+#[path = "../../cli/app/src/commands/bench/samples.rs"]
 mod samples;
 
 use std::hint::black_box;

@@ -6,10 +6,10 @@
 //! multiply-add rate of the core. The times are the median and minimum of many runs.
 
 #[allow(dead_code, unused_imports, reason = "used by the bench command of the CLI")]
-#[path = "../../cli/src/commands/bench/limits.rs"]
+#[path = "../../cli/app/src/commands/bench/limits.rs"]
 mod limits;
 #[allow(dead_code, unused_imports, reason = "used by the bench command of the CLI")]
-#[path = "../../cli/src/commands/bench/samples.rs"]
+#[path = "../../cli/app/src/commands/bench/samples.rs"]
 mod samples;
 
 use std::hint::black_box;

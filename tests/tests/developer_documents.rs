@@ -117,7 +117,7 @@ fn defined_names() -> BTreeSet<String> {
         "arch-macros/lang/src",
         "llama/src",
         "server/src",
-        "cli/src",
+        "cli/app/src",
     ];
     let mut directories: Vec<PathBuf> = crates.map(|name| root().join(name)).into();
     let mut names = BTreeSet::new();

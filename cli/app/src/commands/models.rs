@@ -248,7 +248,7 @@ fn running(pid: u32, names: &BTreeMap<PathBuf, String>) -> Option<Running> {
     let directory = PathBuf::from(format!("/proc/{pid}"));
     let program = std::fs::read_link(directory.join("exe")).ok()?;
     let file = program.file_name()?.to_str()?;
-    if file.strip_suffix(" (deleted)").unwrap_or(file) != env!("CARGO_BIN_NAME") {
+    if file.strip_suffix(" (deleted)").unwrap_or(file) != "llama" {
         return None;
     }
     let arguments = std::fs::read(directory.join("cmdline")).ok()?;

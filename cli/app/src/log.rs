@@ -24,7 +24,7 @@ use crate::terminal::{self, Stream};
 /// Target of hints, which are dimmed on terminals.
 pub const HINT: &str = "llama::hint";
 
-/// Prefix of the targets of the command line, the server, and the library. Events of other crates are not
+/// Prefix of the targets of the command line (`llama_app`), the server, and the library. Events of other crates are not
 /// printed.
 const OURS: &str = "llama";
 
