@@ -35,8 +35,9 @@ arch_macros::arch! {
         let n_windows = count(is_swa);
         check n_hashed <= n_vocab && n_windows < n_layer, "hashes are tokens, and not all layers have a window";
         let kq_scale = if n_layer > 40 { 1.0 / sqrt(1.0 * n_embd / n_head) } else { pow(head_dim, -0.5) };
-        let half = max(n_rot / 2, 1);
+        let half = max((if n_layer > 40 { 4 } else { 1 }) * n_rot / 2, 1);
         check widths % 2 == 0 && eps > 0.0, "widths are even";
+        check min(if n_layer > 40 { 2 } else { 1 }, n_part) > 0, "parts have values";
     }
 
     tensors {

@@ -176,16 +176,25 @@ fn of_lists(f: &Named<ListFn>, lists: &[Ident], n: Option<&Scalar>, place: Scope
 
 /// Generates a numeric function as a method call on its first argument.
 fn call(f: &Named<&'static ScalarFn>, args: &[Scalar], place: Scope) -> TokenStream {
-    let method = Ident::new(f.method, f.at);
-    let receiver = match &args[0].kind {
-        ScalarKind::Int(n) => {
-            let n = Literal::u64_unsuffixed(*n);
-            quote!((#n as usize))
-        }
-        _ => atom(&args[0], place),
-    };
+    let (method, receiver) = (Ident::new(f.method, f.at), receiver(&args[0], place));
     let rest = args[1..].iter().map(|a| emit(a, place));
     quote!(#receiver.#method(#(#rest),*))
+}
+
+/// Generates the receiver of a method call. rustc resolves methods only if it knows the type, which a literal without
+/// suffix does not give it. All branches of a condition have the type of its first branch.
+fn receiver(s: &Scalar, place: Scope) -> TokenStream {
+    match &s.kind {
+        ScalarKind::Int(n) => {
+            let n = Literal::usize_suffixed(usize::try_from(*n).unwrap_or(usize::MAX));
+            quote!(#n)
+        }
+        ScalarKind::If(c, a, b) => {
+            let (c, a, b) = (emit(c, place), receiver(a, place), emit(b, place));
+            quote!((if #c { #a } else { #b }))
+        }
+        _ => atom(s, place),
+    }
 }
 
 /// Generates a scalar expression, parenthesized where an adjacent operator or method call would change its
@@ -225,14 +234,7 @@ fn binary(op: ScalarOp, a: &Scalar, b: &Scalar, place: Scope) -> TokenStream {
 }
 
 fn int_arithmetic(op: ScalarOp, a: &Scalar, b: &Scalar, place: Scope) -> TokenStream {
-    let receiver = match a.kind {
-        ScalarKind::Int(n) => {
-            let n = usize::try_from(n).unwrap_or(usize::MAX);
-            let n = Literal::usize_suffixed(n);
-            quote!(#n)
-        }
-        _ => atom(a, place),
-    };
+    let receiver = receiver(a, place);
     let nonzero = matches!(b.kind, ScalarKind::Int(n) if n > 0);
     let b = emit(b, place);
     match op {
