@@ -14,9 +14,11 @@ arch_macros::arch! {
         attention_factor: f32 = "attention.scale" or 0.0;
         use_rope: bool = "rope.scaling.finetuned" or true;
         n_ff_shexp: usize = "expert_shared_feed_forward_length" or 0;
-        // Number of the features that a layer adds, ascending from 1, or -1 (Granite Vision).
+        // Number of the features that a layer adds, from 1 on, or -1 (Granite Vision).
         deep: [f32] = "deepstack_mapping" or -1.0;
         let n_deep = count(deep >= 0.0);
+        check deep < 0.0 || deep >= 1.0 && deep <= n_deep,
+              "deepstack_mapping must contain -1 or the number of features";
         // A factor of 0 disables the scaling.
         let embedding_scale = if embedding_factor == 0.0 { 1.0 } else { embedding_factor };
         let residual_scale = if residual_factor == 0.0 { 1.0 } else { residual_factor };
@@ -41,7 +43,7 @@ arch_macros::arch! {
         };
         for layer {
             if deep >= 0.0 {
-                x = deepstack(x);
+                x = deepstack(x, deep);
             }
             let h = rms_norm(x, attn_norm);
             x += attend(h, rotated = use_rope, factors = rope_freqs, short = rope_short, long = rope_long,

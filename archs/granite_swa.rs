@@ -7,6 +7,7 @@ arch_macros::arch! {
 
     hparams {
         without deep, n_deep;
+        without check "deepstack_mapping must contain -1 or the number of features";
         use_rope: [bool] = "attention.rope_pattern" or true;
     }
 

@@ -7,6 +7,7 @@ arch_macros::arch! {
 
     hparams {
         without deep, n_deep;
+        without check "deepstack_mapping must contain -1 or the number of features";
         logit_scale: f32 = "logit_scale" or 0.0;
         let logit_divisor = if logit_scale == 0.0 { 1.0 } else { logit_scale };
         check d_inner == 2 * n_embd, "ssm.inner_size must be twice embedding_length";

@@ -530,6 +530,32 @@ fn sequence_positions_of_rows_do_not_match() {
     }
 }
 
+/// Layers find their features by number. Rows whose parts have another order match if the file lists this order.
+#[test]
+fn layers_find_features_by_number() {
+    let (family, params) = (Family::named("granite4_vision"), exact());
+    let with_mapping = |mapping: [i32; 5]| {
+        let [_, mut draft] = family.drafts();
+        draft.metadata.insert("granite.deepstack_mapping", mapping.to_vec());
+        load(&plausible(draft.seeded(1).unwrap()), archs::ALL, &params)
+    };
+    let (rows, model) = (family.encoded(&params), with_mapping([-1, 3, 1, 4, 2]).unwrap());
+    let width = model.base().n_embd();
+    let reordered = rows.rows().chunks_exact(5 * width).flat_map(|row| {
+        let part = |part: usize| &row[part * width..][..width];
+        [0, 2, 4, 1, 3].map(part).concat()
+    });
+    let reordered = Arc::new(MediaRows::new(rows.id(), rows.width(), reordered.collect()));
+    let recorded = family.recorded(".logits");
+    let mut ctx = context(model, &params, &reordered);
+    let error = recorded.nmse(&logits(&mut ctx, recorded.tokens(), &[reordered], false));
+    assert!(error <= 1e-10, "{error:.1e}");
+    for mapping in [[-1, 1, 2, 3, 5], [-1, 0, 1, 2, 3]] {
+        let error = with_mapping(mapping).unwrap_err().to_string();
+        assert!(error.contains("deepstack_mapping must contain"), "{error}");
+    }
+}
+
 /// For each size, the number of rows from the header is the number of computed rows.
 #[test]
 fn row_counts_of_random_sizes_match() {

@@ -48,8 +48,9 @@ pub struct Inputs {
     pub distances: Vec<Distances>,
     /// Numbers of columns from 0 on, i32 `[n]`.
     pub columns: Vec<TensorId>,
-    /// Features that media rows have for the layers of a language model, f32 `[n_embd, T]` each, and zero for tokens.
-    pub features: Vec<TensorId>,
+    /// Features that media rows have for the layers of a language model, f32 `[n_embd, T]` each, and zero for tokens, with
+    /// their place in a row: the values of a row consist of the embedding, which is part 0, and features.
+    pub features: Vec<(usize, TensorId)>,
     /// Media rows, f32 `[n_embd, T]` and zero for tokens, and factors of the embeddings, f32 `[1, T]`: 1 for tokens
     /// and 0 for media rows.
     pub media: Option<(TensorId, TensorId)>,

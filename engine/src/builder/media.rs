@@ -387,14 +387,21 @@ impl Builder<'_> {
         features.into_iter().fold(result, |rows, y| self.concat(rows, y, 0))
     }
 
-    /// Adds the features of the layer to the columns of `x [n_embd, T]` that belong to media.
-    pub fn deepstack(&mut self, x: TensorId) -> TensorId {
+    /// Adds features of the media rows to the columns of `x [n_embd, T]` that belong to media: those with the number `part`,
+    /// or the features after those of the previous call. Part 0 is the embedding of a row.
+    pub fn deepstack(&mut self, x: TensorId, part: Option<f32>) -> TensorId {
         if self.params.media == BatchMedia::None {
             return x;
         }
+        let next = self
+            .inputs
+            .features
+            .last()
+            .map_or(1, |&(part, _)| part.saturating_add(1));
+        let part = part.map_or(next, |part| part as usize);
         let ne = self.g.tensor(x).ne;
         let features = self.g.input(GgmlType::F32, ne, "features");
-        self.inputs.features.push(features);
+        self.inputs.features.push((part, features));
         self.add(x, features)
     }
 }

@@ -202,7 +202,7 @@ impl InputWriter<'_> {
             return Ok(());
         };
         // The features of the layers follow the values that replace the embedding.
-        for (part, id) in std::iter::once(rows).chain(inputs.features.iter().copied()).enumerate() {
+        for (part, id) in std::iter::once((0, rows)).chain(inputs.features.iter().copied()) {
             self.write_rows(id, part, ubatch)?;
         }
         let f32s = &mut self.staging.f32s;
@@ -218,7 +218,7 @@ impl InputWriter<'_> {
         let row_of = |t: &BatchToken| {
             let row = t.media?;
             let row = ubatch.media.get(row.medium as usize)?.row(row.row as usize)?;
-            row.get(part * width..(part + 1) * width)
+            row.chunks_exact(width).nth(part)
         };
         let f32s = &mut self.staging.f32s;
         f32s.clear();

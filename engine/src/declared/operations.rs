@@ -179,7 +179,7 @@ pub static OPERATIONS: &[Operation] = &[
     operation!(sqrt Sqrt),
     operation!(abs Abs),
     operation!(with_media(x) with_media),
-    operation!(deepstack(x) deepstack),
+    operation!(deepstack(x, part) deepstack),
     operation!(beside(x, y) beside),
     operation!(resized(w, by) resized ResizedArgs { transposed }),
     operation!(rope_grid(x, base) rope_grid RopeGridArgs { pairs, columns_first, spread }),

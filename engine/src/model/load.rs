@@ -308,7 +308,7 @@ impl Model {
     }
     /// Returns the number of values in a media row that the model takes: an embedding, and features for some layers.
     pub fn media_width(&self) -> usize {
-        self.base.n_embd().saturating_mul(1 + self.n_features)
+        self.base.n_embd().saturating_mul(self.n_features.saturating_add(1))
     }
     /// Returns the width and number of the rows of a graph of one token, of the largest square image, or of one chunk
     /// of audio.
@@ -775,7 +775,7 @@ fn needs(
         read_by_rows: read_by_rows(&g, &tables.leafs),
         result: [result[0], result[1]],
         row_count: RowCount::fixed(result[1]),
-        n_features: inputs.features.len(),
+        n_features: inputs.features.iter().map(|&(part, _)| part).max().unwrap_or(0),
     })
 }
 

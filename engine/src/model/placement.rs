@@ -207,7 +207,7 @@ pub struct PlacementNeeds {
     pub result: [usize; 2],
     /// Number of rows of an image.
     pub row_count: RowCount,
-    /// Number of layers that add features of media rows.
+    /// Highest number of features of media rows that a layer adds.
     pub n_features: usize,
 }
 

@@ -36,10 +36,11 @@ pub static OPS: &[OpSpec] = &[
     ),
     op(
         "deepstack",
-        X,
+        &[tensor("x"), maybe("part", ParamKind::Float)],
         same_as_x,
         Emit::Method("deepstack"),
-        "adds the next features of the media rows to x [n_embd, T]. The first call adds the first features",
+        "adds the features of the media rows with the number `part`, from 1 on, to x [n_embd, T]. Without `part`, the first \
+         call adds the first features, and each later call the next features",
     ),
     op(
         "beside",
