@@ -1,7 +1,7 @@
 //! Position dependence of cached keys, derived from the graph; determines how a context shift updates the
 //! keys.
 
-use crate::graph::{Graph, Op, Rope, Tensor, TensorId};
+use crate::graph::{Graph, Op, ROPE_AXES, Rope, Tensor, TensorId};
 
 use super::handles::{Vector, WeightId};
 
@@ -81,12 +81,16 @@ pub(super) fn key_position(
     }
 }
 
-/// Returns the rotation of a RoPE node whose frequency divisors are a weight.
+/// Returns the rotation of a RoPE node whose frequency divisors are a weight. The fourth axis of images contains numbers that
+/// do not follow from the position in the sequence, so keys with a section for it are fixed.
 fn rotation(g: &Graph, node: TensorId, offset: usize, leafs: &[Option<TensorId>]) -> KeyPosition {
     let t = g.tensor(node);
     let Op::Rope(rope) = t.op else {
         return KeyPosition::Fixed;
     };
+    if (0..rope.n_dims / 2).any(|pair| rope.axis(pair) == ROPE_AXES - 1) {
+        return KeyPosition::Fixed;
+    }
     let weight = |f: TensorId| {
         leafs
             .iter()
@@ -145,7 +149,7 @@ mod tests {
     use kernels::GgmlType;
 
     use super::*;
-    use crate::graph::{ROPE_AXES, RopeKind};
+    use crate::graph::RopeKind;
 
     const ROPE: Rope = Rope {
         kind: RopeKind::Neox,
@@ -193,6 +197,26 @@ mod tests {
         };
         assert_eq!(offset(after(false)), Some(0));
         assert_eq!(after(true), KeyPosition::Fixed);
+    }
+
+    /// Rows of images advance with the text along three axes, and have fixed numbers along the fourth axis of XD-RoPE.
+    #[test]
+    fn rotation_by_fourth_axis_is_fixed() {
+        let of_sections = |sections| {
+            let mut g = Graph::new();
+            let x = g.input(GgmlType::F32, [8, 2, 3, 1], "x");
+            let p = g.input(GgmlType::I32, [3, ROPE_AXES, 1, 1], "axes");
+            let rope = Rope {
+                kind: RopeKind::Mrope,
+                n_dims: 8,
+                sections,
+                ..ROPE
+            };
+            let k = g.rope(x, p, None, rope).unwrap();
+            key_position(&g, [None, Some(p)], k, ValueStorage::Stored(x), &[])
+        };
+        assert_eq!(offset(of_sections([2, 1, 1, 0])), Some(0));
+        assert_eq!(of_sections([1, 1, 1, 1]), KeyPosition::Fixed);
     }
 
     #[test]
