@@ -125,7 +125,7 @@ fn factors(file: &File, weights: &[&str], rank: usize, seed: u64) -> Vec<Pair> {
     weights.iter().map(pair).collect()
 }
 
-/// Writes the adapter file and rounds the factors to `ty`.
+/// Writes the adapter file and rounds the rows of the factors to `ty`.
 fn adapter_file(arch: &str, pairs: &mut [Pair], ty: GgmlType) -> Vec<u8> {
     let mut out = GgufWriter::new();
     out.set("general.type", "adapter")
@@ -141,9 +141,12 @@ fn adapter_file(arch: &str, pairs: &mut [Pair], ty: GgmlType) -> Vec<u8> {
         };
         for (values, ne, suffix) in [(&mut pair.a, a_ne, "lora_a"), (&mut pair.b, b_ne, "lora_b")] {
             let ne = &ne[..if n_expert > 1 { 3 } else { 2 }];
-            let mut data = vec![0; ty.row_bytes(values.len()).unwrap()];
-            kernels::quantize_row(ty, values, &mut data);
-            kernels::dequantize_row(ty, &data, values);
+            let (n, row_bytes) = (ne[0], ty.row_bytes(ne[0]).unwrap());
+            let mut data = vec![0; values.len() / n * row_bytes];
+            for (row, values) in data.chunks_exact_mut(row_bytes).zip(values.chunks_exact_mut(n)) {
+                kernels::encode_row(ty, values, None, row);
+                kernels::dequantize_row(ty, row, values);
+            }
             out.add_tensor(format!("{}.{suffix}", pair.weight), ty, ne, data)
                 .unwrap();
         }
@@ -232,6 +235,25 @@ fn adapter_equals_merged_weights() {
             assert_eq!(logits(&mut ctx, t), plain, "{name}: without adapters");
         }
     }
+}
+
+/// Rows that start with a scale are converted as those of weights. Rank 256 makes rows of `b` whole blocks.
+#[test]
+fn adapter_with_row_headers_equals_merged_weights() {
+    let (name, weights) = ("llama-dense", [DENSE[0], DENSE[1], DENSE[2], DENSE[5], DENSE[6]]);
+    let (t, file) = (&tokens(name)[..40], File::of(name));
+    let m = file.model(&exact().load);
+    let mut pairs = factors(&file, &weights, 256, 5);
+    let adapter = lora(&adapter_file(m.arch().name, &mut pairs, GgmlType::IQ4_KS), &m).unwrap();
+    let mut ctx = context(&m, |_| {});
+    let plain = logits(&mut ctx, t);
+    ctx.set_adapters(&[(adapter, 0.5)]).unwrap();
+    let found = logits(&mut ctx, t);
+    let mut merged = file.clone();
+    merged.merge(&pairs, 0.5);
+    let expected = logits(&mut context(&merged.model(&exact().load), |_| {}), t);
+    assert_close(&expected, &found, "IQ4_KS");
+    assert_differs(&plain, &found, "IQ4_KS");
 }
 
 #[test]

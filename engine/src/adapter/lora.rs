@@ -5,14 +5,18 @@
 //! - Embedding tables: `name.lora_a` `[rank, n_rows]` and `name.lora_b` `[rank, n_embd]`, so that rows of the
 //!   first factor can be looked up by token.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+
+use kernels::GgmlType;
 
 use crate::backend::{BackendError, Buffer};
 use crate::builder::{AdaptedUse, WeightId};
 use crate::digest::Digest;
 use crate::gguf::{FileKind, GgufFile, TensorInfo};
+use crate::graph::{Layout, dense_bytes};
 use crate::model::{Consumer, Model, TableRow};
 
 use super::error::check_file_kind;
@@ -246,7 +250,7 @@ impl<'a> Matcher<'a> {
             return self.problems.push(AdapterMismatch::Unknown { name, expected });
         }
         for t in [a, b] {
-            if !kernels::can_dequantize(t.ty) {
+            if !kernels::can_decode(t.ty) {
                 let (name, found) = (t.name.clone(), t.ty);
                 let expected = "a type with kernels";
                 return self.problems.push(AdapterMismatch::Type { name, expected, found });
@@ -371,13 +375,23 @@ fn place_pairs(file: &GgufFile, model: &Model, pairs: &[Pair<'_>]) -> Result<Pla
         ] {
             tensors.push(PendingLeaf {
                 memory: memory.clone(),
-                ty: t.ty,
+                ty: t.ty.in_memory(),
                 ne,
-                data,
+                data: in_memory(t.ty, ne, data),
             });
         }
     }
     place(&tensors)
+}
+
+/// Converts the rows of a factor to the type in memory.
+fn in_memory(ty: GgmlType, ne: [usize; 4], rows: &[u8]) -> Cow<'_, [u8]> {
+    if ty.in_memory() == ty {
+        return Cow::Borrowed(rows);
+    }
+    let mut blocks = vec![0; dense_bytes(ty.in_memory(), ne, Layout::Plain)];
+    kernels::rows_in_memory(ty, ne[0], rows, &mut blocks);
+    Cow::Owned(blocks)
 }
 
 /// Combines the pairs with their placed factors.

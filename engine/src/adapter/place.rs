@@ -1,5 +1,6 @@
 //! Memory of adapters: each tensor is allocated in the buffer type of its weight.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use kernels::GgmlType;
@@ -24,7 +25,7 @@ pub(crate) struct PendingLeaf<'a> {
     pub memory: Arc<dyn BufferType>,
     pub ty: GgmlType,
     pub ne: [usize; 4],
-    pub data: &'a [u8],
+    pub data: Cow<'a, [u8]>,
 }
 
 /// Result of [`place`].
@@ -66,7 +67,7 @@ pub(crate) fn place(tensors: &[PendingLeaf<'_>]) -> Result<PlacedLeaves, Backend
             layout: Layout::Plain,
             offset: leaf.offset,
         };
-        buffers[leaf.buffer].set_tensor(&stored, 0..stored.n_rows(), t.data)?;
+        buffers[leaf.buffer].set_tensor(&stored, 0..stored.n_rows(), &t.data)?;
     }
     let buffers = buffers.into_iter().map(Arc::from).collect();
     Ok(PlacedLeaves { leafs, buffers })

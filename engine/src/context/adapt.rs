@@ -296,7 +296,7 @@ impl Directions {
                 memory: memory_of_layer(model, il),
                 ty: kernels::GgmlType::F32,
                 ne: [sum.len(), 1, 1, 1],
-                data: bytemuck::cast_slice(sum),
+                data: bytemuck::cast_slice(sum).into(),
             });
         }
         if tensors.is_empty() {
