@@ -7,6 +7,7 @@ use super::{
     AdaptiveP, Bias, Candidates, Constrained, Dist, Mirostat, MirostatV2, SampleError, Sampler, SamplerParams, Token,
     TokenLogits, TokenPieces,
 };
+use crate::finite::check_logits;
 use crate::grammar::Constraint;
 
 /// Samplers in order, with their candidates. A clone continues with the same random numbers as the original.
@@ -100,8 +101,7 @@ impl SamplerChain {
     /// token afterwards.
     ///
     /// # Errors
-    /// [`SampleError`] if `logits` has another length, no token can be selected, or the output cannot continue within
-    /// the grammar.
+    /// [`SampleError::NotFinite`] if a logit is NaN or infinity, or another [`SampleError`] if no token can be sampled.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Token, SampleError> {
         if logits.len() != self.n_vocab {
             return Err(SampleError::LogitCount {
@@ -109,6 +109,7 @@ impl SamplerChain {
                 found: logits.len(),
             });
         }
+        check_logits(logits)?;
         let leading = |samplers: &[Box<dyn Sampler>]| samplers.first().and_then(|s| s.leading_top_k());
         let top_k = leading(&self.samplers);
         if let [first, rest @ ..] = &mut self.samplers[..]

@@ -10,8 +10,8 @@
 //! first sampler is top-k, the candidates are extracted from the logits in one pass, or by the device that computed
 //! the logits ([`SamplerChain::n_best`]).
 //!
-//! NaN logits count as negative infinity. If no candidate has a nonzero probability, [`SamplerChain::sample`]
-//! returns [`SampleError::NoCandidate`].
+//! [`SamplerChain::sample`] returns [`SampleError::NotFinite`] if a logit is NaN or infinity, and
+//! [`SampleError::NoCandidate`] if no candidate has a nonzero probability.
 
 mod adaptive;
 mod best;

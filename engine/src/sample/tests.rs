@@ -1,6 +1,7 @@
 //! Worked examples of the samplers, with input and expected probabilities.
 
 use super::*;
+use crate::finite::NotFinite;
 
 /// Creates candidates with logits `ln p`, in the order of `probs`.
 fn candidates(probs: &[f32]) -> Candidates {
@@ -486,7 +487,7 @@ const NAN: f32 = f32::NAN;
 const INF: f32 = f32::INFINITY;
 
 #[test]
-fn chain_handles_nan_logits() {
+fn chain_rejects_nan_and_infinite_logits() {
     let everything = SamplerParams {
         penalty_repeat: 1.5,
         dry_multiplier: 1.0,
@@ -515,17 +516,24 @@ fn chain_handles_nan_logits() {
         },
     ];
     for params in all {
-        let sample = |logits: &[f32]| SamplerChain::new(&params, logits.len(), None).unwrap().sample(logits);
-        assert_eq!(sample(&[NAN, 1.0, NAN]), Ok(1));
+        let sample = |logits: &[f32]| {
+            let chain = || SamplerChain::new(&params, logits.len(), None).unwrap();
+            let sampled = chain().sample(logits);
+            assert_eq!(chain().sample_from(TokenLogits::All(logits)), sampled);
+            sampled
+        };
+        let error = |index, value| Err(SampleError::NotFinite(NotFinite { index, value }));
+        assert_eq!(sample(&[1.0, NAN, NAN]), error(1, NAN));
+        assert_eq!(sample(&[1.0, -INF, INF, NAN]), error(2, INF));
+        assert_eq!(sample(&[NAN; 40]), error(0, NAN));
         assert_eq!(sample(&[-INF, -3e38, -INF]), Ok(1));
-        assert_eq!(sample(&[1.0, NAN, INF, -INF]), Ok(2));
-        assert!(sample(&[INF, INF, 0.0]).unwrap() < 2);
-        assert_eq!(sample(&[NAN; 40]), Err(SampleError::NoCandidate { n_vocab: 40 }));
         assert_eq!(sample(&[-INF; 2000]), Err(SampleError::NoCandidate { n_vocab: 2000 }));
         assert_eq!(sample(&[]), Err(SampleError::NoCandidate { n_vocab: 0 }));
-        let mut sparse = vec![NAN; 5000];
+        let mut sparse = vec![-INF; 5000];
         sparse[4321] = -7.0;
         assert_eq!(sample(&sparse), Ok(4321));
+        sparse[7] = NAN;
+        assert_eq!(sample(&sparse), error(7, NAN));
     }
 }
 
