@@ -145,9 +145,7 @@ fn graph_of_only_views_is_one_empty_split() {
     let x = lab.input("x");
     let v = lab.view(x, "v");
     lab.output(v);
-    insta::assert_snapshot!(lab.splits(), @r"
-    split 0: cpu
-    ");
+    insta::assert_snapshot!(lab.splits(), @"split 0: cpu");
     let mut s = lab.scheduler();
     let bytes = lab.compute(&mut s, v);
     assert_eq!(bytes, read(&mut s, &lab.graph, x));
