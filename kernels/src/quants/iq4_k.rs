@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use super::iq4_nl::{FLOATS, VALUES, to_floats};
-use super::shifted::{GROUPS, load_six_bit_scales, packed_scales, set_shifted_scales, six_bit_scales};
+use super::shifted::{GROUPS, packed_scales, set_six_bit_scales, six_bit_scales};
 use crate::GgmlType;
 use crate::layout::assemble::{FromShifted, ShiftedScales};
 use crate::layout::block::{Block, Half};
@@ -116,10 +116,8 @@ impl<V: IntSimd> Unpack<V> for BlockIQ4K {
         // SAFETY: `p` is valid for the chunk's block (trait contract), and starts with an f16.
         unsafe {
             let block = &*p.cast::<Self>();
-            let d = V::Float::splat_f16(p);
-            let scales = load_six_bit_scales::<V::Float>(block.scales_l, block.scales_h);
-            let scales = scales.map(|scales| scales.mul(d));
-            set_shifted_scales(scales, u16::from_le_bytes(block.shifted), f32::from(SHIFT), to);
+            let (d, packed) = (V::Float::splat_f16(p), (&block.scales_l, &block.scales_h));
+            set_six_bit_scales(d, packed, block.shifted, f32::from(SHIFT), to);
         }
     }
 

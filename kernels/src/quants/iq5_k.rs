@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use super::q4_k::nibbles_of_pair;
-use super::shifted::{load_six_bit_scales, nibble_has_bit, part, set_shifted_scales, six_bit_scales, xor};
+use super::shifted::{nibble_has_bit, part, set_six_bit_scales, six_bit_scales, xor};
 use crate::GgmlType;
 use crate::layout::block::{Block, Half};
 use crate::layout::decode::Decode;
@@ -64,10 +64,8 @@ impl<V: IntSimd> Unpack<V> for BlockIQ5K {
         // SAFETY: `p` is valid for the chunk's block (trait contract), and starts with an f16.
         unsafe {
             let block = &*p.cast::<Self>();
-            let d = V::Float::splat_f16(p);
-            let scales = load_six_bit_scales::<V::Float>(block.scales_l, block.scales_h);
-            let scales = scales.map(|scales| scales.mul(d));
-            set_shifted_scales(scales, u16::from_le_bytes(block.shifted), f32::from(SHIFT), to);
+            let (d, packed) = (V::Float::splat_f16(p), (&block.scales_l, &block.scales_h));
+            set_six_bit_scales(d, packed, block.shifted, f32::from(SHIFT), to);
         }
     }
 

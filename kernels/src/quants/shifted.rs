@@ -39,15 +39,24 @@ pub(super) fn packed_scales(scales: &[i8; GROUPS]) -> ([u8; 8], [u8; 4]) {
     )
 }
 
-/// Loads the 6-bit scales minus 32 of even and of odd groups.
+/// Stores the 6-bit scales minus 32, times `d`, as [`set_shifted_scales`] does.
 ///
 /// # Safety
 /// The CPU supports `V`.
 #[inline(always)]
-pub(super) unsafe fn load_six_bit_scales<V: Simd>(low: [u8; 8], high: [u8; 4]) -> [V; 2] {
-    let halves = even_and_odd_scales(low, high);
+pub(super) unsafe fn set_six_bit_scales<V: Simd>(
+    d: V,
+    (low, high): (&[u8; 8], &[u8; 4]),
+    flags: [u8; 2],
+    shift: f32,
+    to: &mut Scales,
+) {
+    let halves = even_and_odd_scales(*low, *high);
     // SAFETY: each half has 8 bytes, and callers use registers of 8 floats.
-    unsafe { halves.map(|half| V::from_int(V::load_u8(half.as_ptr())).sub(V::splat(32.0))) }
+    unsafe {
+        let scales = halves.map(|half| V::from_int(V::load_u8(half.as_ptr())).sub(V::splat(32.0)).mul(d));
+        set_shifted_scales(scales, u16::from_le_bytes(flags), shift, to);
+    }
 }
 
 /// Stores the scales of even and of odd groups. Values of groups whose bit in `flags` is set are larger by `shift`
