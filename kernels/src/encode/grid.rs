@@ -3,6 +3,8 @@
 //! Each cell of 8 (IQ3: 4) elements is a point of the grid, each unit of 16 or 32 elements has an integer scale.
 //! The search compares the points near the levels that are best for each element alone.
 
+use std::ops::Range;
+
 use super::cells::{self, Bits, CELLS, Chosen, NEAR, Near, Points, Unit, first_least};
 use super::cpu::for_this_cpu;
 use super::equal::{splat, with_words};
@@ -60,16 +62,18 @@ impl<const E: usize> Grid<E> {
             levels,
             points,
         };
-        let codes = 0..grid.elements.len().pow(E as u32);
-        let near = codes.map(|code| nearest_points(&grid.points, &grid.elements, code));
+        let near = nearest_points(&grid.points, &grid.elements);
         if E == FOUR {
-            grid.near = near.collect();
+            grid.near = near;
             grid.near_elements = grid.near.iter().map(|near| grid.elements_of(near)).collect();
             let near = grid.near.iter().enumerate();
             grid.is_point = near.map(|(code, near)| grid.code_of(near[0]) == code).collect();
         } else {
-            let packed = near.map(|near| Near::new(near.map(|point| grid.packed(point))));
-            grid.eights.near = packed.collect();
+            let packed: Vec<u16> = (0..grid.points.len()).map(|point| grid.packed(point as u16)).collect();
+            let near = near
+                .iter()
+                .map(|near| Near::new(near.map(|point| packed[usize::from(point)])));
+            grid.eights.near = near.collect();
         }
         grid
     }
@@ -157,26 +161,62 @@ impl<const E: usize> Grid<E> {
     }
 }
 
-/// Returns the points nearest to a combination of levels, whose digits in the base of the number of levels are `code`.
-fn nearest_points<const E: usize>(points: &[[u8; E]], levels: &[u8], mut code: usize) -> [u16; NEAR] {
-    let target: [u8; E] = std::array::from_fn(|_| {
-        let level = levels[code % levels.len()];
-        code /= levels.len();
-        level
+/// Returns the nearest points of each combination of levels, in ascending distance, then in ascending order. The digits of
+/// combination `i` are those of `i` in the base of the number of levels, lowest first.
+fn nearest_points<const E: usize>(points: &[[u8; E]], levels: &[u8]) -> Vec<[u16; NEAR]> {
+    let [low, high] = [0, E / 2].map(|first| distances(points, levels, first..first + E / 2));
+    let pairs = high.iter().flat_map(|high| low.iter().map(move |low| (low, high)));
+    let similar = std::array::from_fn(|i| i as u16);
+    let near = pairs.scan(similar, |similar, (low, high)| {
+        *similar = least_sums(low, high, similar);
+        Some(*similar)
     });
-    let distance = |point: &[u8; E]| -> u32 {
-        let differences = point.iter().zip(&target).map(|(a, b)| u32::from(a.abs_diff(*b)));
-        differences.map(|difference| difference * difference).sum()
+    near.collect()
+}
+
+/// Returns the squared distance of each point from each combination of levels for some elements.
+fn distances<const E: usize>(points: &[[u8; E]], levels: &[u8], of: Range<usize>) -> Vec<Vec<i16>> {
+    let codes = 0..levels.len().pow(of.len() as u32);
+    let to_code = |code: usize| {
+        let digits = of.clone().scan(code, |rest, d| {
+            let digit = *rest % levels.len();
+            *rest /= levels.len();
+            Some((d, i16::from(levels[digit])))
+        });
+        let target: Vec<(usize, i16)> = digits.collect();
+        let distance = |point: &[u8; E]| {
+            let differences = target.iter().map(|&(d, level)| i16::from(point[d]) - level);
+            differences.map(|difference| difference * difference).sum()
+        };
+        points.iter().map(distance).collect()
     };
-    let mut ranked: Vec<(u32, u16)> = points
-        .iter()
-        .enumerate()
-        .map(|(i, p)| (distance(p), i as u16))
-        .collect();
-    ranked.select_nth_unstable(NEAR - 1);
-    ranked.truncate(NEAR);
-    ranked.sort_unstable();
-    std::array::from_fn(|i| ranked[i].1)
+    codes.map(to_code).collect()
+}
+
+/// Returns the indices of the least sums, in ascending order of the sum, then of the index. The sums at `near`, the indices of
+/// similar values, limit the least sums. Most chunks have no sum below the least ones found before.
+fn least_sums(a: &[i16], b: &[i16], near: &[u16; NEAR]) -> [u16; NEAR] {
+    const CHUNK: usize = 32;
+    let at_near = near.iter().map(|&i| a[usize::from(i)] + b[usize::from(i)]);
+    let mut found = [(at_near.fold(0, i16::max) + 1, 0u16); NEAR];
+    let chunks = a.as_chunks::<CHUNK>().0.iter().zip(b.as_chunks::<CHUNK>().0);
+    for (chunk, (a, b)) in chunks.enumerate() {
+        let sums: [i16; CHUNK] = std::array::from_fn(|i| a[i] + b[i]);
+        if sums.iter().fold(i16::MAX, |least, &sum| least.min(sum)) >= found[NEAR - 1].0 {
+            continue;
+        }
+        for (i, &sum) in sums.iter().enumerate() {
+            if sum < found[NEAR - 1].0 {
+                let mut at = NEAR - 1;
+                while at > 0 && found[at - 1].0 > sum {
+                    found[at] = found[at - 1];
+                    at -= 1;
+                }
+                found[at] = (sum, (chunk * CHUNK + i) as u16);
+            }
+        }
+    }
+    found.map(|(_, point)| point)
 }
 
 /// Targets of a block: magnitudes if the type has signs.
@@ -627,3 +667,27 @@ const MAX_MAGNITUDE: f32 = 1e7;
 
 /// Smallest importance relative to the largest of the block.
 const MIN_IMPORTANCE: f32 = 1e-7;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last combinations have the largest digits. Distances between levels differ.
+    #[test]
+    fn nearest_points_are_first_of_sorted_points() {
+        let points: Vec<[u8; 4]> = (0..96u32)
+            .map(|i| (i * i * 37 + i).to_le_bytes().map(|b| b % 3 * (b % 3 + 4)))
+            .collect();
+        let levels = [0, 5, 12];
+        let found = nearest_points(&points, &levels);
+        assert_eq!(found.len(), 81);
+        for (code, found) in found.into_iter().enumerate() {
+            let target = [0, 1, 2, 3].map(|i| levels[code / 3usize.pow(i) % 3]);
+            let distance =
+                |point: [u8; 4]| -> u32 { (0..4).map(|i| u32::from(point[i].abs_diff(target[i])).pow(2)).sum() };
+            let mut sorted: Vec<(u32, u16)> = (0..96).map(|i| (distance(points[i]), i as u16)).collect();
+            sorted.sort_unstable();
+            assert_eq!(found[..], sorted[..NEAR].iter().map(|(_, i)| *i).collect::<Vec<_>>());
+        }
+    }
+}
