@@ -101,7 +101,8 @@ impl SamplerChain {
     /// token afterwards.
     ///
     /// # Errors
-    /// [`SampleError::NotFinite`] if a logit is NaN or infinity, or another [`SampleError`] if no token can be sampled.
+    /// [`SampleError`] if `logits` has another length or contains NaN or infinity, if no token can be selected, or if the
+    /// output cannot continue within the grammar.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Token, SampleError> {
         if logits.len() != self.n_vocab {
             return Err(SampleError::LogitCount {
