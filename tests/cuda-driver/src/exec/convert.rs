@@ -59,6 +59,9 @@ pub fn convert(c: &Conversion, to_bytes: u32, from_bytes: u32) -> Option<AluFn> 
 
 /// Returns specialized lane loops for frequent conversions.
 fn specialized(c: &Conversion, to_bytes: u32, from_bytes: u32) -> Option<AluFn> {
+    if (c.to, c.from, to_bytes, from_bytes) == (F32, F32, 4, 4) && c.saturate && !c.to_integer && !c.flush && !c.relu {
+        return Some(op!(|a: f32| -> f32 { if a > 0.0 { a.min(1.0) } else { 0.0 } }));
+    }
     if c.saturate || c.flush || c.relu {
         return None;
     }
@@ -70,6 +73,7 @@ fn specialized(c: &Conversion, to_bytes: u32, from_bytes: u32) -> Option<AluFn> 
         (Bf16, F32, 2, 4) if nearest => op!(|a: f32| -> u16 { f32_to_bf16(a) }),
         (F32, S32, 4, 4) if nearest => op!(|a: i32| -> f32 { a as f32 }),
         (F32, U32, 4, 4) if nearest => op!(|a: u32| -> f32 { a as f32 }),
+        (F32, S16, 4, 2) => op!(|a: i16| -> f32 { a.into() }),
         (S64, S32, 8, 4) => op!(|a: i32| -> i64 { a.into() }),
         (U64, U32, 8, 4) => op!(|a: u32| -> u64 { a.into() }),
         (U32 | S32, U64 | S64, 4, 8) => op!(|a: u64| -> u32 { a as u32 }),
@@ -78,6 +82,7 @@ fn specialized(c: &Conversion, to_bytes: u32, from_bytes: u32) -> Option<AluFn> 
         (U16 | S16, U32 | S32, 2, 4) => op!(|a: u32| -> u16 { a as u16 }),
         (U32 | S32, U8, 4, 4) => op!(|a: u32| -> u32 { a & 0xff }),
         (U32 | S32, U8, 4, 2) => op!(|a: u16| -> u32 { (a & 0xff).into() }),
+        (U16 | S16, S8, 2, 2) => op!(|a: i16| -> i16 { a << 8 >> 8 }),
         (U16 | S16, U8, 2, 2) => op!(|a: u16| -> u16 { a & 0xff }),
         (S32 | U32, S8, 4, 4) => op!(|a: i32| -> i32 { a << 24 >> 24 }),
         (S32, F32, 4, 4) if c.rounding == Some(Rounding::Zero) => op!(|a: f32| -> i32 { a as i32 }),

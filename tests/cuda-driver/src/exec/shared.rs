@@ -111,7 +111,9 @@ impl Shared {
         let (at, len) = (address as usize, len as usize);
         if is_write {
             self.written[at..at + len].fill(1);
-        } else if let Some(i) = self.written[at..at + len].iter().position(|w| *w == 0) {
+        } else if self.written[at..at + len].iter().fold(1, |all, w| all & w) == 0
+            && let Some(i) = self.written[at..at + len].iter().position(|w| *w == 0)
+        {
             let description = format!("uninitialized read: byte {} of shared memory was never written", at + i);
             return Err(Fault::new(Kind::Uninitialized, Some(thread), description));
         }
