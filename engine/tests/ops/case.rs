@@ -40,7 +40,7 @@ pub enum Layout {
 }
 
 /// Contents of an operand.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Data {
     /// Floats uniformly distributed over a range.
     Uniform(f32, f32),

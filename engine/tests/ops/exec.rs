@@ -1,5 +1,8 @@
 //! Runs a case on a device.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Stored, Usage};
@@ -30,7 +33,7 @@ impl Prepared {
                     let nb = graph.tensor(src[i]).nb;
                     graph.view(src[i], operand.ne, nb, 0).unwrap()
                 }
-                _ => place(operand, SplitMix64(seed), &mut graph, &mut memory, &*device),
+                _ => place(operand, seed, &mut graph, &mut memory, &*device),
             };
             src.push(placed);
         }
@@ -116,7 +119,7 @@ fn new_home(memory: &mut MemoryMap, device: &dyn Device, bytes: usize) -> Buffer
 }
 
 /// Stores an operand and returns its tensor, a view if it is not contiguous.
-fn place(o: &Operand, mut random: SplitMix64, g: &mut Graph, memory: &mut MemoryMap, device: &dyn Device) -> TensorId {
+fn place(o: &Operand, seed: u64, g: &mut Graph, memory: &mut MemoryMap, device: &dyn Device) -> TensorId {
     let block = o.ty.block_size();
     let (stored, offset) = match o.layout {
         Layout::Dense | Layout::AsWeights => (o.ne, [0; 4]),
@@ -128,7 +131,7 @@ fn place(o: &Operand, mut random: SplitMix64, g: &mut Graph, memory: &mut Memory
         }
     };
     let leaf = g.input(o.ty, stored, "operand");
-    let bytes = contents(o, stored.iter().product(), &mut random);
+    let bytes = contents(o, stored.iter().product(), seed);
     if let Layout::AsWeights = o.layout {
         let (home, layout) = store_as_weights(o, &bytes, memory, device);
         g.tensor_mut(leaf).home = Some(home);
@@ -173,8 +176,31 @@ fn store_as_weights(
     (home, place.layout)
 }
 
-/// Returns the bytes of `n` elements.
-fn contents(o: &Operand, n: usize, random: &mut SplitMix64) -> Vec<u8> {
+/// Contents of an operand with their type, number of elements, origin, and seed.
+type Known = (GgmlType, usize, Data, u64, Rc<[u8]>);
+
+/// Number of contents to keep: more than a case has operands.
+const MAX_KNOWN: usize = 16;
+
+/// Returns the bytes of `n` elements. A case runs several times, and quantizing its operands takes longer than most
+/// ops, so the last contents are kept.
+fn contents(o: &Operand, n: usize, seed: u64) -> Rc<[u8]> {
+    thread_local! {
+        static KNOWN: RefCell<VecDeque<Known>> = const { RefCell::new(VecDeque::new()) };
+    }
+    KNOWN.with_borrow_mut(|known| {
+        let is_same = |k: &&Known| (k.0, k.1, k.3) == (o.ty, n, seed) && k.2 == o.data;
+        if let Some((.., bytes)) = known.iter().find(is_same) {
+            return bytes.clone();
+        }
+        let bytes: Rc<[u8]> = new_contents(o, n, &mut SplitMix64(seed)).into();
+        known.truncate(MAX_KNOWN - 1);
+        known.push_front((o.ty, n, o.data.clone(), seed, bytes.clone()));
+        bytes
+    })
+}
+
+fn new_contents(o: &Operand, n: usize, random: &mut SplitMix64) -> Vec<u8> {
     let ints = |values: &mut dyn FnMut() -> i64| -> Vec<u8> {
         let all = (0..n).map(|_| values());
         match o.ty {

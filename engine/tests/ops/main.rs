@@ -35,11 +35,13 @@ fn compare(cases: Vec<Case>) {
             let most_threads = if device.kind() == DeviceKind::Cpu { 3 } else { 1 };
             for in_place in [false, true] {
                 for n_threads in 1..=most_threads {
-                    let prepared = Prepared::new(case, device.clone(), false);
+                    let mut prepared = Prepared::new(case, device.clone(), false);
                     if in_place && !prepared.can_run_in_place() {
                         continue;
                     }
-                    let mut prepared = Prepared::new(case, device.clone(), in_place);
+                    if in_place {
+                        prepared = Prepared::new(case, device.clone(), true);
+                    }
                     let got = prepared.compute(n_threads).unwrap_or_else(|e| panic!("{case:?}: {e}"));
                     let error = if hides {
                         nmse_of_seen(&got, &want)
