@@ -5,6 +5,9 @@ use crate::emulator::{run_tests, run_tests_with, with_device};
 /// Test modules that iterate over all devices.
 const SUITES: [&str; 4] = ["ops::", "soundness::", "scheduler_devices::", "profile::"];
 
+/// Tests of attention, which take as long as all others.
+const ATTENTION: &str = "ops::attention";
+
 /// Runs several tests concurrently in one process, so that streams, memory, and kernels of many backends
 /// share a device.
 #[test]
@@ -14,8 +17,21 @@ fn all_ops_compute_on_the_emulated_device() {
         // The test harness of this process already runs the suites.
         Ok(_) => with_device(name, || {}),
         Err(_) => {
-            let out = run_tests(&SUITES);
+            let out = run_tests(&[&SUITES[..], &["--skip", ATTENTION]].concat());
             assert!(!out.contains(" 0 passed"), "no tests matched the suites: {out}");
+        }
+    }
+}
+
+/// A device runs one kernel at a time, so a second process makes use of a second core.
+#[test]
+fn attention_computes_on_the_emulated_device() {
+    let name = "cuda::attention_computes_on_the_emulated_device";
+    match std::env::var("LLAMA_CUDA") {
+        Ok(_) => with_device(name, || {}),
+        Err(_) => {
+            let out = run_tests(&[ATTENTION]);
+            assert!(!out.contains(" 0 passed"), "no tests matched the suite: {out}");
         }
     }
 }
