@@ -5,7 +5,8 @@
 //! `tests/cuda.sh --env`. `LLAMA_CUDA=skip` skips them on machines that cannot download NVRTC.
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 /// Runs the body of a test with the emulated driver. `name` is the full test name, as printed by the harness.
 ///
@@ -87,20 +88,34 @@ pub fn run_tests_with(settings: &str, arguments: &[&str]) -> String {
 /// Runs tests with the emulated driver. `change` is a shell command that modifies the environment, and
 /// `value` is the value of `LLAMA_CUDA`.
 fn run_in(change: &str, value: &str, arguments: &[&str]) -> String {
-    let script = crate::root::root().join("tests/cuda.sh");
     let program = std::env::current_exe().expect("the test executable has a path");
     let output = Command::new("bash")
-        .args([
-            "-c",
-            r#"set -e; env=$(bash "$0" --env); eval "$env"; eval "$1"; shift; exec "$@""#,
-        ])
-        .arg(script)
+        .args(["-c", r#"set -e; eval "$0"; eval "$1"; shift; exec "$@""#])
+        .arg(environment())
         .arg(change)
         .arg(program)
         .args(arguments)
         .env("LLAMA_CUDA", value)
         .output()
         .expect("bash runs");
+    stdout_of(&output)
+}
+
+/// Returns the shell commands that set up the emulated driver and NVRTC. The script builds the driver, so it runs once
+/// per process.
+fn environment() -> &'static str {
+    static COMMANDS: OnceLock<String> = OnceLock::new();
+    COMMANDS.get_or_init(|| {
+        let output = Command::new("bash")
+            .arg(crate::root::root().join("tests/cuda.sh"))
+            .arg("--env")
+            .output()
+            .expect("bash runs");
+        stdout_of(&output)
+    })
+}
+
+fn stdout_of(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(
