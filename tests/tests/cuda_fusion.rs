@@ -27,6 +27,9 @@ pub(crate) struct Sketch {
     pub(crate) shared: HashMap<TensorId, (TensorId, usize)>,
 }
 
+/// Distinct rows of quantized values. The number is prime, so that blocks of rows differ.
+const DISTINCT_ROWS: usize = 61;
+
 impl Sketch {
     pub(crate) fn new(precision: Precision) -> Sketch {
         Sketch {
@@ -50,10 +53,16 @@ impl Sketch {
         &found.expect("the tensor is a leaf").1
     }
 
-    /// Adds a leaf with random values.
+    /// Adds a leaf with random values. Quantized rows repeat, because quantizing takes longer than the kernels.
     pub(crate) fn values(&mut self, ty: GgmlType, ne: [usize; 4]) -> TensorId {
         let mut random = SplitMix64(self.contents.len() as u64 + 1);
-        let floats: Vec<f32> = (0..ne.iter().product()).map(|_| random.uniform(-0.9, 0.9)).collect();
+        let n_rows: usize = ne[1..].iter().product();
+        let n_distinct = if ty.is_quantized() {
+            n_rows.min(DISTINCT_ROWS)
+        } else {
+            n_rows
+        };
+        let floats: Vec<f32> = (0..ne[0] * n_distinct).map(|_| random.uniform(-0.9, 0.9)).collect();
         let mut bytes = vec![0; ty.row_bytes(floats.len()).expect("rows are whole blocks")];
         if kernels::can_quantize(ty) {
             kernels::quantize_row(ty, &floats, &mut bytes)
@@ -61,6 +70,10 @@ impl Sketch {
             bytes
                 .chunks_exact_mut(ty.block_bytes())
                 .for_each(|block| random_block(ty, block, &mut random));
+        }
+        let (n_bytes, n_first) = (bytes.len() / n_distinct * n_rows, bytes.len());
+        while bytes.len() < n_bytes {
+            bytes.extend_from_within(..n_first.min(n_bytes - bytes.len()));
         }
         self.leaf(ty, ne, bytes)
     }
@@ -466,8 +479,13 @@ impl Observer for EachNode {
 
 /// Creates a context on the GPU for a fixture with quantized weights.
 pub(crate) fn quantized(name: &str, ty: Option<GgmlType>, precision: Precision) -> Context {
+    context_of(&seeded_file(name, ty), precision)
+}
+
+/// Opens a context of a file on the GPU.
+fn context_of(file: &[u8], precision: Precision) -> Context {
     let load = params(&card(), usize::MAX).load;
-    context(&layouts::model(&seeded_file(name, ty), &load), |p| {
+    context(&layouts::model(file, &load), |p| {
         p.precision = precision;
         p.type_k = GgmlType::F16;
         p.type_v = GgmlType::Q8_0;
@@ -487,9 +505,10 @@ fn fused_nodes_match_single_node_logits() {
             ("gemma3-dense", Some(GgmlType::Q5_1)),
             ("falcon-h1-dense", None),
         ] {
+            let file = seeded_file(name, ty);
             for precision in [Precision::Exact, Precision::Fast] {
                 let steps = |each_node: bool| -> Vec<Vec<f32>> {
-                    let mut ctx = quantized(name, ty, precision);
+                    let mut ctx = context_of(&file, precision);
                     if each_node {
                         ctx.set_observer(Some(Box::new(EachNode)));
                     }
