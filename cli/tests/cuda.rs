@@ -1,6 +1,7 @@
 //! Tests of error messages and cleanup for GPUs that are missing, too old, too small or lost, simulated by
 //! the emulated driver. `LLAMA_CUDA=skip` skips them on machines that cannot download NVRTC.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -28,12 +29,20 @@ fn library_path() -> &'static str {
     })
 }
 
-/// Runs `llama` with the given settings of the emulated driver. Compiled kernels are cached across runs.
+/// Directory of compiled kernels that the tests share, because compiling takes longer than most tests.
+const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/cuda-cache");
+
+/// Runs `llama` with the given settings of the emulated driver. Compiled kernels are cached across tests.
 fn llama(home: &Home, settings: &str, args: &[&str]) -> Ended {
+    llama_with_cache(home, CACHE.as_ref(), settings, args)
+}
+
+/// Like [`llama`], with another directory of compiled kernels.
+fn llama_with_cache(home: &Home, cache: &Path, settings: &str, args: &[&str]) -> Ended {
     let mut command = home.llama(args);
     command
         .env("LD_LIBRARY_PATH", library_path())
-        .env("LLAMA_CACHE", home.path("cache"))
+        .env("LLAMA_CACHE", cache)
         .env("LLAMA_CUDA_EMU", settings)
         .env_remove("LLAMA_CUDA_EMU_REPORT");
     ended(command)
@@ -227,7 +236,7 @@ fn first_run_reports_number_of_compiled_kernels() {
         "cuda",
     ];
     let numbers = |settings: &str| -> Vec<u32> {
-        let ended = llama(&home, settings, &args);
+        let ended = llama_with_cache(&home, &home.path("cache"), settings, &args);
         ended.succeeds();
         let lines = ended
             .err
@@ -267,7 +276,7 @@ fn kernel_times_are_written_to_file() {
         ]);
         command
             .env("LD_LIBRARY_PATH", library_path())
-            .env("LLAMA_CACHE", home.path("cache"))
+            .env("LLAMA_CACHE", CACHE)
             .env("LLAMA_CUDA_TIMES", file);
         ended(command)
     };
