@@ -21,7 +21,7 @@ fn copy(from: &Path, to: &Path) {
 const LIST: &str = "fn main() { for r in archs::ALL { println!(\"{}: {}\", r.arch.name, r.about); } }\n";
 
 #[test]
-#[ignore = "builds the libraries in a temporary directory: a minute or more"]
+#[ignore = "builds the libraries in a temporary directory: several minutes"]
 fn new_architecture_file_is_registered() {
     let root = tests::root();
     let dir = tempfile::tempdir().unwrap();
