@@ -37,7 +37,7 @@ __shared__ bool is_last;
 // The columns of a tile.
 struct TileColumns {
     const Params &p;
-    // First column of the tile, and the number of columns from there on. With IDS, `first` is an index into `order`.
+    // First column of the tile, and the number of remaining columns. With IDS, `first` is an index into `order`.
     int first, n;
 
     // Returns the number of a column of the tile, in `p.columns`.

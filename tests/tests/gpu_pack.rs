@@ -238,7 +238,7 @@ fn check_report(report: &serde_json::Value, optional: &[(&str, bool)]) {
     }
 }
 
-/// Without NVRTC, phases that compile kernels are skipped, and the others run.
+/// Without NVRTC, phases that compile kernels are skipped, and all other phases run.
 #[test]
 fn phases_without_compiler_are_skipped() {
     let directory = tempfile::tempdir().expect("the temporary directory is writable");

@@ -48,8 +48,8 @@ pub struct Inputs {
     pub distances: Vec<Distances>,
     /// Numbers of columns from 0 on, i32 `[n]`.
     pub columns: Vec<TensorId>,
-    /// Features that media rows have for the layers of a language model, f32 `[n_embd, T]` each, and zero for tokens, with
-    /// their place in a row: the values of a row consist of the embedding, which is part 0, and features.
+    /// Features of media rows for the layers of a language model, f32 `[n_embd, T]` each and zero for tokens, with the
+    /// number of their part. A row consists of parts of `n_embd` values: the embedding, which is part 0, and features.
     pub features: Vec<(usize, TensorId)>,
     /// Media rows, f32 `[n_embd, T]` and zero for tokens, and factors of the embeddings, f32 `[1, T]`: 1 for tokens
     /// and 0 for media rows.

@@ -387,8 +387,8 @@ impl Builder<'_> {
         features.into_iter().fold(result, |rows, y| self.concat(rows, y, 0))
     }
 
-    /// Adds features of the media rows to the columns of `x [n_embd, T]` that belong to media: those with the number `part`,
-    /// or the features after those of the previous call. Part 0 is the embedding of a row.
+    /// Adds the features with the number `part` to the columns of `x [n_embd, T]` that belong to media. Without `part`,
+    /// the number is one more than in the previous call. Part 0 is the embedding of a row.
     pub fn deepstack(&mut self, x: TensorId, part: Option<f32>) -> TensorId {
         if self.params.media == BatchMedia::None {
             return x;

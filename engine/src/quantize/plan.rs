@@ -20,7 +20,7 @@ use crate::importance::ImportanceMatrix;
 pub struct Options {
     /// Types of all tensors without a specific rule.
     pub mixture: Mixture,
-    /// Chooses types by the position of a matrix in its layer, instead of llama.cpp's types.
+    /// Chooses types by the part of the layer that a matrix belongs to, instead of llama.cpp's types.
     pub by_role: bool,
     /// Stores all matrices in the base type of the mixture.
     pub pure: bool,
@@ -254,7 +254,7 @@ fn wanted(info: &TensorInfo, options: &Options, model: &Model) -> Choice {
             let of_peer = options.mixture.type_of(&facts);
             let base = options.mixture.base();
             if options.by_role && base.is_quantized() {
-                role_mixture::type_of(role_mixture::place(kind), base, of_peer, &facts)
+                role_mixture::type_of(role_mixture::part(kind), base, of_peer, &facts)
             } else {
                 of_peer
             }

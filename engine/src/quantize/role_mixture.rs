@@ -1,4 +1,4 @@
-//! Types by the position of a matrix in its layer. llama.cpp chooses types by substrings of tensor names instead.
+//! Types by the part of a layer that a matrix belongs to. llama.cpp chooses types by substrings of tensor names instead.
 //!
 //! Experts hold most weights of a model, and each token uses few experts. Experts get the base type. Matrices that
 //! every token uses get better types, at a small cost in size. The same applies to the small matrices of recurrent
@@ -10,9 +10,9 @@ use kernels::GgmlType::{self, *};
 use super::facts::{Facts, is_sensitive};
 use super::role::Role;
 
-/// Position of a matrix in its layer.
+/// Part of a model that a matrix belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum Part {
     /// Token embedding or output projection.
     Vocabulary,
     /// Attention with one input and one output matrix for each head.
@@ -37,11 +37,11 @@ pub(super) enum Place {
     Head,
 }
 
-/// Kinds of matrices by position in the model. A pattern that ends in `*` matches the start of a kind.
-const PLACES: &[(Place, &[&str])] = &[
-    (Place::Vocabulary, &["token_embd", "per_layer_token_embd", "output"]),
+/// Kinds of matrices by the part that they belong to. A pattern that ends in `*` matches the start of a kind.
+const PARTS: &[(Part, &[&str])] = &[
+    (Part::Vocabulary, &["token_embd", "per_layer_token_embd", "output"]),
     (
-        Place::Latent,
+        Part::Latent,
         &[
             "attn_q_a",
             "attn_q_b",
@@ -57,7 +57,7 @@ const PLACES: &[(Place, &[&str])] = &[
         ],
     ),
     (
-        Place::Attention,
+        Part::Attention,
         &[
             "attn_q",
             "attn_k",
@@ -71,11 +71,11 @@ const PLACES: &[(Place, &[&str])] = &[
         ],
     ),
     (
-        Place::SharedExperts,
+        Part::SharedExperts,
         &["ffn_up_shexp", "ffn_gate_shexp", "ffn_down_shexp", "ffn_routed_*"],
     ),
     (
-        Place::Experts,
+        Part::Experts,
         &[
             "ffn_up_exps",
             "ffn_gate_exps",
@@ -87,7 +87,7 @@ const PLACES: &[(Place, &[&str])] = &[
         ],
     ),
     (
-        Place::Dense,
+        Part::Dense,
         &[
             "ffn_up",
             "ffn_gate",
@@ -99,7 +99,7 @@ const PLACES: &[(Place, &[&str])] = &[
         ],
     ),
     (
-        Place::MixerInput,
+        Part::MixerInput,
         &[
             "ssm_in",
             "shortconv.in_proj",
@@ -109,31 +109,28 @@ const PLACES: &[(Place, &[&str])] = &[
             "time_mix_gate",
         ],
     ),
-    (
-        Place::MixerOutput,
-        &["ssm_out", "shortconv.out_proj", "time_mix_output"],
-    ),
-    (Place::MixerGate, &["ssm_*", "time_mix_*"]),
-    (Place::Connection, &["hc_*", "output_hc_*", "ple_*", "inp_gate", "proj"]),
-    (Place::Head, &["cls*"]),
+    (Part::MixerOutput, &["ssm_out", "shortconv.out_proj", "time_mix_output"]),
+    (Part::MixerGate, &["ssm_*", "time_mix_*"]),
+    (Part::Connection, &["hc_*", "output_hc_*", "ple_*", "inp_gate", "proj"]),
+    (Part::Head, &["cls*"]),
 ];
 
-/// Returns the position of a kind of matrix; `None` for kinds that no architecture declares.
-pub(super) fn place(kind: &str) -> Option<Place> {
+/// Returns the part that a kind of matrix belongs to; `None` for kinds that no architecture declares.
+pub(super) fn part(kind: &str) -> Option<Part> {
     let matches = |pattern: &&str| match pattern.strip_suffix('*') {
         Some(start) => kind.starts_with(start),
         None => kind == *pattern,
     };
-    let found = PLACES.iter().find(|(_, patterns)| patterns.iter().any(matches));
-    found.map(|(place, _)| *place)
+    let found = PARTS.iter().find(|(_, patterns)| patterns.iter().any(matches));
+    found.map(|(part, _)| *part)
 }
 
 /// Returns the type of a matrix. `base` is the base type of the mixture, and `of_peer` the choice of llama.cpp.
-pub(super) fn type_of(place: Option<Place>, base: GgmlType, of_peer: GgmlType, facts: &Facts) -> GgmlType {
+pub(super) fn type_of(part: Option<Part>, base: GgmlType, of_peer: GgmlType, facts: &Facts) -> GgmlType {
     let has_experts = facts.n_expert > 0;
-    match place {
-        None | Some(Place::Vocabulary) => of_peer,
-        Some(Place::Experts) => {
+    match part {
+        None | Some(Part::Vocabulary) => of_peer,
+        Some(Part::Experts) => {
             // The errors of the first and last layers are the largest.
             let (i, n) = facts.turn;
             let is_outer = i < n / 8 || i >= n - n / 8;
@@ -143,11 +140,11 @@ pub(super) fn type_of(place: Option<Place>, base: GgmlType, of_peer: GgmlType, f
                 base
             }
         }
-        Some(Place::Attention | Place::Dense) if has_experts => larger(of_peer, better(base)),
-        Some(Place::Attention | Place::Dense) => of_peer,
-        Some(Place::SharedExperts | Place::MixerOutput) => larger(of_peer, better(base)),
-        Some(Place::MixerInput) => of_peer,
-        Some(Place::Latent | Place::MixerGate | Place::Connection | Place::Head) => {
+        Some(Part::Attention | Part::Dense) if has_experts => larger(of_peer, better(base)),
+        Some(Part::Attention | Part::Dense) => of_peer,
+        Some(Part::SharedExperts | Part::MixerOutput) => larger(of_peer, better(base)),
+        Some(Part::MixerInput) => of_peer,
+        Some(Part::Latent | Part::MixerGate | Part::Connection | Part::Head) => {
             larger(of_peer, better(better(better(base))))
         }
     }

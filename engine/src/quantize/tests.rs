@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kernels::GgmlType::{self, *};
 use regex_lite::Regex;
 
-use super::role_mixture::place;
+use super::role_mixture::part;
 use super::*;
 use crate::gguf::{Gguf, GgufFile, GgufSet, GgufWriter};
 use crate::importance::{Entry, ImportanceMatrix};
@@ -443,7 +443,7 @@ fn pruned_layers_are_removed_and_later_layers_renumbered() {
 }
 
 #[test]
-fn positions_change_types_only_with_experts_or_mixers() {
+fn parts_change_types_only_with_experts_or_mixers() {
     let source = model(256, |_, _| ());
     let types = |options: &Options| -> BTreeMap<String, GgmlType> {
         let plan = QuantizePlan::new(&source, options).unwrap();
@@ -473,7 +473,7 @@ fn positions_change_types_only_with_experts_or_mixers() {
 }
 
 #[test]
-fn every_matrix_of_every_architecture_has_a_position() {
+fn every_matrix_of_every_architecture_belongs_to_a_part() {
     let mut n_files = 0;
     for entry in std::fs::read_dir(root::root().join("tests/data/archs")).unwrap() {
         let path = entry.unwrap().path();
@@ -483,8 +483,8 @@ fn every_matrix_of_every_architecture_has_a_position() {
         n_files += 1;
         for info in Gguf::open_header(&path).unwrap().tensors() {
             let (_, kind) = role::split(&info.name);
-            let has_place = role::is_kept(&info.name, info.n_dims) || place(kind).is_some();
-            assert!(has_place, "{}: {}", path.display(), info.name);
+            let has_part = role::is_kept(&info.name, info.n_dims) || part(kind).is_some();
+            assert!(has_part, "{}: {}", path.display(), info.name);
         }
     }
     assert!(n_files > 140, "{n_files}");

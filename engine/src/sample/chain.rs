@@ -128,6 +128,7 @@ impl SamplerChain {
     /// Like [`SamplerChain::sample`], for all logits or the best ones. The best ones suffice if there are at least
     /// [`SamplerChain::n_best`].
     ///
+    /// # Errors
     /// [`SampleError`] under the conditions of [`SamplerChain::sample`], or if the known logits are too few.
     pub fn sample_from(&mut self, logits: TokenLogits<'_>) -> Result<Token, SampleError> {
         let best = match logits {

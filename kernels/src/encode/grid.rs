@@ -161,8 +161,8 @@ impl<const E: usize> Grid<E> {
     }
 }
 
-/// Returns the nearest points of each combination of levels, in ascending distance, then in ascending order. The digits of
-/// combination `i` are those of `i` in the base of the number of levels, lowest first.
+/// Returns the nearest points of each combination of levels, in ascending distance, then in ascending order. Combination
+/// `i` has the digits of `i` in the base of the number of levels, lowest first. The number of points is a multiple of 32.
 fn nearest_points<const E: usize>(points: &[[u8; E]], levels: &[u8]) -> Vec<[u16; NEAR]> {
     let [low, high] = [0, E / 2].map(|first| distances(points, levels, first..first + E / 2));
     let pairs = high.iter().flat_map(|high| low.iter().map(move |low| (low, high)));
@@ -194,7 +194,7 @@ fn distances<const E: usize>(points: &[[u8; E]], levels: &[u8], of: Range<usize>
 }
 
 /// Returns the indices of the least sums, in ascending order of the sum, then of the index. The sums at `near`, the indices of
-/// similar values, limit the least sums. Most chunks have no sum below the least ones found before.
+/// similar values, limit the least sums, so that most chunks are skipped.
 fn least_sums(a: &[i16], b: &[i16], near: &[u16; NEAR]) -> [u16; NEAR] {
     const CHUNK: usize = 32;
     let at_near = near.iter().map(|&i| a[usize::from(i)] + b[usize::from(i)]);

@@ -12,9 +12,9 @@ pub(super) struct Header {
 
 /// Decodes an image to RGB and applies its EXIF orientation.
 ///
-/// Colors are converted like Pillow's `convert("RGB")`. Alpha is dropped, 16-bit color channels keep their high byte,
-/// 16-bit gray values are clipped at 255, and color profiles are ignored. Of an animation, the result is the first
-/// frame.
+/// Colors are converted like Pillow's `convert("RGB")`. Alpha is dropped. 16-bit color channels
+/// keep their high byte, and 16-bit gray values are clipped at 255. Color profiles are ignored. The result of an
+/// animation is its first frame.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<RgbImage, MediaError> {
     let (format, header) = header(bytes, limits)?;
     let image = match format {

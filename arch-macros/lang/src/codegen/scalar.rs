@@ -181,8 +181,8 @@ fn call(f: &Named<&'static ScalarFn>, args: &[Scalar], place: Scope) -> TokenStr
     quote!(#receiver.#method(#(#rest),*))
 }
 
-/// Generates the receiver of a method call. rustc resolves methods only if it knows the type, which a literal without
-/// suffix does not give it. All branches of a condition have the type of its first branch.
+/// Generates the receiver of a method call. Its literals have a suffix, because rustc resolves no methods of literals
+/// without a type. In a condition, the first branch determines the type.
 fn receiver(s: &Scalar, place: Scope) -> TokenStream {
     match &s.kind {
         ScalarKind::Int(n) => {
