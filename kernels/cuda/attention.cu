@@ -134,6 +134,7 @@ DEVICE void store_sums(const Scores &scores, const float (&sums)[HEADS][ValuePar
 
 // Grid: tokens; KV heads times the number of blocks per group of query heads; blocks that share a token.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) attention(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int token = blockIdx.x, group = p.q.ne[1] / p.k.ne[1], per_group = (group + HEADS - 1) / HEADS;
     int head_kv = blockIdx.y / per_group, in_group = blockIdx.y % per_group * HEADS;
     int first_head = head_kv * group + in_group, n_heads = min(HEADS, group - in_group);

@@ -58,6 +58,7 @@ const int BLOCKS_AT_ONCE = 4;
 
 // Grid: tokens; heads; blocks of VALUES values.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) merge(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int token = blockIdx.x, head = blockIdx.y;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float sink = sink_of(p, head);

@@ -430,6 +430,7 @@ const int BLOCKS_AT_ONCE = KEEPS_QUERIES && GROUPS == 1 && N_VALUES <= 128 && IS
 // Grid: tokens; KV heads times the number of blocks per group of query heads times blocks with different values;
 // blocks that share a token.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) attention_pages(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     Block block(p);
     Place place;
     int head = block.first_head + min(place.group * HEADS_OF_WARP + (int)threadIdx.x % 32 / 4, block.n_heads - 1);

@@ -419,6 +419,7 @@ DEVICE void store(const Params &p, const Tile &tile, Rows &rows) {
 // Grid: tokens in groups of TOKENS; KV heads times the number of blocks per group of query heads; parts of
 // values.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     Tile tile(p);
     // Parts of keys alternate between two buffers.
     u16 *keys = shared, *values = keys + min(KEY_PARTS, 2) * PAGE * KEY_STRIDE;

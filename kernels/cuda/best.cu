@@ -41,6 +41,7 @@ struct Keys {
 
 // Finds the keys of a slice, in any order, and its first invalid value. Grid: slices, rows.
 extern "C" __global__ void __launch_bounds__(SLICE_THREADS) best_of_slice(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     i64 slice = (i64)blockIdx.y * p.n_slices + blockIdx.x;
     const float *x = p.x + (i64)blockIdx.y * p.n;
     if (threadIdx.x == 0) n_chosen = 0, first_invalid = NONE;
@@ -64,6 +65,7 @@ extern "C" __global__ void __launch_bounds__(SLICE_THREADS) best_of_slice(const 
 
 // Orders the largest values of a row. One block per row; its slices have at most VALUES * ROW_THREADS keys.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_of_row(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int row = blockIdx.x, n_keys = p.n_slices * p.k;
     const float *x = p.x + (i64)row * p.n;
     u32 *y = p.y + (i64)row * (2 * p.k + 2);

@@ -12,6 +12,25 @@ typedef unsigned long long u64;
 #define DEVICE __device__ __forceinline__
 #define INF __int_as_float(0x7f800000)
 
+// Starts to load up to 4 KB of memory to the L2 cache, a line of 128 bytes with each lane of a warp. All kernels access
+// memory through that cache, so a kernel may call this function before `wait_for_previous_kernels`.
+DEVICE void prefetch(const char *from, i64 bytes) {
+#if __CUDA_ARCH__ >= 900
+    int at = threadIdx.x % 32 * 128;
+    if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+#endif
+}
+
+// Waits until the earlier kernels of the stream are done and their writes are visible. Then lets the driver place blocks
+// of the next kernel, which waits here, too. Must come first in every kernel: a block that returned earlier could end
+// before earlier kernels, and the next kernel would not wait for them.
+DEVICE void wait_for_previous_kernels() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 // Tensor descriptor: address of the first byte, strides in bytes, and sizes, innermost dimension first.
 struct Tensor {
     char *data;

@@ -39,12 +39,14 @@ DEVICE int row_of(const Params &p, int i0, int i1, int i2, int rows) {
 
 // Copies the elements of `a` in order to a tensor of another shape.
 extern "C" __global__ void cont(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 n = thread_number();
     if (n < p.n) float_at(p.y, unravel(n, p.y.ne)) = value(p.a, unravel(n, p.a.ne));
 }
 
 // Concatenates `a` and `b` along dimension `i0`.
 extern "C" __global__ void concat(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 n = thread_number();
     if (n >= p.n) return;
     Index at = unravel(n, p.y.ne), from = at;
@@ -60,6 +62,7 @@ extern "C" __global__ void concat(const __grid_constant__ Params p) {
 
 // Adds to each row of `a` the row of `b` selected by `ids`.
 extern "C" __global__ void add_id(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 n = thread_number();
     if (n >= p.n) return;
     Index at = unravel(n, p.y.ne);
@@ -71,6 +74,7 @@ extern "C" __global__ void add_id(const __grid_constant__ Params p) {
 
 // Gathers rows of `a`. Each thread decodes a chunk. Grid: chunks of a row, rows, outer dimensions.
 extern "C" __global__ void get_rows(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     using T = types::A;
     u32 c = thread_number();
     if (c >= p.n) return;
@@ -91,6 +95,7 @@ extern "C" __global__ void get_rows(const __grid_constant__ Params p) {
 
 // Gathers rows of integers, with one thread per element.
 extern "C" __global__ void get_int_rows(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 n = thread_number();
     if (n >= p.n) return;
     Index at = unravel(n, p.y.ne), from = at;
@@ -101,17 +106,20 @@ extern "C" __global__ void get_int_rows(const __grid_constant__ Params p) {
 }
 
 extern "C" __global__ void div_ids(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 n = thread_number();
     if (n < p.n) int_at(p.y, unravel(n, p.y.ne)) = int_at(p.a, unravel(n, p.a.ne)) / p.i0;
 }
 
 extern "C" __global__ void to_floats(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 n = thread_number();
     if (n < p.n) float_at(p.y, unravel(n, p.y.ne)) = (float)int_at(p.a, unravel(n, p.a.ne));
 }
 
 // Subtracts `i0` from the positions, for each axis.
 extern "C" __global__ void earlier_positions(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 n = thread_number();
     if (n >= p.n) return;
     Index at = unravel(n, p.y.ne);
@@ -121,6 +129,7 @@ extern "C" __global__ void earlier_positions(const __grid_constant__ Params p) {
 
 // Computes 1 + c0 ln(floor((position + c1) / i0) + 1).
 extern "C" __global__ void attention_temperature(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 n = thread_number();
     if (n >= p.n) return;
     float position = (float)*(const int *)(p.a.data + n * p.a.nb[0]);

@@ -32,6 +32,7 @@ DEVICE void store(const Params &p, const Index &at, float x) {
 
 #ifdef B
 extern "C" __global__ void binary(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 n = thread_number();
     if (n >= p.n) return;
     Index at = unravel(n, p.y.ne), in_b = repeated(p.b, at);
@@ -45,6 +46,7 @@ extern "C" __global__ void binary(const __grid_constant__ Params p) {
 #else
 // Broadcasts `a` to the shape of the result.
 extern "C" __global__ void unary(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 n = thread_number();
     if (n >= p.n) return;
     Index at = unravel(n, p.y.ne);

@@ -46,6 +46,7 @@ DEVICE Totals sums_before(const Totals &own) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) group(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int n_pairs = p.ids.ne[0] * p.ids.ne[1];
     for (int i = threadIdx.x; i < p.n_matrices; i += THREADS) counts[i] = 0;
     for (int i = threadIdx.x; i < p.n_tiles; i += THREADS) p.tiles[3 * i] = -1;

@@ -39,6 +39,7 @@ struct Values {
 
 // Grid: columns of all tiles, outer dimensions.
 extern "C" __global__ void __launch_bounds__(THREADS) halve_columns(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     __shared__ float shared[32];
     int column = blockIdx.x, i2 = blockIdx.y % p.x.ne[2], i3 = blockIdx.y / p.x.ne[2], n = p.x.ne[0] / 8;
     bool is_there = column < p.x.ne[1];

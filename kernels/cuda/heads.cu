@@ -103,6 +103,7 @@ template <class T> DEVICE void head_of(const Params &p, const Section &s, int he
 // Grid: heads of all sections in groups of WARPS, tokens. `room` is the size of the largest head in floats,
 // rounded up to an even number.
 extern "C" __global__ void __launch_bounds__(32 * WARPS) heads(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int warp = threadIdx.x / 32, head = blockIdx.x * WARPS + warp, token = blockIdx.y;
     float *row = memory + warp * p.room;
     if (head >= p.n_heads) return;

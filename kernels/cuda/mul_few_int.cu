@@ -192,6 +192,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) mul_few_int(const __
     int warp = threadIdx.x / 32, of_quad = threadIdx.x % 32 / 4;
     int first = block * p.turns * RESULTS, end = min(first + p.turns * RESULTS, part.w.ne[1]);
     int i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2];
+    prefetch_rows(p, part, outer_offset(p, part, i2, i3), first, end, warp);
+    wait_for_previous_kernels();
     Rows rows(p, part, outer_offset(p, part, i2, i3), ROWS / 2);
     rows.first = first + warp;
     rows.end = end;

@@ -81,6 +81,7 @@ DEVICE void load_columns(const Params &p, int k) {
 
 // Grid: rows in groups of ROWS; columns in groups of COLUMNS, or tiles of groups; outer dimensions.
 extern "C" __global__ void __launch_bounds__(THREADS) mul_mat(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int first_row = blockIdx.x * ROWS, row = threadIdx.x % 8 * 4, column = threadIdx.x / 8 * 2;
     const char *w = find_columns(p);
     if (!w) return;

@@ -22,6 +22,7 @@ DEVICE void multiply_step(u16 *step, int row, int column, float (&sums)[M][N][4]
 
 // Grid: see `find_work`.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) mul_mat_tensor(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int warp = threadIdx.x / 32;
     int row = warp / WARPS_OF_COLUMNS * WARP_ROWS, column = warp % WARPS_OF_COLUMNS * WARP_COLUMNS;
     Work work = find_work(p);

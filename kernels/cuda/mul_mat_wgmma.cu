@@ -44,6 +44,7 @@ DEVICE bool process_step(const Params &p, const Work &work, u16 *stages, int i, 
 
 // Grid: see `find_work`.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) mul_mat_wgmma(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     Work work = find_work(p);
     if (!work.w) return;
     u32 start = (u32)__cvta_generic_to_shared(shared);

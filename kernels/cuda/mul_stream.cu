@@ -219,6 +219,7 @@ DEVICE bool add_parts(const Params &p, int number, int part, int n_parts, float 
 
 // Grid: rows in groups of ROWS times parts of a row; tiles of columns; outer dimensions.
 extern "C" __global__ void __launch_bounds__(THREADS, COLUMNS > 16 ? 0 : 2) mul_stream(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int n_steps = p.w.ne[0] / Step::K, n_parts = (n_steps + p.n_steps - 1) / p.n_steps;
     int first_row = blockIdx.x / n_parts * ROWS, part = blockIdx.x % n_parts, n_rows = p.w.ne[1] - first_row;
 #if IDS

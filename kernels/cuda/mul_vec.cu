@@ -46,8 +46,15 @@ DEVICE void dot(const Tensor &w, const char *row, const Tensor &x, const char *c
 // slots of `ids`. z covers outer dimensions, or tokens.
 extern "C" __global__ void __launch_bounds__(32 * WARPS) mul_vec(const __grid_constant__ Params p) {
     int block;
-    Part part = part_of(p, block);
+    // NVRTC 12.9 crashes for compute capability 12.1 if the matrix is a copy.
+    const Part &part = part_of(p, block);
     int row = block * WARPS + threadIdx.x / 32;
+#if !IDS
+    // Elements of views may be far apart.
+    bool is_contiguous = part.w.nb[0] == W::BYTES;
+    if (is_contiguous && row < part.w.ne[1]) prefetch_rows(p, part, outer_offset(p, part, blockIdx.z % p.x.ne[2], blockIdx.z / p.x.ne[2]), row, row + 1, 0);
+#endif
+    wait_for_previous_kernels();
     if (row >= part.w.ne[1]) return;
     const char *columns[COLS];
 #if IDS

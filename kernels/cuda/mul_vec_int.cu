@@ -94,6 +94,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) mul_vec_int(const __
     const Part &part = part_of(p, block);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_rows = p.turns * RESULTS;
     int first = (block * WARPS + warp) * n_rows, end = min(first + n_rows, part.w.ne[1]);
+#if !IDS
+    prefetch_rows(p, part, outer_offset(p, part, blockIdx.z % p.x.ne[2], blockIdx.z / p.x.ne[2]), first, end, 0);
+#endif
+    wait_for_previous_kernels();
     if (first >= end) return;
 #if IDS
     int i1 = blockIdx.y, i2 = blockIdx.z, i3 = 0, id = chosen(p, i1, i2);

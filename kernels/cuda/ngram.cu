@@ -16,6 +16,7 @@ DEVICE u64 number_at(const Params &p, u32 i, u32 token) {
 }
 
 extern "C" __global__ void ngram_hash(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 token = thread_number();
     if (token >= (u32)p.y.ne[0]) return;
     bool ended = false;

@@ -12,6 +12,7 @@ struct Params {
 
 // Grid: x covers the blocks of a row, one per thread; y is the row.
 extern "C" __global__ void set_rows(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     using T = types::TYPE;
     u32 block = thread_number();
     int t = blockIdx.y;

@@ -14,6 +14,7 @@ struct Params {
 
 // Grid: groups of 32 values of all columns, 4 per warp.
 extern "C" __global__ void __launch_bounds__(256) quantize_columns(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int per_column = p.x.ne[0] / 32, group = thread_number() / 8;
     bool is_there = group < p.n_groups;
     group = min(group, p.n_groups - 1);

@@ -59,6 +59,7 @@ template <int N, class F> DEVICE void slide(const Params &p, F result_of) {
 #ifdef TAPS
 // Convolution of a channel with its last inputs: `x [c, T]`, `weight [TAPS, c]`.
 extern "C" __global__ void short_conv(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     const Tensor &weight = p.operands[1];
     int c = thread_number();
     float weights[TAPS];
@@ -73,6 +74,7 @@ extern "C" __global__ void short_conv(const __grid_constant__ Params p) {
 
 // Returns the previous token's `x [c, T]`.
 extern "C" __global__ void previous(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     slide<1>(p, [](const float(&past)[1], float) { return past[0]; });
 }
 
@@ -93,6 +95,7 @@ struct Cells {
 
 // Like `short_conv`, with any number of taps, at a distance of `i0` tokens.
 extern "C" __global__ void dilated_conv(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     const Tensor &x = p.operands[0], &weight = p.operands[1];
     int c = thread_number(), past = weight.ne[0] - 1, dilation = p.i0;
     if (c >= x.ne[0]) return;
@@ -124,6 +127,7 @@ DEVICE void take_in(float (&mean)[3], float score, float x) {
 // Softmax-weighted means of groups of tokens: `x` and `gate [w, T]`, `places [w, n]`. One thread per channel;
 // `i0` is 1 if groups overlap.
 extern "C" __global__ void compress(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     const Tensor &x = p.operands[0], &gate = p.operands[1], &places = p.operands[2];
     int c = thread_number(), n_channels = p.y.ne[0], size = p.i0 ? 7 : 4;
     if (c >= n_channels) return;

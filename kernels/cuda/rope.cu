@@ -7,6 +7,7 @@ struct Params {
 };
 
 extern "C" __global__ void rope(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int token = blockIdx.x;
     const char *x = p.x.data + token * p.x.nb[2];
     char *y = p.y.data + token * p.y.nb[2];

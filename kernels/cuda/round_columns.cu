@@ -11,6 +11,7 @@ struct Params {
 
 // Grid: pairs of values of all columns, one per thread.
 extern "C" __global__ void __launch_bounds__(256) round_columns(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int per_column = p.stride / 4, number = thread_number();
     if (number >= p.n) return;
     int column = number / per_column, at = number % per_column * 2;

@@ -90,6 +90,7 @@ DEVICE Chosen choose(const Params &p, const Gates &gates) {
 
 // One warp per token.
 extern "C" __global__ void __launch_bounds__(128) route(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int token = thread_number() / 32, lane = threadIdx.x % 32;
     if (token >= p.n_tokens) return;
     Gates gates(p.logits, token);
@@ -115,6 +116,7 @@ struct Params {
 
 // Adds the weighted results of a token's experts in order. Rounds like separate ops.
 extern "C" __global__ void weighted_sum(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 number = thread_number(), token = number / p.y.ne[0], at = number % p.y.ne[0];
     if (token >= p.y.ne[1]) return;
     const char *x = p.x.data + at * p.x.nb[0] + token * p.x.nb[2], *weights = p.weights.data + token * p.weights.nb[2];

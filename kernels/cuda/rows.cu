@@ -63,6 +63,7 @@ DEVICE const char *added_row(const Tensor &b, const Tensor &x) {
 }
 
 extern "C" __global__ void rms_norm(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     const char *row = row_of(p.x);
     int n = p.x.ne[0];
 #if ADDS
@@ -125,6 +126,7 @@ extern "C" __global__ void rms_norm(const __grid_constant__ Params p) {
 }
 
 extern "C" __global__ void layer_norm(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     const char *row = row_of(p.x);
     float n = (float)p.x.ne[0], mean = sum_of(p, row, [](float x) { return x; }) / n;
     float variance = sum_of(p, row, [=](float x) { return (x - mean) * (x - mean); }) / n;
@@ -133,12 +135,14 @@ extern "C" __global__ void layer_norm(const __grid_constant__ Params p) {
 }
 
 extern "C" __global__ void l2_norm(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     const char *row = row_of(p.x);
     float length = fmaxf(sqrtf(sum_of_squares(p, row)), p.c0);
     for (int i = threadIdx.x; i < p.x.ne[0]; i += blockDim.x) store(p, i, x_at(p, row, i) / length);
 }
 
 extern "C" __global__ void soft_max(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     const char *row = row_of(p.x);
     float largest = -INF;
     for (int i = threadIdx.x; i < p.x.ne[0]; i += blockDim.x) largest = fmaxf(largest, x_at(p, row, i) * p.c0);
@@ -148,6 +152,7 @@ extern "C" __global__ void soft_max(const __grid_constant__ Params p) {
 }
 
 extern "C" __global__ void sum_rows(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     float sum = sum_of(p, row_of(p.x), [](float x) { return x; });
     if (threadIdx.x == 0) store(p, 0, sum);
 }
@@ -168,6 +173,7 @@ DEVICE void divide(int n, bool columns, float eps, float *sums) {
 
 // Sinkhorn normalization of the block's row as an `i0` by `i0` matrix, with `i1` iterations.
 extern "C" __global__ void balance(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     const char *row = row_of(p.x);
     int n = p.i0;
     float *sums = matrix + n * n;

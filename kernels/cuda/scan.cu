@@ -230,6 +230,7 @@ struct Rows {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) scan(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int n = count_tokens(p.states);
     if (n == 0) return;
     // A thread loads the values of one column, and computes rows of another.

@@ -572,6 +572,7 @@ DEVICE void multiply_all_tokens(Shared &s, int n) {
 
 // Grid: blocks of 16 WARPS columns; heads.
 extern "C" __global__ void __launch_bounds__(THREADS) scan_chunks(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     Shared &s = *(Shared *)memory;
     int warp = threadIdx.x / 32, head = blockIdx.y, column = (blockIdx.x * WARPS + warp) * STEP, n = p.states.n_tokens;
     int n_groups = p.vectors[KEY].ne[1], group = p.tiled ? head % n_groups : head / (gridDim.y / n_groups);

@@ -20,6 +20,7 @@ template <class T> DEVICE void copy(const Range &range, const char *from) {
 
 // Grid: x covers a range, y the ranges. Ranges start at multiples of 16 bytes in the piece.
 extern "C" __global__ void scatter(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     Range range = p.ranges[blockIdx.y];
     const char *from = p.from + range.at;
     u32 end = (u32)(u64)range.to | range.bytes;

@@ -15,6 +15,7 @@ struct Params {
 
 // Fills the result with minus infinity.
 extern "C" __global__ void hide_all(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 n = thread_number();
     u32 all = (u32)p.y.ne[0] * p.y.ne[1] * p.y.ne[2];
     if (n >= all) return;
@@ -40,6 +41,7 @@ DEVICE float product(const Params &p, const char *key, int head, int token) {
 
 // Scores the cells that a token sees. Grid: pages in groups of warps, tokens.
 extern "C" __global__ void index_scores(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     int token = blockIdx.y, q_pos = p.visible.pos[token], n_warps = gridDim.x * blockDim.x / 32;
     int2 entries = entries_of(p.visible, token);
     bool is_first = threadIdx.x % 32 == 0;
@@ -68,6 +70,7 @@ extern "C" __global__ void index_scores(const __grid_constant__ Params p) {
 // Returns the lowest cell that a token sees at each of its last positions, or 0 if none exists. One warp per
 // position.
 extern "C" __global__ void last_cells(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     u32 n = thread_number() / 32, lane = threadIdx.x % 32;
     if (n >= (u32)p.y.ne[0] * p.y.ne[1]) return;
     int i = n % p.y.ne[0], token = n / p.y.ne[0], at = p.visible.pos[token] - (p.y.ne[0] - 1 - i);
@@ -188,6 +191,7 @@ DEVICE void store_cells(const Params &p, const Choice &choice, int2 entries, int
 // Selects the cells of the best blocks of positions. A block of threads handles every `gridDim.x`th row. `q`
 // holds the scores.
 extern "C" __global__ void __launch_bounds__(THREADS) select_blocks(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     const Tensor &scores = p.q;
     u32 *memory = p.tables + (u64)blockIdx.x * p.n_slots * 3;
     Table table = {memory, memory + p.n_slots, memory + 2 * p.n_slots, (u32)p.n_slots - 1};

@@ -25,6 +25,7 @@ struct KeyOfRow {
 
 // Stores 1 for the `k` largest elements of a row, and 0 for the rest.
 extern "C" __global__ void top_mask(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     KeyOfRow key = {row_of(p.x), p.x.nb[0]};
     u64 least = bound_of_computed(p.x.ne[0], p.k, key, counts);
     for (int i = threadIdx.x; i < p.x.ne[0]; i += blockDim.x) {
@@ -34,6 +35,7 @@ extern "C" __global__ void top_mask(const __grid_constant__ Params p) {
 
 // Stores the indices of the `k` largest elements of a row, largest first.
 extern "C" __global__ void top_k(const __grid_constant__ Params p) {
+    wait_for_previous_kernels();
     KeyOfRow key = {row_of(p.x), p.x.nb[0]};
     if (threadIdx.x == 0) n_chosen = 0;
     u64 least = bound_of_computed(p.x.ne[0], p.k, key, counts);

@@ -338,6 +338,9 @@ third() {
     fi
     local first=${large%% *}
     speed "$first"
+    # Decode with kernels that start after the previous kernel has ended.
+    phase in-order 50 "LLAMA_CUDA_EARLY=0 \$L bench -m \$W/$first.gguf \$on_gpu -p 0 -n $tokens -d $depths -r $repeats \
+        -o json > \$logs/bench-in-order.json"
     phase parallel 90 "\$L bench -m \$W/$first.gguf \$on_gpu -p 0 -n $tokens -d $batch_depth --n-parallel $sequences -r 1 \
         -o json > \$logs/bench-parallel.json"
     phase experts 60 "await \$W/moe.gguf || exit

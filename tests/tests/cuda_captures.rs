@@ -47,6 +47,46 @@ fn decode_continues_after_broken_capture() {
     });
 }
 
+/// Settings of the emulated driver, and whether kernels start early: on GPUs of compute capability 9.0 and later, with
+/// drivers for CUDA 12.3 and later. A capture that rejects early launches is broken once.
+const EARLY: [(&str, bool); 5] = [
+    ("sm=90", true),
+    ("sm=120", true),
+    ("early_captures=0", true),
+    ("sm=89", false),
+    ("driver=12020", false),
+];
+
+#[test]
+fn kernels_start_early_if_gpu_and_driver_support_it() {
+    let name = "cuda_captures::kernels_start_early_if_gpu_and_driver_support_it";
+    for (settings, _) in EARLY {
+        with_settings(name, settings, || {
+            let decoded = decode(&params(&card(), usize::MAX));
+            for (pos, (want, got)) in decode(&exact()).iter().zip(&decoded).enumerate() {
+                let error = nmse(want, got);
+                assert!(error < 1e-6, "token {pos}: NMSE {error:.3e}");
+            }
+            let own = std::env::var("LLAMA_CUDA_EMU").unwrap_or_default();
+            let Some((_, is_early)) = EARLY.into_iter().find(|(settings, _)| *settings == own) else {
+                eprintln!("skipped: the launches of a real driver are not counted");
+                return;
+            };
+            let counted = |name| counter(name).expect("the driver is emulated");
+            assert_eq!(counted("early_launches") > 0, is_early, "{own}");
+            assert_eq!(
+                counted("broken_captures"),
+                u64::from(own == "early_captures=0"),
+                "{own}"
+            );
+            assert!(counted("graph_launches") > 0, "{own}: no graph was launched");
+        });
+        if std::env::var_os("LLAMA_CUDA").is_some() {
+            return;
+        }
+    }
+}
+
 /// Models that are loaded and dropped on one thread wait for the device, while another thread captures.
 #[test]
 fn contexts_on_two_threads_do_not_break_captures() {

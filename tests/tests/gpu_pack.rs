@@ -210,6 +210,7 @@ fn check_report(report: &serde_json::Value, optional: &[(&str, bool)]) {
         "times-tiny-q4_k_m",
         "speed-tiny-q4_k_m",
         "speed-135m-q4_k_m",
+        "in-order",
         "parallel",
         "experts",
     ];

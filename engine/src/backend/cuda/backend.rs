@@ -1,6 +1,7 @@
 //! The CUDA backend: a stream on which plans, input writes, and result reads are enqueued in order.
 
 use std::any::Any;
+use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +9,7 @@ use kernels::Precision;
 
 use super::best::{self, BestSearch};
 use super::buffer::{CudaBuffer, foreign};
-use super::context::{DeviceMemory, Event, Staging, Stream, device_error};
+use super::context::{DeviceMemory, Event, Staging, Start, Stream, device_error};
 use super::driver::CudaError;
 use super::fuse::{self, Steps};
 use super::input_errors::{ErrorWatch, WatchedStream};
@@ -51,6 +52,8 @@ pub(super) struct CudaBackend {
     writes: Writes,
     best: BestSearch,
     timer: Timer,
+    /// False after a failed capture of early launches.
+    starts_early: AtomicBool,
 }
 
 impl CudaBackend {
@@ -76,6 +79,7 @@ impl CudaBackend {
             writes: Writes::new(&ready.context).map_err(failed)?,
             best: BestSearch::default(),
             timer: Timer::default(),
+            starts_early: AtomicBool::new(true),
             device,
             ready,
             precision,
@@ -214,29 +218,45 @@ impl CudaBackend {
             // SAFETY: parameters and addresses of the launches are valid, as for `launch` below. The
             // recording holds addresses of the plan and is dropped when the plan is prepared again.
             let recording = unsafe {
-                self.stream
-                    .record(|| plan.launches.iter().try_for_each(|l| self.launch(plan, l)))
+                self.stream.record(|| {
+                    self.starts(plan)
+                        .try_for_each(|(launch, start)| self.launch(plan, launch, start))
+                })
             };
             match recording {
                 Ok(recording) => plan.recording = Some(recording),
-                // Calls of other libraries in this process can invalidate a capture. The kernels are then
-                // enqueued individually, and recorded after further runs. If the device has failed, the
-                // launches return the error.
-                Err(_) => plan.n_runs = 0,
+                // Calls of other libraries in this process can invalidate a capture, and some drivers reject early
+                // launches in captures. The kernels are then enqueued individually, and recorded after further
+                // runs. If the device has failed, the launches return the error.
+                Err(_) => {
+                    plan.n_runs = 0;
+                    self.starts_early.store(false, Ordering::Relaxed);
+                }
             }
         }
         if let Some(recording) = &plan.recording {
             // SAFETY: the recorded launches hold valid parameters and addresses, as for `launch` below.
             return unsafe { self.stream.replay(recording) }.map_err(failed);
         }
-        for launch in &plan.launches {
+        for (launch, start) in self.starts(plan) {
             if cancel.load(Ordering::Relaxed) {
                 return Err(BackendError::Cancelled);
             }
-            self.launch(plan, launch).map_err(failed)?;
+            self.launch(plan, launch, start).map_err(failed)?;
         }
         plan.n_runs += 1;
         Ok(())
+    }
+
+    /// Returns the launches of a plan with their starts. Only kernels that follow a kernel of the plan start early.
+    fn starts<'a>(&self, plan: &'a CudaPlan) -> impl Iterator<Item = (&'a Launch, Start)> + use<'a> {
+        let others = if self.starts_early.load(Ordering::Relaxed) {
+            Start::Early
+        } else {
+            Start::InOrder
+        };
+        let starts = iter::once(Start::InOrder).chain(iter::repeat(others));
+        plan.launches.iter().zip(starts)
     }
 
     /// Enqueues the kernels of a plan individually, waits, and measures their times.
@@ -247,7 +267,7 @@ impl CudaBackend {
             &self.stream,
             &plan.launches,
             cancel,
-            |launch| self.launch(plan, launch),
+            |launch| self.launch(plan, launch, Start::InOrder),
             |error| self.failed(error),
         );
         self.timer = timer;
@@ -255,21 +275,21 @@ impl CudaBackend {
     }
 
     /// Enqueues a kernel of a plan. Graph and memory must be unchanged since the plan was prepared.
-    fn launch(&self, plan: &CudaPlan, launch: &Launch) -> Result<(), CudaError> {
-        self.enqueue(plan, launch).map_err(|error| {
+    fn launch(&self, plan: &CudaPlan, launch: &Launch, start: Start) -> Result<(), CudaError> {
+        self.enqueue(plan, launch, start).map_err(|error| {
             let substitute = launch.substitute.as_ref().and_then(|other| other.function.get());
             error.at_launch_of(substitute.unwrap_or(&launch.function).title())
         })
     }
 
     /// Enqueues a kernel, or its substitute if the GPU cannot run the kernel.
-    fn enqueue(&self, plan: &CudaPlan, launch: &Launch) -> Result<(), CudaError> {
+    fn enqueue(&self, plan: &CudaPlan, launch: &Launch, start: Start) -> Result<(), CudaError> {
         let parameters = plan.words[launch.parameters..].as_ptr().cast();
         // SAFETY: `parameters` are the words that the op built for this kernel. The addresses are within
         // buffers of the memory map, whose stamp was compared in `run`, or within the plan's scratch memory.
         // The map is borrowed mutably, so other accesses are ordered by this stream or wait for it. A buffer
         // is freed only after its context is idle. A substitute has the parameters of the kernel that it replaces.
-        let enqueue = |function, shape| unsafe { self.stream.launch(function, shape, parameters) };
+        let enqueue = |function, shape| unsafe { self.stream.launch(function, shape, start, parameters) };
         let Some(substitute) = &launch.substitute else {
             return enqueue(&launch.function, launch.shape);
         };

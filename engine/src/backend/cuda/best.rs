@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable, bytes_of};
 
-use super::context::{Context, DeviceMemory, Function, LaunchShape, Stream};
+use super::context::{Context, DeviceMemory, Function, LaunchShape, Start, Stream};
 use super::driver::CudaError;
 use super::kernel::{BEST, Kernel};
 use crate::backend::BestRows;
@@ -148,7 +148,7 @@ impl BestSearch {
             // SAFETY: `params` is the parameter struct of `best.cu`. The caller checked the bounds of the rows, and the
             // areas of the scratch memory have the sizes that the kernels access. Memory is freed only after its context
             // is idle.
-            unsafe { stream.launch(function, shape, bytes_of(&params).as_ptr().cast())? };
+            unsafe { stream.launch(function, shape, Start::InOrder, bytes_of(&params).as_ptr().cast())? };
         }
         Ok(Some((memory, results)))
     }

@@ -53,6 +53,11 @@ impl Context {
         self.driver.version()
     }
 
+    /// Returns true if blocks of a kernel may start before the previous kernel is done.
+    pub(super) fn has_early_launches(&self) -> bool {
+        self.driver.has_early_launches()
+    }
+
     /// Returns the free and total memory of the device in bytes.
     pub(super) fn memory(&self) -> Result<(usize, usize)> {
         self.bind()?.memory_info()
@@ -212,13 +217,19 @@ impl Stream {
         &self,
         function: &Function,
         shape: LaunchShape,
+        start: Start,
         parameter: *const c_void,
     ) -> Result<()> {
         let LaunchShape { grid, block, shared } = shape;
-        // SAFETY: parameter and memory are valid (function contract), and function and stream are alive.
+        // SAFETY: parameter and memory are valid (function contract), and function and stream are alive. Functions that
+        // wait were loaded for drivers with early launches (`Library::function`).
         unsafe {
             let driver = self.context.bind()?;
-            driver.launch(function.handle, grid, block, shared, self.handle, parameter)
+            let launch = match start {
+                Start::Early if function.waits => Driver::launch_early,
+                Start::Early | Start::InOrder => Driver::launch,
+            };
+            launch(driver, function.handle, grid, block, shared, self.handle, parameter)
         }
     }
 }
@@ -284,6 +295,15 @@ impl Drop for Stream {
             let _ = unsafe { driver.destroy_stream(self.handle) };
         }
     }
+}
+
+/// The earliest start of a kernel's blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Start {
+    /// After the previous work of the stream.
+    InOrder,
+    /// While the previous kernel of the stream ends, if the function waits for that kernel itself.
+    Early,
 }
 
 /// Launch configuration of a kernel.
@@ -499,6 +519,8 @@ pub(super) struct Function {
     module: Module,
     handle: cu::CUfunction,
     title: Arc<str>,
+    /// True if each block first waits for earlier kernels of the stream, and the driver supports early launches.
+    waits: bool,
     /// Dynamic shared memory in bytes that launches may use since they opted in.
     allowed: Mutex<u32>,
 }
@@ -509,8 +531,15 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// Loads the kernel `name`. `title` is the kernel's name in measurements.
-    pub(super) fn load(context: &Arc<Context>, code: &Code, name: &CStr, title: &CStr) -> Result<Function> {
+    /// Loads the kernel `name`. `title` is the kernel's name in measurements, and `waits` is true if each block of the
+    /// code first waits for earlier kernels, and the driver supports early launches.
+    pub(super) fn load(
+        context: &Arc<Context>,
+        code: &Code,
+        name: &CStr,
+        title: &CStr,
+        waits: bool,
+    ) -> Result<Function> {
         let module = Module {
             context: context.clone(),
             handle: context.bind()?.load_module(code)?,
@@ -526,6 +555,7 @@ impl Function {
             module,
             handle,
             title,
+            waits,
             allowed: Mutex::default(),
         })
     }

@@ -91,6 +91,9 @@ const REFUSED_LAUNCHES: [u32; 4] = [
     cu::CUresult::CUDA_ERROR_NOT_SUPPORTED as u32,
 ];
 
+/// First CUDA version whose graphs have the dependencies of early launches.
+const EARLY_LAUNCHES: i32 = 12030;
+
 /// Size of the buffers for the output of the driver's compiler, and number of lines to report.
 const JIT_LOG_BYTES: usize = 4096;
 const JIT_LOG_LINES: usize = 3;
@@ -156,6 +159,12 @@ impl Driver {
             driver!(self, cuDriverGetVersion(&mut version))
         })?;
         Ok(version)
+    }
+
+    /// Returns true if the driver supports [`Driver::launch_early`], also in captures.
+    pub(super) fn has_early_launches(self) -> bool {
+        let has_function = raw::driver_function(self, c"cuLaunchKernelEx") != 0;
+        has_function && self.version().is_ok_and(|version| version >= EARLY_LAUNCHES)
     }
 
     /// Returns the number of devices.
@@ -602,6 +611,52 @@ impl Driver {
             )
         };
         self.check("cuLaunchKernel", code)
+    }
+
+    /// Enqueues a kernel whose blocks may start before the previous kernel of the stream is done (programmatic dependent
+    /// launch).
+    ///
+    /// # Safety
+    /// The conditions of [`Driver::launch`] hold, [`Driver::has_early_launches`] returned true, and each block of the
+    /// kernel begins with `griddepcontrol.wait`.
+    pub(super) unsafe fn launch_early(
+        self,
+        function: cu::CUfunction,
+        grid: [u32; 3],
+        block: u32,
+        shared: u32,
+        stream: cu::CUstream,
+        parameter: *const c_void,
+    ) -> Result<()> {
+        let mut attribute = cu::CUlaunchAttribute {
+            id: cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: cu::CUlaunchAttributeValue { pad: [0; 64] },
+        };
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let [x, y, z] = grid;
+        let config = cu::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared,
+            hStream: stream,
+            attrs: &mut attribute,
+            numAttrs: 1,
+        };
+        let mut parameters = [parameter.cast_mut()];
+        // SAFETY: all handles and addresses are valid (function contract), and the function exists
+        // (`has_early_launches`). The driver copies parameter and attribute before it returns.
+        let code = unsafe {
+            driver!(
+                self,
+                cuLaunchKernelEx(&config, function, parameters.as_mut_ptr(), ptr::null_mut())
+            )
+        };
+        self.check("cuLaunchKernelEx", code)
     }
 
     /// Starts capturing: work that this thread enqueues on the stream is recorded instead of executed.

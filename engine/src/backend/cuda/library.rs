@@ -2,6 +2,7 @@
 //! from the binary.
 
 use std::collections::{HashMap, HashSet};
+use std::env;
 use std::ffi::CString;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,6 +38,12 @@ const COMMON_SHARED: u32 = 48 << 10;
 /// `COMMON_SHARED - OPT_IN_SHARED` bytes.
 const OPT_IN_SHARED: u32 = 40 << 10;
 
+/// Environment variable that disables early launches with 0.
+const EARLY: &str = "LLAMA_CUDA_EARLY";
+
+/// First compute capability whose kernels can wait for earlier kernels of a stream.
+const WAITING_CAPABILITY: i32 = 90;
+
 /// Compute capability of GPUs with `wgmma`.
 const WGMMA_CAPABILITY: i32 = 90;
 
@@ -47,6 +54,8 @@ pub(super) struct Library {
     compiler: Result<Compiler, Missing>,
     /// Version of the compiler, which is part of the keys of the cache.
     compiler_version: String,
+    /// True if the driver supports early launches.
+    has_early_launches: bool,
     /// Newest PTX version that the driver accepts, if known.
     ptx_version: Option<(u32, u32)>,
     /// Sources of code in the order of preference.
@@ -102,6 +111,7 @@ impl Library {
         Ok(Library {
             compiler,
             compiler_version,
+            has_early_launches: context.has_early_launches() && env::var_os(EARLY).is_none_or(|value| value != "0"),
             ptx_version: ptx_version(context.version().map_err(|error| error.to_string())?),
             context: context.clone(),
             candidates: sources.into_iter().map(candidate).collect(),
@@ -242,7 +252,8 @@ impl Library {
                     continue;
                 }
             };
-            match Function::load(&self.context, &code, &name, &title) {
+            let waits = self.has_early_launches && candidate.source.waits();
+            match Function::load(&self.context, &code, &name, &title, waits) {
                 Ok(function) => return Ok(function),
                 Err(error) if error.refuses_code() => {
                     let reason = format!("the driver refused {}: {error}", candidate.source);
@@ -303,6 +314,18 @@ impl Library {
         match usable.map(|candidate| candidate.source) {
             Some(Source::Compiler(_, form)) => !self.cache.contains(self.key(kernel, form)),
             _ => false,
+        }
+    }
+}
+
+impl Source {
+    /// Returns true if each block of the code first waits for earlier kernels of the stream.
+    fn waits(self) -> bool {
+        match self {
+            Source::Compiler(_, Form::MachineCode(capability) | Form::Ptx(capability)) => {
+                capability >= WAITING_CAPABILITY
+            }
+            Source::Archive => false,
         }
     }
 }

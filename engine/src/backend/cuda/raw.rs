@@ -139,7 +139,7 @@ pub(super) unsafe fn coded<D: Declared<Coded: Copy>>(_declared: D, address: usiz
     unsafe { at(address) }
 }
 
-/// Returns the address of a driver function in [`DRIVER`].
+/// Returns the address of a driver function, or 0 if the driver lacks the function. All functions of [`DRIVER`] exist.
 pub(super) fn driver_function(_: Driver, name: &CStr) -> usize {
     // SAFETY: a `Driver` exists only if the library was loaded. Nothing is called.
     let found = unsafe { cu::culib().get::<*const ()>(name.to_bytes_with_nul()) };

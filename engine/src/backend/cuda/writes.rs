@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable, bytes_of};
 
-use super::context::{Context, DeviceMemory, Function, LaunchShape, Staging, Stream};
+use super::context::{Context, DeviceMemory, Function, LaunchShape, Staging, Start, Stream};
 use super::driver::CudaError;
 use super::kernel::{Kernel, SCATTER};
 
@@ -182,6 +182,6 @@ impl Writes {
         // SAFETY: `params` is the parameter struct of `scatter.cu`. The ranges are within the arena and within
         // memory whose bounds the caller of `add` checked, and do not overlap. Memory is freed only after its
         // context is idle.
-        unsafe { stream.launch(function, shape, bytes_of(&params).as_ptr().cast()) }
+        unsafe { stream.launch(function, shape, Start::InOrder, bytes_of(&params).as_ptr().cast()) }
     }
 }

@@ -15,6 +15,10 @@ impl Driver {
         if !state.is_valid {
             return Err(Error::CAPTURE_INVALIDATED);
         }
+        if !self.config.early_captures && matches!(&work, Work::Launch(launch) if launch.is_early) {
+            state.is_valid = false;
+            return Err(Error::INVALID_HANDLE);
+        }
         state.order.begin(stream, &[]);
         state.nodes.push(work);
         if stream != state.origin {

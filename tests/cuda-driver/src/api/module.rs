@@ -21,6 +21,47 @@ const ERROR_LOG_BYTES: c_uint = 6;
 /// Attribute of `cuFuncSetAttribute`: maximum dynamic shared memory.
 const DYNAMIC_SHARED_MAX: c_uint = 8;
 
+/// The launch attribute for early launches.
+const PROGRAMMATIC_STREAM_SERIALIZATION: c_int = 6;
+
+/// `CUlaunchAttribute`. The value is a union of 64 bytes.
+#[repr(C, align(8))]
+pub struct LaunchAttribute {
+    id: c_int,
+    padding: [u8; 4],
+    value: [c_int; 16],
+}
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+pub struct LaunchConfig {
+    blocks: [c_uint; 3],
+    threads: [c_uint; 3],
+    shared: c_uint,
+    stream: Handle,
+    attributes: *const LaunchAttribute,
+    n_attributes: c_uint,
+}
+
+impl LaunchConfig {
+    /// Returns true if blocks may start before the previous kernel of the stream is done.
+    ///
+    /// # Safety
+    /// `attributes` has `n_attributes` elements.
+    unsafe fn is_early(&self) -> Outcome<bool> {
+        let mut is_early = false;
+        for i in 0..self.n_attributes as usize {
+            // SAFETY: the index is within the array (function contract).
+            let attribute = unsafe { &*self.attributes.add(i) };
+            if attribute.id != PROGRAMMATIC_STREAM_SERIALIZATION {
+                return Err(Error::NOT_SUPPORTED);
+            }
+            is_early = attribute.value[0] != 0;
+        }
+        Ok(is_early)
+    }
+}
+
 impl Driver {
     /// Loads a module, which is null-terminated PTX or machine code, and returns its handle.
     ///
@@ -255,6 +296,7 @@ impl Driver {
             blocks,
             threads,
             dynamic_shared: shared,
+            is_early: false,
             params: Vec::new(),
         })
     }
@@ -450,6 +492,28 @@ driver_functions! {
         }
         // SAFETY: the program passes arguments that match the kernel's parameters (contract of
         // `cuLaunchKernel`).
+        work.params = unsafe { gather_arguments(&work.kernel, arguments, extra) }?;
+        driver.submit(key, device, Work::Launch(work))
+    }
+
+    /// Launches a kernel with attributes. Only early launches (programmatic stream serialization) are supported.
+    fn cuLaunchKernelEx(
+        config: *const LaunchConfig,
+        function: Handle,
+        arguments: *const *const u8,
+        extra: *const *const c_void,
+    ) |driver| {
+        // SAFETY: the program passes a valid configuration or null (contract of `cuLaunchKernelEx`).
+        let config = unsafe { config.as_ref() }.ok_or(Error::INVALID_VALUE)?;
+        let (key, device) = driver.stream_key(config.stream)?;
+        let mut work = driver.prepare(function, config.blocks, config.threads, config.shared)?;
+        if work.device != device {
+            return Err(Error::INVALID_HANDLE);
+        }
+        // SAFETY: the configuration has `n_attributes` attributes (contract of `cuLaunchKernelEx`).
+        work.is_early = unsafe { config.is_early() }?;
+        // SAFETY: the program passes arguments that match the kernel's parameters (contract of
+        // `cuLaunchKernelEx`).
         work.params = unsafe { gather_arguments(&work.kernel, arguments, extra) }?;
         driver.submit(key, device, Work::Launch(work))
     }

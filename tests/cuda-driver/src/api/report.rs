@@ -52,8 +52,8 @@ impl Driver {
         );
         let _ = writeln!(
             json,
-            "  \"launches\": {}, \"graph_launches\": {}, \"broken_captures\": {},",
-            self.launches, self.counts.graph_launches, self.counts.broken_captures
+            "  \"launches\": {}, \"early_launches\": {}, \"graph_launches\": {}, \"broken_captures\": {},",
+            self.launches, self.counts.early_launches, self.counts.graph_launches, self.counts.broken_captures
         );
         let _ = writeln!(
             json,

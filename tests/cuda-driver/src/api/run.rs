@@ -34,6 +34,7 @@ impl Driver {
     /// Runs a launch, with injected failures. Errors within a kernel are returned by later calls.
     fn launch(&mut self, stream: u64, work: &LaunchWork) -> Outcome {
         self.launches += 1;
+        self.counts.early_launches += u64::from(work.is_early);
         let is_now = |n: Option<u64>| n == Some(self.launches);
         if is_now(self.config.fail_launch) || self.config.fail_products && work.kernel.has_products {
             return Err(Error::LAUNCH_OUT_OF_RESOURCES);
@@ -66,6 +67,7 @@ impl Driver {
             detect_races: self.config.races,
             record_ranges: self.is_order_checked(),
             measure_latency: self.measures_latency,
+            is_early: work.is_early,
             max_branches: self.config.branches,
         };
         match grid::run(&launch, &mut self.workers) {

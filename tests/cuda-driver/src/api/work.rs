@@ -36,6 +36,8 @@ pub struct LaunchWork {
     pub blocks: [u32; 3],
     pub threads: [u32; 3],
     pub dynamic_shared: u32,
+    /// True if blocks may start before earlier kernels of the stream are done.
+    pub is_early: bool,
     pub params: Vec<u8>,
 }
 
@@ -47,6 +49,8 @@ pub struct Counts {
     pub copied: [u64; 3],
     /// Number of copies to, from, and within devices.
     pub copies: [u64; 3],
+    /// Kernels that were launched early.
+    pub early_launches: u64,
     pub graph_launches: u64,
     /// Captures that a call of some thread invalidated.
     pub broken_captures: u64,

@@ -59,8 +59,13 @@ impl Decoder<'_> {
                 self.emit(Class::Synchronize, Action::Nothing);
             }
             "griddepcontrol" => {
-                op.ignore(&["wait", "launch_dependents"]);
-                self.emit(Class::Synchronize, Action::Nothing);
+                let action = if op.take("wait") {
+                    Action::GridWait
+                } else {
+                    op.take("launch_dependents");
+                    Action::Nothing
+                };
+                self.emit(Class::Synchronize, action);
             }
             _ => return Ok(false),
         }

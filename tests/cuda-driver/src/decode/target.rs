@@ -1,4 +1,5 @@
-//! Minimum compute capabilities of instructions, according to the PTX ISA. Instructions of 9.0 are not checked.
+//! Minimum compute capabilities of instructions, according to the PTX ISA. Of the instructions of 9.0, only
+//! `griddepcontrol` is checked.
 
 /// Modifiers of conversions that need compute capability 8.0.
 const CONVERSIONS: [&str; 5] = ["bf16", "bf16x2", "f16x2", "tf32", "relu"];
@@ -20,5 +21,11 @@ pub fn least_capability(opcode: &str) -> u32 {
         "fma" | "min" | "max" | "neg" | "abs" => has("bf16") || has("bf16x2") || has("relu") || has("NaN"),
         _ => false,
     };
-    if needs_80 { 80 } else { 0 }
+    if name == "griddepcontrol" {
+        90
+    } else if needs_80 {
+        80
+    } else {
+        0
+    }
 }

@@ -46,6 +46,7 @@ impl Warp {
         writes: bool,
     ) -> WarpAccess<'a> {
         let (pc, first_thread, warp_time) = (self.pc as usize, self.index * LANES as u32, self.time);
+        let unordered = self.unordered;
         WarpAccess {
             mask,
             addresses,
@@ -53,6 +54,7 @@ impl Warp {
             pc,
             first_thread,
             warp_time,
+            unordered,
             reads,
             writes,
         }

@@ -23,7 +23,7 @@ struct BarrierState {
 /// Executes a block and returns the clocks of its slowest warp. `warps` must have one warp for every 32 threads.
 pub fn run(warps: &mut [Warp], env: &mut Env, block: [u32; 3]) -> Result<u64, Box<Fault>> {
     for warp in warps.iter_mut() {
-        warp.begin(env.threads, env.kernel);
+        warp.begin(env);
         set_block(warp, env.kernel, block);
     }
     env.barriers += 1;

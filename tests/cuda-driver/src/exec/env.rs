@@ -149,6 +149,8 @@ pub struct Env<'a> {
     pub barriers: u32,
     /// Number of threads in the block.
     pub threads: u32,
+    /// True if blocks may start before earlier kernels of the stream are done.
+    pub is_early: bool,
     /// Maximum number of branches of a warp before it is reported as hanging.
     pub max_branches: u64,
 }
@@ -170,6 +172,8 @@ pub struct WarpAccess<'a> {
     pub first_thread: u32,
     /// Number of `bar.warp.sync` executed by the warp.
     pub warp_time: u32,
+    /// Mask of the lanes that must still execute `griddepcontrol.wait`, before they access global memory.
+    pub unordered: u32,
     /// True if the access reads memory.
     pub reads: bool,
     /// True if the access writes memory.
@@ -256,6 +260,12 @@ impl Env<'_> {
 
     #[inline]
     fn touch_global(&mut self, touch: &WarpAccess) -> Result<Pointers, Box<Fault>> {
+        let unordered = touch.unordered & touch.mask;
+        if unordered != 0 {
+            let thread = touch.thread(unordered.trailing_zeros() as usize);
+            let description = "access to global memory before `griddepcontrol.wait` in an early launch";
+            return Err(Fault::new(Kind::Order, Some(thread), description));
+        }
         let mut pointers = [std::ptr::null_mut(); LANES];
         let remembered = touch.pc % CURSORS;
         self.cursor = self.cursors[remembered];

@@ -13,7 +13,7 @@ pub enum Kind {
     Race,
     /// A barrier or warp-level instruction that not all required threads reach.
     Synchronization,
-    /// A data race between streams: no event orders two accesses, and one of them writes.
+    /// A data race between streams or kernels: no event or wait orders two accesses, and one of them writes.
     Order,
     /// A `trap` instruction or a failed assertion.
     Trap,

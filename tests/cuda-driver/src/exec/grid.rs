@@ -39,6 +39,8 @@ pub struct Launch<'a> {
     pub record_ranges: bool,
     /// True to measure the latency of blocks.
     pub measure_latency: bool,
+    /// True if blocks may start before earlier kernels of the stream are done.
+    pub is_early: bool,
     /// Maximum number of branches of a warp before it is reported as hanging.
     pub max_branches: u64,
 }
@@ -236,6 +238,7 @@ impl Worker {
             block_order: (block_order, number),
             barriers: self.barriers,
             threads: launch.threads.iter().product(),
+            is_early: launch.is_early,
             max_branches: launch.max_branches,
         };
         let result = block::run(&mut self.warps, &mut env, index);

@@ -89,6 +89,8 @@ pub enum Action {
     ProductsCommit,
     /// Wait until at most this number of groups of `wgmma` is running.
     ProductsWait(u32),
+    /// Wait for earlier kernels of the stream (`griddepcontrol.wait`).
+    GridWait,
     /// Read of a clock register of 4 or 8 bytes.
     Clock(Slot, u32),
     /// An instruction without an effect in the emulator, such as a fence or prefetch.

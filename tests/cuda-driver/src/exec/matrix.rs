@@ -169,6 +169,7 @@ impl Warp {
             pc: self.pc as usize,
             first_thread: self.index * LANES as u32,
             warp_time: self.time,
+            unordered: self.unordered,
             reads: !writes,
             writes,
         };

@@ -3,7 +3,7 @@
 
 use super::env::Env;
 use super::fault::{Fault, Kind};
-use super::inst::{Action, Barrier, Inst, Kernel, Matrix};
+use super::inst::{Action, Barrier, Inst, Matrix};
 use super::lanes::{ALL, LANES, Slot, bits, read, set_bits};
 use super::latency::Chain;
 use super::running::Products;
@@ -61,6 +61,8 @@ pub struct Warp {
     pub index: u32,
     /// Local memory of all lanes.
     pub local: Vec<u8>,
+    /// Mask of the lanes that must still execute `griddepcontrol.wait`, before they access global memory.
+    pub unordered: u32,
     /// Number of completed `bar.warp.sync`.
     pub time: u32,
     /// Pending asynchronous copies.
@@ -89,6 +91,7 @@ impl Warp {
             pc: 0,
             index,
             local,
+            unordered: 0,
             time: 0,
             copies,
             committed: [0; LANES],
@@ -107,10 +110,12 @@ impl Warp {
     }
 
     /// Moves all lanes that have a thread to the first instruction.
-    pub fn begin(&mut self, threads: u32, kernel: &Kernel) {
+    pub fn begin(&mut self, env: &Env) {
+        let (threads, kernel) = (env.threads, env.kernel);
         let n_lanes = (threads - self.index * LANES as u32).min(LANES as u32);
         self.all = ALL >> (LANES as u32 - n_lanes);
         self.live = self.all;
+        self.unordered = if env.is_early { self.all } else { 0 };
         self.groups.clear();
         self.groups.push(Group {
             pc: 0,
@@ -221,7 +226,7 @@ impl Warp {
                     pc = *target;
                 }
                 Action::Exit => {
-                    self.end_lanes(on, env);
+                    self.end_lanes(on, env)?;
                     mask &= !on;
                     pc += 1;
                     if mask == 0 {
@@ -302,6 +307,7 @@ impl Warp {
             Action::ProductsFence => self.products.fence(),
             Action::ProductsCommit => self.products.commit(),
             Action::ProductsWait(running) => self.wait_for_products(env, *running)?,
+            Action::GridWait => self.unordered &= !on,
             Action::Clock(slot, bytes) => self.clock(*slot, *bytes, env),
             Action::Trap => {
                 return Err(Fault::new(
@@ -366,13 +372,19 @@ impl Warp {
         Err(Fault::new(Kind::Hang, None, description))
     }
 
-    fn end_lanes(&mut self, lanes: u32, env: &mut Env) {
+    fn end_lanes(&mut self, lanes: u32, env: &mut Env) -> Result<(), Box<Fault>> {
+        let unordered = lanes & self.unordered;
+        if unordered != 0 {
+            let description = "the thread of an early launch ended without `griddepcontrol.wait`";
+            return Err(Fault::new(Kind::Order, Some(self.thread(unordered)), description));
+        }
         // Pending copies complete when their thread exits.
         if !self.copies.is_empty() {
             self.async_wait(env, None, lanes);
         }
         self.live &= !lanes;
         self.groups.iter_mut().for_each(|g| g.waits = false);
+        Ok(())
     }
 
     /// Adds lanes to the group at an instruction.

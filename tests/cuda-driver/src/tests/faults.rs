@@ -284,3 +284,32 @@ fn sectors_and_bank_conflicts_are_counted() {
     assert_eq!(shared(16, four_words), (512, 4, 0));
     assert_eq!(shared(32, four_words), (512, 4, 4));
 }
+
+/// A kernel that is launched early waits for earlier kernels before it accesses global memory or ends.
+#[test]
+fn early_launch_without_wait_is_reported() {
+    let early = |body: &str| {
+        let text = format!(
+            ".reg .b32 %t; .reg .b64 %x, %o; .reg .pred %p; mov.u32 %t, %tid.x; setp.lt.u32 %p, %t, 16;
+ld.param.u64 %x, [p0]; mul.wide.u32 %o, %t, 4; add.u64 %x, %x, %o;\n{body}\nret;"
+        );
+        let mut machine = Machine::new(&module(1, &text).replace("sm_80", "sm_90")).buffer(&[0; 128]);
+        machine.is_early = true;
+        machine
+    };
+    let wait = "griddepcontrol.wait; griddepcontrol.launch_dependents;";
+    let store = "st.global.u32 [%x], %t;";
+    let waiting = early(&format!("{wait} {store}"));
+    waiting.run().expect("the kernel waits first");
+    assert_eq!(waiting.words(0), (0..32).collect::<Vec<_>>());
+    for body in [format!("{store} {wait}"), store.to_owned()] {
+        early(&body).assert_fault(Kind::Order, &["before `griddepcontrol.wait`"]);
+    }
+    // Threads 16 to 31 do not wait.
+    let fault = early(&format!("@%p {wait} {store}")).assert_fault(Kind::Order, &["before `griddepcontrol.wait`"]);
+    assert_eq!(fault.thread, Some(16));
+    early("").assert_fault(Kind::Order, &["ended without `griddepcontrol.wait`"]);
+    let mut in_order = early(store);
+    in_order.is_early = false;
+    in_order.run().expect("the launch starts after earlier kernels");
+}

@@ -29,6 +29,7 @@ struct Machine {
     blocks: u32,
     threads: u32,
     dynamic_shared: u32,
+    is_early: bool,
 }
 
 /// Returns a module with a kernel `k`, whose parameters `p0`, `p1`, … are addresses.
@@ -73,6 +74,7 @@ impl Machine {
             blocks: 1,
             threads: 32,
             dynamic_shared: 0,
+            is_early: false,
         }
     }
 
@@ -119,6 +121,7 @@ impl Machine {
             detect_races: true,
             record_ranges: false,
             measure_latency: true,
+            is_early: self.is_early,
             max_branches: 10_000,
         };
         let mut workers: Vec<_> = (0..self.workers).map(|_| Worker::default()).collect();
