@@ -7,8 +7,8 @@
 //! - **Memory errors.** Each allocation is a separate region, and its address is never reused. A launch fails
 //!   if it accesses memory out of bounds or after it was freed, reads uninitialized bytes, or uses a
 //!   misaligned address. The report names the kernel, PTX line, block, thread, address, and allocation.
-//! - **Data races.** A launch fails if two threads access a shared-memory word without a barrier and one of
-//!   them writes. Missing waits for asynchronous copies, divergent barriers, shuffles or matrix instructions,
+//! - **Data races.** A launch fails if two threads access a shared-memory word without a barrier or `mbarrier` that
+//!   orders them, and one of them writes. Missing waits for asynchronous copies, divergent barriers, shuffles or matrix instructions,
 //!   and unordered accesses by two streams are errors, too. A copy to pinned memory becomes visible only once
 //!   the host waits for it.
 //! - **Counters.** For each kernel, the driver counts instructions by class, bytes requested, sectors moved,
@@ -21,8 +21,7 @@
 //! depend on the number of host threads.
 //!
 //! Approximate instructions such as `ex2.approx` are computed exactly and rounded once. `mma` adds the
-//! products as f32 in index order. `wgmma` and tensor-map copies are not supported; modules that use them
-//! fail to load.
+//! products as f32 in index order. Tensor-map copies are not supported; modules that use them fail to load.
 
 mod api;
 mod decode;

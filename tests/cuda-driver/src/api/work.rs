@@ -73,9 +73,10 @@ pub struct KernelCounts {
     /// Distinct bytes read and written per launch. Counted only if order is checked; gaps of up to 64 bytes
     /// may be included.
     pub footprint: [u64; 2],
-    /// Number of multiply-adds executed by `mma` on floats, and on integers.
+    /// Number of multiply-adds executed by `mma` on floats and on integers, and by `wgmma`.
     pub matrix_operations: u64,
     pub integer_operations: u64,
+    pub group_operations: u64,
     /// Largest shared memory of a block in bytes.
     pub shared_max: u32,
     /// Clocks of the slowest block of each launch, and of all blocks, added over launches. Counted after
@@ -99,7 +100,7 @@ impl KernelCounts {
             self.classes.entry(inst.class).or_default().add(count);
             match &inst.action {
                 Action::Load(_) if inst.class == Class::Global => self.loads.add(count),
-                Action::AsyncCopy(_) => {
+                Action::AsyncCopy(_) | Action::BulkCopy(_) => {
                     self.loads.add(count);
                     self.copies.add(count);
                 }
@@ -108,7 +109,7 @@ impl KernelCounts {
                     self.integer_operations += count.warps * m.operations();
                 }
                 Action::Matrix(Matrix::Multiply(m)) => self.matrix_operations += count.warps * m.operations(),
-                Action::Matrix(Matrix::Group(product)) => self.matrix_operations += count.warps * product.operations(),
+                Action::Matrix(Matrix::Group(product)) => self.group_operations += count.warps * product.operations(),
                 _ => {}
             }
         }

@@ -33,6 +33,7 @@ impl Decoder<'_> {
             "trap" | "brkpt" => self.emit(Class::Control, Action::Trap),
             "membar" | "fence" => {
                 let is_of_proxy = op.take("proxy") && op.take("async");
+                let is_of_mbarriers = op.take("mbarrier_init");
                 let words = [
                     "sc",
                     "acq_rel",
@@ -47,10 +48,10 @@ impl Decoder<'_> {
                     "shared::cta",
                 ];
                 op.ignore(&words);
-                let action = if is_of_proxy {
-                    Action::ProxyFence
-                } else {
-                    Action::Nothing
+                let action = match (is_of_proxy, is_of_mbarriers) {
+                    (true, _) => Action::ProxyFence,
+                    (_, true) => Action::MbarrierFence,
+                    _ => Action::Nothing,
                 };
                 self.emit(Class::Synchronize, action);
             }

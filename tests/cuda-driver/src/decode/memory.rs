@@ -254,6 +254,9 @@ impl Decoder<'_> {
 
     /// Decodes an instruction that starts with `cp.async`.
     fn async_copy(&mut self, op: &mut Opcode) -> Result<()> {
+        if op.take("bulk") {
+            return self.bulk_copy(op);
+        }
         match op.take_any(&["commit_group", "wait_group", "wait_all"]) {
             Some("commit_group") => {
                 self.emit(Class::Synchronize, Action::AsyncCommit);
@@ -302,7 +305,7 @@ impl Decoder<'_> {
     }
 
     /// Decodes an address as an access without registers.
-    fn bare_access(&mut self, operand: &Operand, space: Space) -> Result<Access> {
+    pub fn bare_access(&mut self, operand: &Operand, space: Space) -> Result<Access> {
         let (space, address, is_wide, offset) = self.address(operand, space)?;
         let (kind, registers) = (Scalar::B8, Vec::new());
         Ok(Access {

@@ -3,6 +3,7 @@
 //! Called functions are inlined. An unknown opcode, modifier, type, or directive is an error that names it.
 
 mod arithmetic;
+mod bulk;
 mod control;
 mod memory;
 mod moves;
@@ -123,6 +124,8 @@ impl<'a> Decoder<'a> {
             name: function.name.clone(),
             timings: self.code.iter().map(Timing::new).collect(),
             has_products: (self.code.iter()).any(|inst| matches!(inst.action, Action::Matrix(Matrix::Group(_)))),
+            has_mbarriers: (self.code.iter())
+                .any(|inst| matches!(inst.action, Action::Mbarrier(_) | Action::MbarrierWait(..))),
             code: self.code,
             file_bytes: self.file_bytes.next_multiple_of(64) + 256,
             constants,
@@ -319,6 +322,10 @@ impl Decoder<'_> {
         if least > self.module.target {
             let (opcode, target) = (&statement.opcode, self.module.target);
             return self.error(format!("`{opcode}` needs sm_{least}, but the target is sm_{target}"));
+        }
+        if target::is_specific(&statement.opcode) && !self.module.is_specific {
+            let (opcode, target) = (&statement.opcode, self.module.target);
+            return self.error(format!("`{opcode}` needs sm_{least}a, but the target is sm_{target}"));
         }
         let mut op = Opcode::new(statement);
         let known = self.arithmetic(&mut op)?

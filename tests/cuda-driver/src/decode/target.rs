@@ -1,5 +1,4 @@
-//! Minimum compute capabilities of instructions, according to the PTX ISA. Of the instructions of 9.0, only
-//! `griddepcontrol` is checked.
+//! Minimum compute capabilities of instructions, according to the PTX ISA.
 
 /// Modifiers of conversions that need compute capability 8.0.
 const CONVERSIONS: [&str; 5] = ["bf16", "bf16x2", "f16x2", "tf32", "relu"];
@@ -10,6 +9,16 @@ pub fn least_capability(opcode: &str) -> u32 {
     let name = parts.next().unwrap_or_default();
     let modifiers: Vec<&str> = parts.collect();
     let has = |modifier: &str| modifiers.contains(&modifier);
+    let needs_90 = match name {
+        "wgmma" | "setmaxnreg" | "elect" | "griddepcontrol" => true,
+        "cp" => has("bulk"),
+        "mbarrier" => has("try_wait") || has("expect_tx"),
+        "fence" => has("async") || has("mbarrier_init"),
+        _ => false,
+    };
+    if needs_90 {
+        return 90;
+    }
     let needs_80 = match name {
         "cp" => has("async"),
         "redux" | "createpolicy" | "mbarrier" => true,
@@ -21,11 +30,10 @@ pub fn least_capability(opcode: &str) -> u32 {
         "fma" | "min" | "max" | "neg" | "abs" => has("bf16") || has("bf16x2") || has("relu") || has("NaN"),
         _ => false,
     };
-    if name == "griddepcontrol" {
-        90
-    } else if needs_80 {
-        80
-    } else {
-        0
-    }
+    if needs_80 { 80 } else { 0 }
+}
+
+/// Returns true if an instruction needs a target of a single architecture, such as `sm_90a`.
+pub fn is_specific(opcode: &str) -> bool {
+    ["wgmma", "setmaxnreg"].contains(&opcode.split('.').next().unwrap_or_default())
 }

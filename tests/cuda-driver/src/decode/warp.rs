@@ -29,6 +29,8 @@ impl Decoder<'_> {
                 self.exchange(ExchangeKind::Elect, d, p, TRUE, Some(members));
             }
             "mma" => self.mma(op)?,
+            "mbarrier" => self.mbarrier(op)?,
+            "setmaxnreg" => self.set_registers(op)?,
             "wgmma" => self.warpgroup(op)?,
             "ldmatrix" => self.matrix_access(op, true)?,
             "stmatrix" => self.matrix_access(op, false)?,

@@ -10,7 +10,7 @@ use super::warp::{Copy, Warp};
 use crate::ptx::Space;
 
 impl Warp {
-    fn addresses(&self, access: &Access) -> [u64; LANES] {
+    pub fn addresses(&self, access: &Access) -> [u64; LANES] {
         let file = self.file();
         // SAFETY: the decoder assigned a register with the width of `is_wide` to the address
         // (`Decoder::address`).
@@ -37,7 +37,7 @@ impl Warp {
         env.touch(access.space, &touch, &mut self.local)
     }
 
-    fn touch<'a>(
+    pub fn touch<'a>(
         &self,
         addresses: &'a [u64; LANES],
         bytes: u32,

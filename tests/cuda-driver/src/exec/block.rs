@@ -1,5 +1,6 @@
 //! Executes a block. The warps run one after the other, each until it exits or reaches a barrier.
 
+use super::bulk;
 use super::env::Env;
 use super::fault::{Fault, Kind};
 use super::inst::{Barrier, BarrierOp, Kernel, Special};
@@ -30,9 +31,11 @@ pub fn run(warps: &mut [Warp], env: &mut Env, block: [u32; 3]) -> Result<u64, Bo
     let mut barrier_states: [BarrierState; 16] = Default::default();
     let mut runnable: Vec<usize> = (0..warps.len()).rev().collect();
     let mut ended = vec![false; warps.len()];
-    while let Some(i) = runnable.pop() {
+    let mut blocked = Blocked::default();
+    while let Some(i) = runnable.pop().or_else(|| blocked.resume(env, &mut runnable)) {
         match warps[i].run(env).map_err(|fault| with_block(fault, block))? {
             StopReason::Ended => ended[i] = true,
+            StopReason::Phase => blocked.warps.push(i),
             StopReason::Barrier(barrier) => {
                 let released =
                     arrive(warps, i, &barrier, &mut barrier_states, env).map_err(|fault| with_block(fault, block))?;
@@ -42,9 +45,31 @@ pub fn run(warps: &mut [Warp], env: &mut Env, block: [u32; 3]) -> Result<u64, Bo
         }
     }
     if ended.iter().all(|e| *e) {
-        Ok(warps.iter().map(Warp::now).max().unwrap_or(0))
-    } else {
-        Err(with_block(deadlock_fault(warps, &ended, &barrier_states, env), block))
+        bulk::check_end(warps, env).map_err(|text| with_block(fault_at(0, text), block))?;
+        return Ok(warps.iter().map(Warp::now).max().unwrap_or(0));
+    }
+    let fault = deadlock_fault(warps, &ended, &blocked.warps, &barrier_states, env);
+    Err(with_block(fault, block))
+}
+
+/// Warps that wait for phases of `mbarrier`.
+#[derive(Default)]
+struct Blocked {
+    warps: Vec<usize>,
+    /// Number of events at which warps last resumed.
+    events: u64,
+}
+
+impl Blocked {
+    /// Makes all warps runnable if a phase may have ended, and returns one of them.
+    fn resume(&mut self, env: &Env, runnable: &mut Vec<usize>) -> Option<usize> {
+        let events = env.shared.mbarriers.as_ref()?.events;
+        if self.events == events {
+            return None;
+        }
+        self.events = events;
+        runnable.extend(self.warps.drain(..).rev());
+        runnable.pop()
     }
 }
 
@@ -126,9 +151,24 @@ fn fault_at(line: u32, description: String) -> Box<Fault> {
 }
 
 /// Returns the fault for a deadlock in which warps wait at barriers that the other warps do not reach.
-fn deadlock_fault(warps: &[Warp], ended: &[bool], barrier_states: &[BarrierState], env: &Env) -> Box<Fault> {
+fn deadlock_fault(
+    warps: &[Warp],
+    ended: &[bool],
+    blocked: &[usize],
+    barrier_states: &[BarrierState],
+    env: &Env,
+) -> Box<Fault> {
     let mut line = 0;
     let mut waiting_warps = Vec::new();
+    for i in blocked {
+        let (address, at) = (warps[*i].waits_for, env.kernel.code[warps[*i].pc as usize].line);
+        let state = env.shared.mbarriers.as_ref().map(|m| m.describe(address));
+        line = at;
+        waiting_warps.push(format!(
+            "warp {i} at the `mbarrier` at {address}, line {at} ({})",
+            state.unwrap_or_default()
+        ));
+    }
     for (id, barrier_state) in barrier_states.iter().enumerate() {
         for (i, _) in &barrier_state.waiting {
             let at = env.kernel.code[warps[*i].pc as usize].line;

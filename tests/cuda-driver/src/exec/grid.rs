@@ -226,6 +226,10 @@ impl Worker {
         let index = [number % x, number / x % y, number / x / y].map(|i| i as u32);
         self.shared
             .begin(launch.kernel.shared_bytes + launch.dynamic_shared, launch.detect_races);
+        let threads = launch.threads.iter().product();
+        if launch.kernel.has_mbarriers {
+            self.shared.begin_mbarriers(threads);
+        }
         let mut env = Env {
             kernel: launch.kernel,
             params: launch.params,
@@ -237,7 +241,7 @@ impl Worker {
             accessed: &mut self.accessed,
             block_order: (block_order, number),
             barriers: self.barriers,
-            threads: launch.threads.iter().product(),
+            threads,
             is_early: launch.is_early,
             max_branches: launch.max_branches,
         };

@@ -81,8 +81,18 @@ pub enum Action {
     AsyncCommit,
     /// Wait until at most this number of copy groups is pending; `None` waits for all copies.
     AsyncWait(Option<u32>),
-    /// Publication of stores to shared memory for `wgmma` (`fence.proxy.async`).
+    /// Publication of stores to shared memory for `wgmma` and bulk copies (`fence.proxy.async`).
     ProxyFence,
+    /// Publication of initialized `mbarrier` objects for bulk copies (`fence.mbarrier_init`).
+    MbarrierFence,
+    /// An `mbarrier` instruction that does not wait.
+    Mbarrier(MbarrierOp),
+    /// A wait for the end of a phase, with the predicate of the result.
+    MbarrierWait(MbarrierOp, Slot),
+    /// Asynchronous copy of many bytes.
+    BulkCopy(BulkCopy),
+    /// Change of the registers per thread to a number; true for an increase.
+    SetRegisters(u32, bool),
     /// Ordering of register accesses before `wgmma`.
     ProductsFence,
     /// Commit of a group of `wgmma`.
@@ -228,6 +238,36 @@ pub struct AsyncCopy {
     pub ignore: Option<(Slot, u32)>,
 }
 
+/// The operation of an `mbarrier` instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PhaseOperation {
+    Init,
+    Invalidate,
+    Arrive,
+    Expect,
+    ArriveAndExpect,
+}
+
+/// An `mbarrier` instruction.
+pub struct MbarrierOp {
+    /// The operation; unused for waits.
+    pub operation: PhaseOperation,
+    /// Address of the object in shared memory.
+    pub object: Access,
+    /// Register with the count of arrivals, the number of bytes, or the parity of a phase.
+    pub operand: Slot,
+}
+
+/// A bulk copy (`cp.async.bulk`) from global to shared memory.
+pub struct BulkCopy {
+    pub to: Access,
+    pub from: Access,
+    /// Register with the number of bytes.
+    pub bytes: Slot,
+    /// Address of the `mbarrier` that receives the bytes.
+    pub object: Access,
+}
+
 /// Special registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Special {
@@ -276,6 +316,8 @@ pub struct Kernel {
     pub max_threads: Option<u32>,
     /// True if the kernel contains `wgmma`.
     pub has_products: bool,
+    /// True if the kernel contains `mbarrier` instructions.
+    pub has_mbarriers: bool,
     /// True if blocks must have exactly `max_threads` threads (`.reqntid`).
     pub exact_threads: bool,
 }

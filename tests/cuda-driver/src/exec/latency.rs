@@ -8,9 +8,10 @@
 //! | result of | ready after |
 //! |---|---:|
 //! | loads from global memory, atomics, asynchronous copies | 550 clocks |
+//! | bulk copies | 550, and 1 for each 64 bytes |
 //! | `wgmma` with n columns | n / 2 |
 //! | `mma`, `ldmatrix` | 33 |
-//! | loads from shared memory, shuffles, votes | 25 |
+//! | loads from shared memory, shuffles, votes, arrivals at `mbarrier` | 25 |
 //! | reciprocals, roots, exponentials, and similar functions | 22 |
 //! | all others | 5 |
 //!
@@ -22,9 +23,11 @@ use super::lanes::Slot;
 use super::timing::{Order, Timing};
 use std::collections::VecDeque;
 
-const GLOBAL: u64 = 550;
+pub const GLOBAL: u64 = 550;
+/// Bytes that a multiprocessor receives from the L2 cache per clock.
+pub const L2_BYTES: u64 = 64;
 const MATRIX: u64 = 33;
-const SHARED: u64 = 25;
+pub const SHARED: u64 = 25;
 const SPECIAL: u64 = 22;
 const OTHER: u64 = 5;
 
@@ -45,7 +48,13 @@ impl Timing {
             | Action::BranchIndexed(..)
             | Action::Exit
             | Action::Barrier(_)
-            | Action::WarpBarrier(_) => Order::Fixed,
+            | Action::WarpBarrier(_)
+            | Action::Mbarrier(_)
+            | Action::MbarrierWait(..)
+            | Action::SetRegisters(..) => Order::Fixed,
+            Action::Matrix(Matrix::Group(_)) => Order::Product,
+            Action::ProductsCommit => Order::ProductCommit,
+            Action::ProductsWait(n) => Order::ProductWait(n),
             Action::AsyncCopy(_) => Order::Copy,
             Action::AsyncCommit => Order::Commit,
             Action::AsyncWait(n) => Order::Wait(n),
@@ -88,6 +97,12 @@ fn registers(action: &Action) -> (Vec<Slot>, Vec<Slot>) {
             let addresses = [copy.to.address, copy.from.address];
             (addresses.into_iter().chain(len).collect(), vec![])
         }
+        Action::Mbarrier(op) => (vec![op.object.address, op.operand], vec![]),
+        Action::MbarrierWait(op, done) => (vec![op.object.address, op.operand], vec![*done]),
+        Action::BulkCopy(copy) => {
+            let addresses = [&copy.to, &copy.from, &copy.object].map(|access| access.address);
+            ([&addresses[..], &[copy.bytes]].concat(), vec![])
+        }
         Action::Barrier(barrier) => {
             let (predicate, result) = barrier.reduce.map(|(_, p, _, d)| (p, d)).unzip();
             (predicate.into_iter().collect(), result.into_iter().collect())
@@ -110,6 +125,9 @@ pub struct Chain {
     /// Time at which the uncommitted copies, and each group of copies, are complete.
     copying: u64,
     copied: VecDeque<u64>,
+    /// Time at which the uncommitted products, and each group of products, are complete.
+    multiplying: u64,
+    multiplied: VecDeque<u64>,
 }
 
 impl Chain {
@@ -118,6 +136,8 @@ impl Chain {
         self.ready.clear();
         self.ready.resize(file_bytes as usize / 4, 0);
         self.copied.clear();
+        self.multiplied.clear();
+        self.multiplying = 0;
         (self.from, self.last, self.issued, self.copying) = (0, 0, 0, 0);
     }
 
@@ -134,6 +154,14 @@ impl Chain {
             Order::Free => {}
             Order::Fixed => self.fix(),
             Order::Copy => self.copying = self.copying.max(start + GLOBAL),
+            Order::Product => self.multiplying = self.multiplying.max(start + timing.clocks),
+            Order::ProductCommit => self.multiplied.push_back(std::mem::take(&mut self.multiplying)),
+            Order::ProductWait(n) => {
+                self.fix();
+                while self.multiplied.len() > n as usize {
+                    self.from = self.from.max(self.multiplied.pop_front().unwrap_or_default());
+                }
+            }
             Order::Commit => self.copied.push_back(std::mem::take(&mut self.copying)),
             Order::Wait(n) => {
                 self.fix();

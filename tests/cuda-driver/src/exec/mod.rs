@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod block;
+pub mod bulk;
 pub mod compare;
 pub mod convert;
 pub mod env;
@@ -15,10 +16,12 @@ pub mod int;
 pub mod lanes;
 pub mod latency;
 pub mod matrix;
+pub mod mbarrier;
 pub mod products;
 pub mod running;
 pub mod scalar;
 pub mod shared;
 pub mod timing;
 pub mod touched;
+pub mod vector_clocks;
 pub mod warp;

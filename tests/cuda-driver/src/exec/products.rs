@@ -21,6 +21,8 @@ const ROWS: usize = 16;
 const K: usize = 16;
 /// Maximum number of columns of B.
 const MAX_N: usize = 256;
+/// Bytes that shared memory delivers per clock.
+const WAVE: u64 = 128;
 /// Number of warps that execute a product together.
 const WARPS: u32 = 4;
 
@@ -40,7 +42,9 @@ impl Warp {
         self.time += 1;
         let (thread, now) = (self.thread(ALL), env.now(self.time));
         let mut reads = self.products.complete(running).into_iter();
-        reads.try_for_each(|address| env.shared.end_product_read(address, thread, now))
+        reads.try_for_each(|address| env.shared.end_product_read(address, thread, now))?;
+        self.sync(env);
+        Ok(())
     }
 
     /// Starts a product of the current group.
@@ -69,6 +73,8 @@ impl Warp {
         // SAFETY: the decoder assigned a predicate (`Decoder::group_product`).
         let adds = (unsafe { bits(self.file(), product.adds.0) } ^ product.adds.1) & 1 != 0;
         let mut sums = [[0.0; MAX_N]; ROWS];
+        // The warps of a group read their own rows of A, and all of B together.
+        env.counts[self.pc as usize].waves += (ROWS * K + product.n * K / WARPS as usize) as u64 * 2 / WAVE;
         let place = |lane: usize, i: usize| (lane / 4 + i / 2 % 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2);
         let addends = if adds { product.registers.len() } else { 0 };
         for (i, slot) in product.registers.iter().enumerate().take(addends) {

@@ -3,6 +3,8 @@
 
 use super::fault::{Fault, Kind};
 use super::lanes::LANES;
+use super::mbarrier::{BYTES, Mbarriers, Written};
+use super::vector_clocks::{copier, is_copier};
 
 /// The last accesses to a word, used to detect data races. Times count the barriers of all blocks that a
 /// worker ran, so nothing needs clearing between blocks.
@@ -19,9 +21,12 @@ struct Word {
     read_at: u32,
     read_at_in_warp: u32,
     reader: u16,
-    /// Number of `fence.proxy.async` that the writer's warp had executed at the last write.
+    /// Number of `fence.proxy.async` that the writer's warp had executed at the last write, or `BULK`.
     published: u32,
 }
+
+/// Value of [`Word::published`] after a bulk copy, which needs no fence.
+const BULK: u32 = u32::MAX;
 
 /// The threads that read a word since the last barrier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,6 +67,8 @@ pub struct Shared {
     /// Number of running matrix products that read each 16 bytes, and the sum of these numbers.
     product_reads: Vec<u16>,
     n_product_reads: u32,
+    /// Present if the kernel uses `mbarrier`.
+    pub mbarriers: Option<Box<Mbarriers>>,
 }
 
 impl Shared {
@@ -79,6 +86,12 @@ impl Shared {
         self.product_reads.clear();
         self.product_reads.resize(bytes / 16, 0);
         self.n_product_reads = 0;
+        self.mbarriers = None;
+    }
+
+    /// Prepares `mbarrier` objects of a block with `threads` threads.
+    pub fn begin_mbarriers(&mut self, threads: u32) {
+        self.mbarriers = Some(Box::new(Mbarriers::new(threads, self.words.len())));
     }
 
     /// Enables or disables race detection; returns the previous setting.
@@ -123,22 +136,59 @@ impl Shared {
         if is_write && self.n_product_reads > 0 {
             self.check_product_reads(at, len, thread)?;
         }
+        if let Some(mbarriers) = &self.mbarriers
+            && mbarriers.overlaps(address, len as u32)
+        {
+            let description = format!("access of byte {at} of shared memory, which belongs to an `mbarrier`");
+            return Err(Fault::new(Kind::Synchronization, Some(thread), description));
+        }
         let fences = self.fences[thread as usize / LANES % MAX_WARPS];
         let mut from = at;
         while from < at + len {
             let end = (from / 4 * 4 + 4).min(at + len);
             let bytes = ((1u8 << (end - from)) - 1) << (from % 4);
+            self.check_order(from, bytes, thread, now, is_write)?;
             let word = &mut self.words[from / 4];
-            let conflict = if is_write {
+            let is_first = word.read_at != now.block;
+            if is_write {
                 word.published = fences;
-                word.write(bytes, thread, now)
+                word.set_writer(bytes, thread as u16, now);
             } else {
-                word.read(bytes, thread, now)
-            };
-            if let Some(conflict) = conflict {
-                return Err(conflict.fault(from, thread, is_write));
+                word.set_reader(thread, now);
+            }
+            match &mut self.mbarriers {
+                Some(mbarriers) if is_write => mbarriers.clocks.write(from / 4, thread as u16),
+                Some(mbarriers) => mbarriers.clocks.read(from / 4, thread as u16, is_first),
+                None => {}
             }
             from = end;
+        }
+        Ok(())
+    }
+
+    /// Returns an error if no barrier orders an access of bytes in a word and earlier accesses.
+    #[inline]
+    fn check_order(
+        &self,
+        from: usize,
+        bytes: u8,
+        thread: u32,
+        now: LogicalTime,
+        is_write: bool,
+    ) -> Result<(), Box<Fault>> {
+        let (word, index) = (&self.words[from / 4], from / 4);
+        let clocks = self.mbarriers.as_ref().map(|mbarriers| &mbarriers.clocks);
+        if let Some(conflict) = word.unordered_write(bytes, thread, now) {
+            let is_ordered = |writer| clocks.is_some_and(|c| c.orders_write(index, writer, thread));
+            if !matches!(conflict, Conflict::Written(writer) if is_ordered(writer)) {
+                return Err(conflict.fault(from, thread, is_write));
+            }
+        }
+        if is_write && let Some((reader, readers)) = word.unordered_read(thread, now) {
+            let is_of_warp = readers != Readers::Several && warp(reader) == warp(thread as u16);
+            if is_of_warp || !clocks.is_some_and(|c| c.orders_reads(index, thread)) {
+                return Err(Conflict::Read(reader, readers).fault(from, thread, true));
+            }
         }
         Ok(())
     }
@@ -161,16 +211,78 @@ impl Shared {
         unsafe { self.data().add(at).copy_from(bytes.as_ptr(), bytes.len()) };
         if self.detect_races {
             let fences = self.fences[thread as usize / LANES % MAX_WARPS];
-            for word in &mut self.words[at / 4..(at + bytes.len()).div_ceil(4)] {
-                word.set_writer(15, thread, now);
-                word.published = fences;
+            for i in at / 4..(at + bytes.len()).div_ceil(4) {
+                self.words[i].set_writer(15, thread as u16, now);
+                self.words[i].published = fences;
+                if let Some(mbarriers) = &mut self.mbarriers {
+                    mbarriers.clocks.write(i, thread as u16);
+                }
             }
         }
     }
 
-    /// Publishes all writes of a warp for matrix products.
+    /// Marks the destination of a bulk copy, which must not be accessed until the copy completes.
+    pub fn begin_bulk_copy(&mut self, to: u64, len: u32, thread: u32, now: LogicalTime) -> Result<(), Box<Fault>> {
+        let (from, end) = (to as usize, to as usize + len as usize);
+        if end <= self.size as usize && self.detect_races {
+            let is_hidden = |i: &usize| {
+                let word = &self.words[i / 4];
+                let fences = self.fences[usize::from(warp(word.writer)) % MAX_WARPS];
+                self.written[*i] != 0 && word.written_at != PENDING && word.published == fences
+            };
+            if let Some(i) = (from..end).step_by(4).find(is_hidden) {
+                let description = format!(
+                    "data race: a bulk copy writes byte {i} of shared memory, but thread {} wrote it without `fence.proxy.async`",
+                    self.words[i / 4].writer
+                );
+                return Err(Fault::new(Kind::Race, Some(thread), description));
+            }
+        }
+        (to..to + u64::from(len))
+            .step_by(16)
+            .try_for_each(|at| self.begin_copy(at, 16, thread, now))
+    }
+
+    /// Names the barrier whose bulk copy writes these bytes.
+    pub fn set_copier(&mut self, to: u64, len: u32, barrier: usize) {
+        for word in &mut self.words[to as usize / 4..(to as usize + len as usize) / 4] {
+            word.writer = copier(barrier);
+        }
+    }
+
+    /// Completes a bulk copy.
+    pub fn end_bulk_copy(&mut self, copy: &Written, now: LogicalTime) {
+        let at = copy.to as usize;
+        // SAFETY: `begin_bulk_copy` checked that the destination is within shared memory.
+        unsafe { self.data().add(at).copy_from(copy.bytes.as_ptr(), copy.bytes.len()) };
+        if !self.detect_races {
+            return;
+        }
+        for i in at / 4..(at + copy.bytes.len()) / 4 {
+            self.words[i].set_writer(15, copier(copy.barrier), now);
+            self.words[i].published = BULK;
+            if let Some(mbarriers) = &mut self.mbarriers {
+                mbarriers.clocks.write(i, copier(copy.barrier));
+            }
+        }
+    }
+
+    /// Returns an error if no barrier orders the initialization of an `mbarrier` and its use.
+    pub fn check_mbarrier(&self, address: u64, thread: u32, now: LogicalTime) -> Result<(), Box<Fault>> {
+        if !self.detect_races || address + BYTES > self.size.into() {
+            return Ok(());
+        }
+        (0..BYTES as usize)
+            .step_by(4)
+            .try_for_each(|i| self.check_order(address as usize + i, 15, thread, now, false))
+    }
+
+    /// Publishes all writes of a warp for matrix products and bulk copies.
     pub fn publish(&mut self, warp: u32) {
         self.fences[warp as usize % MAX_WARPS] += 1;
+        if let Some(mbarriers) = &mut self.mbarriers {
+            mbarriers.publish(warp);
+        }
     }
 
     /// Starts the read of 16 bytes by a matrix product, during which they must not be written.
@@ -225,9 +337,11 @@ impl Conflict {
     fn fault(&self, byte: usize, thread: u32, is_write: bool) -> Box<Fault> {
         let access = if is_write { "write to" } else { "read of" };
         let other = match self {
+            Self::Written(other) if is_copier(*other) => "a bulk copy wrote it".into(),
             Self::Written(other) => format!("thread {other} wrote it"),
             Self::Read(other, Readers::One) => format!("thread {other} read it"),
             Self::Read(other, _) => format!("thread {other} and others read it"),
+            Self::Copy(other) if is_copier(*other) => "a bulk copy to it is not complete".into(),
             Self::Copy(other) => format!("thread {other} did not wait for its asynchronous copy"),
         };
         let when = if matches!(self, Self::Copy(_)) {
@@ -244,26 +358,20 @@ impl Conflict {
 }
 
 impl Word {
-    fn write(&mut self, bytes: u8, thread: u32, now: LogicalTime) -> Option<Conflict> {
-        if let Some(conflict) = self.unordered_write(bytes, thread, now) {
-            return Some(conflict);
-        }
+    /// Returns a reader of the word that no barrier of the block orders before a write, and the number of readers.
+    fn unordered_read(&self, thread: u32, now: LogicalTime) -> Option<(u16, Readers)> {
         let is_other =
             self.readers == Readers::Several || self.reader != thread as u16 || self.readers == Readers::OneWarp;
         if self.read_at == now.block && is_other {
             let same_warp = self.readers != Readers::Several && warp(self.reader) == warp(thread as u16);
             if !same_warp || self.read_at_in_warp == now.warp {
-                return Some(Conflict::Read(self.reader, self.readers));
+                return Some((self.reader, self.readers));
             }
         }
-        self.set_writer(bytes, thread, now);
         None
     }
 
-    fn read(&mut self, bytes: u8, thread: u32, now: LogicalTime) -> Option<Conflict> {
-        if let Some(conflict) = self.unordered_write(bytes, thread, now) {
-            return Some(conflict);
-        }
+    fn set_reader(&mut self, thread: u32, now: LogicalTime) {
         let thread = thread as u16;
         if self.read_at != now.block {
             self.readers = Readers::One;
@@ -275,7 +383,6 @@ impl Word {
             self.readers = Readers::OneWarp;
         }
         (self.reader, self.read_at, self.read_at_in_warp) = (thread, now.block, now.warp);
-        None
     }
 
     fn unordered_write(&self, bytes: u8, thread: u32, now: LogicalTime) -> Option<Conflict> {
@@ -287,12 +394,12 @@ impl Word {
         (is_recent && !is_ordered).then_some(Conflict::Written(self.writer))
     }
 
-    fn set_writer(&mut self, bytes: u8, thread: u32, now: LogicalTime) {
+    fn set_writer(&mut self, bytes: u8, thread: u16, now: LogicalTime) {
         // Each word records a single writer, so bytes that another thread wrote since the barrier are
         // forgotten.
-        let same = self.written_at == now.block && self.writer == thread as u16;
+        let same = self.written_at == now.block && self.writer == thread;
         self.bytes = if same { self.bytes | bytes } else { bytes };
-        (self.writer, self.written_at, self.written_at_in_warp) = (thread as u16, now.block, now.warp);
+        (self.writer, self.written_at, self.written_at_in_warp) = (thread, now.block, now.warp);
     }
 }
 

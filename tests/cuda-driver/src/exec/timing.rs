@@ -7,7 +7,7 @@ use super::lanes::Slot;
 pub(super) enum Order {
     /// The instruction only depends on registers.
     Free,
-    /// A branch or barrier.
+    /// A branch, barrier, or `mbarrier` instruction.
     Fixed,
     /// An asynchronous copy.
     Copy,
@@ -15,6 +15,12 @@ pub(super) enum Order {
     Commit,
     /// A wait for all groups of copies except the last; `None` waits for all copies.
     Wait(Option<u32>),
+    /// A product of a warpgroup.
+    Product,
+    /// The end of a group of products.
+    ProductCommit,
+    /// A wait for all groups of products except the last.
+    ProductWait(u32),
 }
 
 /// The registers and the latency of an instruction.

@@ -13,7 +13,7 @@ use super::running::Products;
 struct Group {
     pc: u32,
     mask: u32,
-    /// True if the group waits for other lanes.
+    /// True if the group waits for other lanes, or for the phase of an `mbarrier`.
     waits: bool,
 }
 
@@ -23,6 +23,8 @@ pub enum StopReason {
     Ended,
     /// The warp is at a block barrier.
     Barrier(Barrier),
+    /// The warp waits for the phase of an `mbarrier`.
+    Phase,
 }
 
 /// The continuation of a group after an instruction.
@@ -71,6 +73,11 @@ pub struct Warp {
     pub committed: [u32; LANES],
     /// Matrix products that may be running.
     pub products: Products,
+    /// Address of the `mbarrier` that lanes of the warp wait for, and whether there is one.
+    pub waits_for: u64,
+    is_blocked: bool,
+    /// Registers of a thread that `setmaxnreg` set.
+    pub registers: Option<u32>,
     /// The clock of the warp; `None` if latencies are not measured.
     pub chain: Option<Box<Chain>>,
     branches: u64,
@@ -96,6 +103,9 @@ impl Warp {
             copies,
             committed: [0; LANES],
             products: Products::default(),
+            waits_for: 0,
+            is_blocked: false,
+            registers: None,
             chain: None,
             branches: 0,
         }
@@ -125,6 +135,7 @@ impl Warp {
         self.local.resize(kernel.local_bytes as usize * LANES, 0);
         self.copies.clear();
         (self.time, self.committed, self.branches) = (0, [0; LANES], 0);
+        (self.is_blocked, self.registers) = (false, None);
         let file_bytes = self.file.len() as u32 * 64;
         if kernel.has_products {
             self.products.begin(file_bytes);
@@ -156,12 +167,15 @@ impl Warp {
 
     /// Runs until the warp ends or reaches a block barrier.
     pub fn run(&mut self, env: &mut Env) -> Result<StopReason, Box<Fault>> {
+        if std::mem::take(&mut self.is_blocked) {
+            self.groups.iter_mut().for_each(|g| g.waits = false);
+        }
         loop {
             let Some(at) = self.groups.iter().position(|g| !g.waits) else {
-                return if self.groups.is_empty() {
-                    Ok(StopReason::Ended)
-                } else {
-                    Err(self.deadlock_fault(env))
+                return match (self.groups.is_empty(), self.is_blocked) {
+                    (true, _) => Ok(StopReason::Ended),
+                    (_, true) => Ok(StopReason::Phase),
+                    _ => Err(self.deadlock_fault(env)),
                 };
             };
             if let Some(barrier) = self.run_group(at, env).map_err(|fault| self.with_line(fault, env))? {
@@ -255,6 +269,7 @@ impl Warp {
                 | Action::ProductsFence
                 | Action::ProductsCommit
                 | Action::ProductsWait(_)
+                | Action::SetRegisters(..)
         );
         match &inst.action {
             Action::Branch(target) => {
@@ -285,6 +300,15 @@ impl Warp {
                 self.insert(pc + 1, mask);
                 Ok(Step::Barrier(barrier.clone()))
             }
+            Action::MbarrierWait(op, done) => {
+                if self.try_wait(env, op, on)? {
+                    self.set_predicate(*done, ALL, on);
+                    return Ok(Step::Next);
+                }
+                self.is_blocked = true;
+                self.wait(pc, mask);
+                Ok(Step::Diverged)
+            }
             _ => {
                 self.execute_uncommon(inst, on, env)?;
                 Ok(Step::Next)
@@ -299,7 +323,18 @@ impl Warp {
             Action::AsyncCopy(copy) => self.async_copy(env, copy, on)?,
             Action::AsyncCommit => self.async_commit(on),
             Action::AsyncWait(n) => self.async_wait(env, *n, on),
-            Action::WarpBarrier(_) => self.time += 1,
+            Action::WarpBarrier(_) => {
+                self.time += 1;
+                self.sync(env);
+            }
+            Action::Mbarrier(op) => self.mbarrier(env, op, on)?,
+            Action::BulkCopy(copy) => self.bulk_copy(env, copy, on)?,
+            Action::SetRegisters(n, is_increase) => self.set_registers(env, *n, *is_increase)?,
+            Action::MbarrierFence => {
+                if let Some(mbarriers) = &mut env.shared.mbarriers {
+                    mbarriers.publish(self.index);
+                }
+            }
             Action::Exchange(exchange) => self.exchange(exchange, on)?,
             Action::Matrix(matrix) => self.matrix(env, matrix)?,
             // A fence of some lanes publishes no store.
@@ -328,12 +363,21 @@ impl Warp {
             Action::Exchange(exchange) => exchange.members.map_or(0, |members| self.members(members, here)),
             Action::Barrier(barrier) if barrier.waits => return here == self.all,
             // Matrix instructions have no mask and require all lanes.
-            Action::Matrix(_) | Action::ProductsFence | Action::ProductsCommit | Action::ProductsWait(_) => {
-                return here == ALL;
-            }
+            Action::Matrix(_)
+            | Action::ProductsFence
+            | Action::ProductsCommit
+            | Action::ProductsWait(_)
+            | Action::SetRegisters(..) => return here == ALL,
             _ => 0,
         };
         required & self.live & !here == 0
+    }
+
+    /// Records in the order of `mbarrier` that all lanes are synchronized.
+    pub fn sync(&self, env: &mut Env) {
+        if let Some(mbarriers) = &mut env.shared.mbarriers {
+            mbarriers.clocks.sync(self.index);
+        }
     }
 
     /// Returns the member mask that the first lane passes.

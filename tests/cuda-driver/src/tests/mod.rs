@@ -5,6 +5,7 @@ mod floats;
 mod integers;
 mod latency;
 mod matrices;
+mod mbarriers;
 mod order;
 mod parsing;
 mod products;
@@ -39,6 +40,11 @@ fn module(n_params: usize, body: &str) -> String {
         ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k({})\n{{\n{body}\n}}\n",
         params.join(", ")
     )
+}
+
+/// Like [`module`], for instructions of compute capability 9.0.
+fn hopper_module(n_params: usize, body: &str) -> String {
+    module(n_params, body).replace("sm_80", "sm_90a")
 }
 
 impl Machine {

@@ -1,6 +1,6 @@
 //! Invalid or unsupported PTX is rejected with line and name.
 
-use super::module;
+use super::{hopper_module, module};
 use crate::decode::decode;
 use crate::ptx::parse;
 use std::collections::HashMap;
@@ -49,9 +49,12 @@ fn unknown_syntax_is_reported_with_line() {
         "mma.sync.aligned.m16n8k17.row.col.f32.f16.f16.f32 {%r0}, {%r0}, {%r0}, {%r0};",
         &["m16n8k17"],
     );
-    assert_rejected(
-        "wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 {%r0}, %l0, %l1, %p, 1, 1, 0, 0;",
-        &["m64n12k16", "not supported"],
+    let product = "wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 {%r0}, %l0, %l1, %p, 1, 1, 0, 0;";
+    assert_rejected(product, &["m64n12k16", "needs sm_90"]);
+    let error = load_error(&hopper_module(1, &format!("{registers}{product}")));
+    assert!(
+        error.contains("m64n12k16") && error.contains("not supported"),
+        "{error}"
     );
     assert_rejected("tcgen05.commit;", &["tcgen05"]);
     assert_rejected("call (%r0), missing, (%r1);", &["missing"]);

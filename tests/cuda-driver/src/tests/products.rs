@@ -1,7 +1,7 @@
 //! `wgmma`: results of products, and accesses that running products forbid. Layouts are transcribed from the figures of
 //! the PTX manual.
 
-use super::{Machine, module};
+use super::{Machine, hopper_module};
 use crate::exec::fault::Kind;
 use crate::exec::scalar::{f32_to_bf16, f32_to_f16};
 
@@ -68,7 +68,7 @@ add.u64 %da, %da, 2; add.u64 %db, %db, 2;\n"
     for (i, d) in sums.iter().enumerate() {
         body += &format!("st.global.f32 [%p+{}], {d};\n", 4 * i);
     }
-    module(2, &(body + "ret;"))
+    hopper_module(2, &(body + "ret;"))
 }
 
 fn machine(text: &str, image: &[u8]) -> Machine {
@@ -160,4 +160,26 @@ fn product_needs_complete_groups_and_swizzled_operands() {
         let other = machine(&text.replace(DESCRIPTION, other), &image);
         other.assert_fault(Kind::Misaligned, &["swizzle of 128 bytes"]);
     }
+}
+
+#[test]
+fn bulk_copy_over_operand_of_running_product_is_a_race() {
+    let image = image(f32_to_bf16);
+    let prepare = format!(
+        ".shared .align 8 .b8 m[8]; .reg .pred %z; setp.eq.u32 %z, %t, 0; @%z mbarrier.init.shared::cta.b64 [m], 1;\n{PUBLISH}"
+    );
+    let copy = "ld.param.u64 %p, [p0];
+@%z mbarrier.arrive.expect_tx.shared::cta.b64 _, [m], 16;
+@%z cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s], [%p], 16, [m];\n";
+    let text = kernel("bf16").replace(PUBLISH, &prepare);
+    let early = text.replace(WAIT, &format!("{copy}{WAIT}"));
+    machine(&early, &image).assert_fault(Kind::Race, &["write to byte 0", "a running `wgmma` reads it"]);
+    // The wait of a thread only completes its own group, but all warps read B.
+    let other = copy.replace("[s]", "[s+8192]");
+    let alone = text.replace(WAIT, &format!("{WAIT}{other}"));
+    machine(&alone, &image).assert_fault(Kind::Race, &["byte 8192", "a bulk copy to it is not complete"]);
+    let end = "AGAIN: mbarrier.try_wait.parity.shared::cta.b64 %q, [m], 0; @!%q bra AGAIN;\n";
+    let ordered = machine(&text.replace(WAIT, &format!("{WAIT}bar.sync 0;\n{copy}{end}")), &image);
+    let done = ordered.run();
+    done.unwrap_or_else(|fault| panic!("{}", fault.description));
 }

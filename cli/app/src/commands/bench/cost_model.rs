@@ -10,9 +10,9 @@
 //! - instructions: one per clock in each of the four partitions of a multiprocessor, and each class at its
 //!   own rate
 //! - shared memory: one clock per access of up to 128 bytes, and one per additional bank-conflict way,
-//!   including `ldmatrix` and async copies
-//! - matrix multiplication: the GPU's `mma.sync` rates for floats and integers, counting multiply and add
-//!   separately
+//!   including `ldmatrix`, operands of `wgmma`, and async copies
+//! - matrix multiplication: the GPU's `mma.sync` rates for floats and integers, and its `wgmma` rate, counting multiply and
+//!   add separately
 //! - latency: the chain of dependent instructions of the slowest block. If the blocks do not fit on the GPU at once,
 //!   the chains of consecutive blocks add up. The emulated driver documents the clocks of each instruction
 //!   (`tests/cuda-driver/src/exec/latency.rs`).
@@ -45,6 +45,8 @@ struct GpuSpec {
     matrix: f64,
     /// `mma.sync` rate for 8-bit integers.
     integer_matrix: f64,
+    /// `wgmma` rate for bf16 with f32 accumulation, or the rate of `mma.sync` if the GPU lacks it.
+    group_matrix: f64,
 }
 
 const GPUS: [GpuSpec; 3] = [
@@ -57,6 +59,7 @@ const GPUS: [GpuSpec; 3] = [
         shared: 100 << 10,
         matrix: 165e12,
         integer_matrix: 660e12,
+        group_matrix: 165e12,
     },
     GpuSpec {
         name: "H100",
@@ -67,6 +70,7 @@ const GPUS: [GpuSpec; 3] = [
         shared: 228 << 10,
         matrix: 660e12,
         integer_matrix: 1320e12,
+        group_matrix: 989e12,
     },
     GpuSpec {
         name: "H200",
@@ -77,6 +81,7 @@ const GPUS: [GpuSpec; 3] = [
         shared: 228 << 10,
         matrix: 660e12,
         integer_matrix: 1320e12,
+        group_matrix: 989e12,
     },
 ];
 
@@ -127,9 +132,10 @@ struct Counted {
     shared: u64,
     /// Clocks of the slowest block of each launch, and of all blocks, added over launches.
     latency: [u64; 2],
-    /// Matrix multiply-adds of floats and of 8-bit integers.
+    /// Matrix multiply-adds of floats and of 8-bit integers, and of `wgmma`.
     matrix_operations: u64,
     integer_operations: u64,
+    group_operations: u64,
     loads: Traffic,
     stores: Traffic,
     /// Loads that copy to shared memory.
@@ -197,7 +203,9 @@ impl Counted {
             32.0 * (self.copies.sectors + self.stores.sectors) as f64 / CACHE_BYTES / busy,
             self.n_instructions() as f64 / ISSUES / busy,
             ((shared.waves + shared.moved) as f64 + copied) / busy,
-            2.0 * (self.matrix_operations as f64 / gpu.matrix + self.integer_operations as f64 / gpu.integer_matrix),
+            2.0 * (self.matrix_operations as f64 / gpu.matrix
+                + self.integer_operations as f64 / gpu.integer_matrix
+                + self.group_operations as f64 / gpu.group_matrix),
         ];
         needs.into_iter().chain(kinds).fold(0.0, f64::max)
     }
@@ -433,6 +441,7 @@ mod tests {
             latency: [0; 2],
             matrix_operations: 0,
             integer_operations: 0,
+            group_operations: 0,
             loads: Traffic::default(),
             stores: Traffic::default(),
             copies: Traffic::default(),
