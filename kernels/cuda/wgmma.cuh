@@ -14,6 +14,12 @@ DEVICE void begin_products() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
+// Sets sums to zero. The compiler must not move this behind `begin_products`.
+template <int N> DEVICE void clear(float (&sums)[N][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * N; i++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(sums[i / 4][i % 4]));
+}
+
 // Commits the products of this warpgroup as a group.
 DEVICE void end_products() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");

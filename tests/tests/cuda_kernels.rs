@@ -324,7 +324,7 @@ fn warpgroup_kernels(ty: GgmlType, layout: Layout) -> Vec<Specialization> {
     all.filter(Specialization::is_specific).collect()
 }
 
-/// The assembler must not insert waits for products between steps. It reports such waits.
+/// The assembler must not insert waits for products between steps, and must not ignore `setmaxnreg`. It reports both.
 #[test]
 fn warpgroup_kernels_use_no_local_memory() {
     let name = "cuda_kernels::warpgroup_kernels_use_no_local_memory";
@@ -341,7 +341,8 @@ fn warpgroup_kernels_use_no_local_memory() {
             "{names:?}"
         );
         for (title, report) in reports_without_local_memory(&kernels, HOPPER[0]) {
-            assert!(!report.contains("serialized"), "{title}: {report}");
+            let is_slow = ["serialized", "setmaxnreg"].iter().any(|word| report.contains(word));
+            assert!(!is_slow, "{title}: {report}");
         }
     });
 }

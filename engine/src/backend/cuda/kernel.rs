@@ -95,10 +95,10 @@ macro_rules! headers {
     };
 }
 
-const HEADERS: [Header<'static>; 23] = headers! {
+const HEADERS: [Header<'static>; 25] = headers! {
     "async.cuh" "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "few_int.cuh" "halves.cuh" "halves_of_rows.cuh"
-    "matrices.cuh" "packed.cuh"
-    "partials.cuh" "pieces.cuh" "rope.cuh" "select.cuh" "steps.cuh" "tiles.cuh" "unary.cuh" "visible.cuh" "wgmma.cuh"
+    "matrices.cuh" "mbarrier.cuh" "packed.cuh"
+    "partials.cuh" "pieces.cuh" "rope.cuh" "select.cuh" "steps.cuh" "tiled.cuh" "tiles.cuh" "unary.cuh" "visible.cuh" "wgmma.cuh"
 };
 
 /// Value of a preprocessor definition.

@@ -286,7 +286,7 @@ impl Target for Planner<'_> {
         }
         let capacity = match form {
             ColumnForm::Integers => self.scratch.place(),
-            ColumnForm::Bfloats | ColumnForm::Halves(_) => self.scratch.sizes.columns,
+            ColumnForm::Bfloats(_) | ColumnForm::Halves(_) => self.scratch.sizes.columns,
         };
         assert!(bytes <= capacity, "reserve_scratch covers the columns of every node");
         self.plan.in_second = form == ColumnForm::Integers && !self.plan.in_second;

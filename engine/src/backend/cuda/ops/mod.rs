@@ -85,7 +85,7 @@ impl Target for DryRun {
         self.need.columns = match form {
             // Two buffers, enough for any two consecutive nodes.
             ColumnForm::Integers => 2 * bytes.next_multiple_of(COLUMNS_ALIGNMENT),
-            ColumnForm::Bfloats | ColumnForm::Halves(_) => bytes,
+            ColumnForm::Bfloats(_) | ColumnForm::Halves(_) => bytes,
         };
         Ok((0, true))
     }

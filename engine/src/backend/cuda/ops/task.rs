@@ -24,8 +24,8 @@ const MAX_BLOCKS: u32 = 65535;
 pub(in super::super) enum ColumnForm {
     /// 16-bit integers in two parts, with scales and sums.
     Integers,
-    /// bf16 values.
-    Bfloats,
+    /// bf16 values, with this number of columns that are adjacent without padding.
+    Bfloats(u32),
     /// f16 values in tiles, with the columns' powers of two.
     Halves(Halves),
 }

@@ -44,8 +44,15 @@ const STEP: u32 = 64;
 /// Steps that `mul_mat_wgmma.cu` has in shared memory.
 const STAGES: u32 = 4;
 
-/// Shared memory in bytes that aligns the steps of `mul_mat_wgmma.cu`.
+/// Shared memory in bytes that aligns the steps of `mul_mat_wgmma.cu`, and shared memory of the barriers: two per step.
 const ALIGNMENT: u32 = 1024;
+const BARRIERS: u32 = 2 * 8 * STAGES;
+
+/// Threads of `mul_mat_wgmma.cu` that load steps.
+const PRODUCERS: u32 = 128;
+
+/// Columns of an outer dimension start at a multiple of this number.
+const ALIGNED_COLUMNS: usize = 8;
 
 /// The tiles that a GPU can use for some weights.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +130,7 @@ impl Tile {
             warp_columns: self.columns,
             ..self
         };
-        let need = tile.shared_of_stages() + tile.static_shared(has_groups);
+        let need = tile.shared_of_stages() + BARRIERS + tile.static_shared(has_groups);
         let has_kernel = self.rows == 128 && [128, 256].contains(&self.columns);
         (gpu.has_wgmma && has_kernel && need <= gpu.shared_bytes).then_some(tile)
     }
@@ -153,8 +160,12 @@ impl Tile {
 struct RoundParams {
     x: TensorArg,
     columns: u64,
-    stride: i32,
+    per_outer: i32,
+    n_padded: i32,
+    n_total: i32,
+    n_steps: i32,
     n: i32,
+    padding: i32,
 }
 
 #[repr(C)]
@@ -167,7 +178,9 @@ struct Params {
     tiles: u64,
     order: u64,
     n_used: i32,
-    stride: i32,
+    n_total: i32,
+    n_padded: i32,
+    padding: i32,
 }
 
 /// Columns grouped by matrix: addresses of the tiles and of their order, number of tiles, and number of
@@ -187,14 +200,35 @@ pub(super) fn suits(precision: Precision, weights: &Tensor) -> bool {
     precision.is_fast() && weights.ty != GgmlType::F32
 }
 
-/// Returns the distance between columns in bytes.
-fn stride(x: &Tensor) -> usize {
-    (2 * x.ne[0]).next_multiple_of(16)
+/// The order of columns in bf16: for each step, the columns of all outer dimensions.
+#[derive(Clone, Copy)]
+struct Order {
+    /// Columns of an outer dimension without and with padding. Without padding, all columns are one dimension.
+    per_outer: usize,
+    n_padded: usize,
+    n_total: usize,
+    n_steps: usize,
 }
 
-/// Returns the size of all columns in bytes.
-fn column_bytes(x: &Tensor) -> usize {
-    stride(x) * x.nrows()
+impl Order {
+    /// Returns the order of the columns of `x`.
+    fn new(x: &Tensor, has_groups: bool) -> Order {
+        let [k, n, ..] = x.ne;
+        let is_padded = !has_groups && !n.is_multiple_of(ALIGNED_COLUMNS);
+        let per_outer = if is_padded { n } else { x.nrows() };
+        let n_padded = per_outer.next_multiple_of(ALIGNED_COLUMNS);
+        Order {
+            per_outer,
+            n_padded,
+            n_total: n_padded * (x.nrows() / per_outer),
+            n_steps: k.div_ceil(STEP as usize),
+        }
+    }
+
+    /// Returns the number of values.
+    fn len(self) -> usize {
+        self.n_total * self.n_steps * STEP as usize
+    }
 }
 
 /// Returns the alignment of rows in bytes, up to the size of a load.
@@ -203,22 +237,33 @@ fn alignment(w: &TensorArg) -> i64 {
     if rows && w.data.is_multiple_of(16) { 16 } else { 4 }
 }
 
+/// Plans the conversion of columns, unless they already exist, and returns their address.
+fn rounded(task: &mut Task<'_>, x: TensorArg, order: Order) -> Result<u64, Unplanned> {
+    let form = ColumnForm::Bfloats(size(order.per_outer)?);
+    let (columns, is_new) = task.target.columns(&x, form, 2 * order.len())?;
+    if is_new {
+        let n = size(order.len() / 2)?;
+        let params = RoundParams {
+            x,
+            columns,
+            per_outer: size(order.per_outer)? as i32,
+            n_padded: size(order.n_padded)? as i32,
+            n_total: size(order.n_total)? as i32,
+            n_steps: size(order.n_steps)? as i32,
+            n: n as i32,
+            padding: 0,
+        };
+        task.for_each(Kernel::new(&ROUND_COLUMNS, "round_columns"), n, &params)?;
+    }
+    Ok(columns)
+}
+
 /// Plans the matmul of all columns, or of groups of columns.
 pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option<Groups>) -> Result<(), Unplanned> {
     let [w, x, y] = operands;
     let (weights, values) = (task.operand(0), task.operand(1));
-    let (columns, is_new) = task.target.columns(&x, ColumnForm::Bfloats, column_bytes(values))?;
-    let stride = size(stride(values))?;
-    if is_new {
-        let n = size(stride as usize / 4 * values.nrows())?;
-        let params = RoundParams {
-            x,
-            columns,
-            stride: stride as i32,
-            n: n as i32,
-        };
-        task.for_each(Kernel::new(&ROUND_COLUMNS, "round_columns"), n, &params)?;
-    }
+    let order = Order::new(values, groups.is_some());
+    let columns = rounded(task, x, order)?;
     let [m, n, n2, n3] = task.node.ne;
     let tiles = Tiles::new(task.target.gpu(), decoder(weights, &w), groups.is_some());
     let (tile, column_blocks, outer_blocks) = match groups {
@@ -230,7 +275,7 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
         }
     };
     let grid = [column_blocks, size(m)?.div_ceil(tile.rows), outer_blocks];
-    let launch = |kernel: Kernel, tile: Tile, shared: u32| {
+    let launch = |kernel: Kernel, tile: Tile, block: u32, shared: u32| {
         let kernel = kernel
             .with("TYPE", decoder(weights, &w))
             .with_int("ALIGNED", alignment(&w))
@@ -239,7 +284,6 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
             .with_int("WARP_ROWS", tile.warp_rows.into())
             .with_int("WARP_COLUMNS", tile.warp_columns.into())
             .with_int("IDS", groups.is_some().into());
-        let block = tile.threads();
         (kernel, LaunchShape { grid, block, shared })
     };
     let params = Params {
@@ -250,15 +294,26 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
         tiles: groups.map_or(0, |g| g.tiles),
         order: groups.map_or(0, |g| g.order),
         n_used: size(groups.map_or(1, |g| g.n_used))? as i32,
-        stride: stride as i32,
+        n_total: size(order.n_total)? as i32,
+        n_padded: size(n.next_multiple_of(ALIGNED_COLUMNS))? as i32,
+        padding: 0,
     };
-    let of_warps = launch(Kernel::new(&MUL_MAT_TENSOR, "mul_mat_tensor"), tile, tile.shared());
+    let of_warps = launch(
+        Kernel::new(&MUL_MAT_TENSOR, "mul_mat_tensor"),
+        tile,
+        tile.threads(),
+        tile.shared(),
+    );
     let Some(tile) = tile.of_warpgroups(task.target.gpu(), groups.is_some()) else {
         let (kernel, shape) = of_warps;
         return task.launch_with(kernel, grid, shape.block, shape.shared, &params);
     };
     let kernel = Kernel::new(&MUL_MAT_WGMMA, "mul_mat_wgmma").with_int("STAGES", STAGES.into());
-    task.launch_either([launch(kernel, tile, tile.shared_of_stages()), of_warps], &params)
+    let block = tile.threads() + PRODUCERS;
+    task.launch_either(
+        [launch(kernel, tile, block, tile.shared_of_stages()), of_warps],
+        &params,
+    )
 }
 
 #[cfg(test)]
@@ -325,8 +380,8 @@ mod tests {
                 [Some((256, 256)), Some((128, 256)), None]
             );
         }
-        // Four steps of 128 x 256 values of 16 bits, and two numbers per column.
-        let need = 4 * 2 * 64 * (128 + 256) + 1024 + 8 * 256;
+        // Four steps of 128 x 256 values of 16 bits, eight barriers, and two numbers per column.
+        let need = 4 * 2 * 64 * (128 + 256) + 1024 + 64 + 8 * 256;
         for (shared_bytes, largest) in [(need, Some((256, 256))), (need - 1, None)] {
             let gpu = Gpu {
                 shared_bytes,
