@@ -12,7 +12,7 @@ use crate::serve::Serving;
 
 /// Effect of exceeding the file size limit.
 #[derive(Clone, Copy, PartialEq)]
-enum Full {
+pub enum Full {
     /// The write fails, as on a full disk.
     Fails,
     /// The process is killed.
@@ -20,7 +20,7 @@ enum Full {
 }
 
 /// Limits the size of files that the command can write.
-fn limited(mut command: Command, bytes: u64, full: Full) -> Command {
+pub fn limited(mut command: Command, bytes: u64, full: Full) -> Command {
     let set = move || {
         let limit = libc::rlimit {
             rlim_cur: bytes,
@@ -215,6 +215,22 @@ fn full_disk_only_fails_slot_save() {
     let saved = Slots::ask(&server, "save", "short");
     assert!(saved.starts_with("HTTP/1.1 200"), "{saved}");
     assert_eq!(slots.names(), ["short"]);
+}
+
+#[test]
+fn full_disk_leaves_no_synthetic_model() {
+    let home = Home::new();
+    let output = home.path("out.gguf").to_str().expect("UTF-8").to_owned();
+    let command = || home.llama(&["synth", "--shape", "tiny", "--type", "q8_0", "-o", &output]);
+    let names = || {
+        let files = std::fs::read_dir(home.path("")).expect("a directory").flatten();
+        files.map(|file| file.file_name()).collect::<Vec<_>>()
+    };
+    let before = names();
+    ended(limited(command(), 100_000, Full::Fails)).fails_saying(&["out.gguf", "too large"]);
+    assert_eq!(names(), before);
+    ended(command()).succeeds();
+    assert!(Path::new(&output).exists());
 }
 
 /// A batch stops on a full disk with at most one partial line, and resumes from there.

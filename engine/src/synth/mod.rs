@@ -135,12 +135,24 @@ impl Synth {
 
     /// Writes the file and returns its length in bytes. Uses memory for only one chunk of data.
     pub fn write(&self, path: &Path) -> Result<u64, SynthError> {
+        Ok(self.writer()?.write_file(path)?)
+    }
+
+    /// Writes the content of the file to `out` and returns its length in bytes.
+    ///
+    /// # Errors
+    /// [`SynthError`] if `out` returns an error.
+    pub fn write_to(&self, out: &mut dyn Write) -> Result<u64, SynthError> {
+        Ok(self.writer()?.write(out)?)
+    }
+
+    fn writer(&self) -> Result<GgufWriter<'_>, SynthError> {
         let mut writer = GgufWriter::with_metadata(self.metadata.clone());
         for t in &self.tensors {
             let produce = move |out: &mut dyn Write| t.write(self, out);
             writer.add_tensor_with(t.name.as_str(), t.ty(), &t.ne, produce)?;
         }
-        Ok(writer.write_file(path)?)
+        Ok(writer)
     }
 
     /// Writes the file with zeros instead of weights, which take no disk space.

@@ -1,6 +1,6 @@
 //! `llama synth`: writes a model file with random weights.
 
-use std::io::Write;
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,8 +8,9 @@ use engine::synth::{Mix, ModelShape, SHAPES, Synth, SynthParams};
 use kernels::GgmlType;
 
 use crate::commands::{arch, stdout};
-use crate::failure::Outcome;
-use crate::format;
+use crate::failure::{Failure, Outcome};
+use crate::output::{OutputFile, failed};
+use crate::{format, interrupt};
 
 /// Arguments of `llama synth`.
 #[derive(Debug, Args)]
@@ -49,7 +50,7 @@ pub fn run(args: &SynthArgs) -> Outcome {
     };
     let registered = arch::find(&args.arch)?;
     let synth = Synth::new(registered.arch, &[registered], &params)?;
-    let n_bytes = synth.write(&args.output)?;
+    let n_bytes = write(args, &synth)?;
     let types = synth.types();
     let types: Vec<_> = types.iter().map(|(ty, n)| format!("{n} {ty}")).collect();
     let mut out = stdout();
@@ -63,6 +64,40 @@ pub fn run(args: &SynthArgs) -> Outcome {
         format::bytes(usize::try_from(n_bytes)?)
     )?;
     Ok(out.flush()?)
+}
+
+/// Writes the file under a temporary name, and renames it once it is complete.
+fn write(args: &SynthArgs, synth: &Synth) -> Outcome<u64> {
+    let mut output = OutputFile::create(&args.output)?;
+    let guard = interrupt::listen();
+    let mut out = BufWriter::with_capacity(1 << 20, Interruptible(output.file(), &guard));
+    let written = synth.write_to(&mut out);
+    let flushed = out.flush();
+    drop(out);
+    if guard.is_set() {
+        return Err(Failure::Interrupted);
+    }
+    let n_bytes = written.map_err(|e| Failure::new(format_args!("{}: {e}", args.output.display())))?;
+    flushed.map_err(|e| failed(&args.output, &e))?;
+    output.finish(None)?;
+    Ok(n_bytes)
+}
+
+/// Output that returns errors after an interrupt.
+struct Interruptible<'a, W>(W, &'a interrupt::Guard);
+
+impl<W: Write> Write for Interruptible<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.1.is_set() {
+            // Writers repeat a write that fails with `ErrorKind::Interrupted`.
+            return Err(io::Error::other("interrupted"));
+        }
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 fn shape(text: &str) -> Result<ModelShape, String> {
