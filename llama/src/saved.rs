@@ -22,9 +22,14 @@ pub fn save_messages(messages: &[Message], file: &Path) -> Result<()> {
         Json::Object(object)
     };
     let json: Json = messages.iter().map(object).collect();
-    let mut new = file.as_os_str().to_owned();
+    // Renaming onto a device or a link would replace the device or the link.
+    let target = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    if target.exists() && !target.is_file() {
+        return Err(error(file, &"not a regular file"));
+    }
+    let mut new = target.as_os_str().to_owned();
     new.push(".tmp");
-    let written = fs::write(&new, format!("{json:#}\n")).and_then(|()| fs::rename(&new, file));
+    let written = fs::write(&new, format!("{json:#}\n")).and_then(|()| fs::rename(&new, &target));
     written.map_err(|e| {
         let _ = fs::remove_file(&new);
         error(file, &e)
@@ -54,5 +59,27 @@ fn error(file: &Path, reason: &dyn Display) -> Error {
     Error::Conversation {
         file: file.to_owned(),
         reason: reason.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saving_keeps_links_and_rejects_devices() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        for (link, target) in [("device", "/dev/null"), ("link", "chat.json")] {
+            std::os::unix::fs::symlink(target, at(link)).unwrap();
+        }
+        fs::write(at("chat.json"), "[]").unwrap();
+        let messages = [Message::new("user", "hello")];
+        let error = save_messages(&messages, &at("device")).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+        save_messages(&messages, &at("link")).unwrap();
+        assert!(at("device").is_symlink() && at("link").is_symlink());
+        assert_eq!(load_messages(&at("chat.json")).unwrap().len(), 1);
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 3);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{File, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
@@ -10,10 +10,15 @@ use tempfile::TempPath;
 use crate::failure::{Failure, Outcome};
 
 /// File that gets its name once it is complete. An error or an interrupt leaves nothing under the name.
+///
+/// A symbolic link stays a link to the new file. A character device, such as `/dev/null`, is written directly.
 pub struct OutputFile {
     file: File,
     partial: Partial,
+    /// Path in messages.
     path: PathBuf,
+    /// Path of the file to replace, without symbolic links.
+    target: PathBuf,
 }
 
 /// Path of an incomplete file.
@@ -22,30 +27,54 @@ enum Partial {
     Temporary(TempPath),
     /// Kept, so that another run can complete the file.
     Kept(PathBuf),
+    /// Absent, because a device is written directly.
+    Device,
 }
 
 impl OutputFile {
     /// Creates a temporary file next to `path`.
     pub fn create(path: &Path) -> Outcome<OutputFile> {
+        let target = resolve(path);
+        if check(path)? == Destination::Device {
+            let file = File::options()
+                .write(true)
+                .open(&target)
+                .map_err(|e| failed(path, &e))?;
+            return Ok(OutputFile {
+                file,
+                partial: Partial::Device,
+                path: path.to_owned(),
+                target,
+            });
+        }
         let file = tempfile::Builder::new()
-            .prefix(&prefix(path))
+            .prefix(&prefix(&target))
             .suffix(SUFFIX)
             // The mode of a new file, less the bits of the umask. Without this, only the owner may read the file.
             .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory(path))
-            .map_err(|e| failed(path, &e))?;
+            .tempfile_in(directory(&target))
+            // Without the name of the temporary file.
+            .map_err(|e| failed(path, &e.kind().into()))?;
         let (file, partial) = file.into_parts();
         Ok(OutputFile {
             file,
             partial: Partial::Temporary(partial),
             path: path.to_owned(),
+            target,
         })
     }
 
     /// Opens the incomplete file of an earlier run with the same key, or creates one that is kept after an error or
     /// an interrupt.
     pub fn resume(path: &Path, key: &str) -> Outcome<OutputFile> {
-        let partial = directory(path).join(format!("{}{key}{SUFFIX}", prefix(path)));
+        if check(path)? == Destination::Device {
+            return Err(Failure::new(format_args!(
+                "cannot resume {}: it is a device; omit --resume",
+                path.display()
+            )));
+        }
+        let target = resolve(path);
+        let partial = directory(&target).join(format!("{}{key}{SUFFIX}", prefix(&target)));
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
         let file = options.open(&partial).map_err(|e| failed(&partial, &e))?;
@@ -64,6 +93,7 @@ impl OutputFile {
             file,
             partial: Partial::Kept(partial),
             path: path.to_owned(),
+            target,
         })
     }
 
@@ -75,17 +105,57 @@ impl OutputFile {
     /// Gives the file its name, in place of an existing file. The mode is copied from `like`, or the default.
     pub fn finish(self, like: Option<&Path>) -> Outcome {
         let file = &self.file;
+        if matches!(self.partial, Partial::Device) {
+            return Ok(());
+        }
         if let Some(metadata) = like.and_then(|path| path.metadata().ok()) {
             file.set_permissions(metadata.permissions())
                 .map_err(|e| failed(&self.path, &e))?;
         }
         file.sync_all().map_err(|e| failed(&self.path, &e))?;
         match self.partial {
-            Partial::Temporary(partial) => partial.persist(&self.path).map_err(|e| e.error),
-            Partial::Kept(partial) => std::fs::rename(partial, &self.path),
+            Partial::Temporary(partial) => partial.persist(&self.target).map_err(|e| e.error),
+            Partial::Kept(partial) => std::fs::rename(partial, &self.target),
+            Partial::Device => Ok(()),
         }
         .map_err(|e| failed(&self.path, &e))
     }
+}
+
+/// Kind of an output path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// A new or existing file.
+    File,
+    /// A character device.
+    Device,
+}
+
+/// Checks that a file can be written at `path`, before anything is computed.
+pub fn check(path: &Path) -> Outcome<Destination> {
+    let refused = |reason: &str| Failure::new(format_args!("cannot write {}: {reason}", path.display()));
+    match path.metadata().map(|metadata| metadata.file_type()) {
+        Ok(ty) if ty.is_file() => Ok(Destination::File),
+        Ok(ty) if ty.is_char_device() => Ok(Destination::Device),
+        Ok(ty) if ty.is_dir() => Err(refused("it is a directory; add a file name")),
+        Ok(_) => Err(refused("not a regular file")),
+        Err(_) => {
+            let target = resolve(path);
+            let directory = directory(&target);
+            if !directory.is_dir() {
+                return Err(refused(&format!("directory {} does not exist", directory.display())));
+            }
+            Ok(Destination::File)
+        }
+    }
+}
+
+/// Follows symbolic links, also a link to a file that does not exist yet.
+fn resolve(path: &Path) -> PathBuf {
+    let Ok(link) = path.read_link() else {
+        return path.to_owned();
+    };
+    path.canonicalize().unwrap_or_else(|_| directory(path).join(link))
 }
 
 /// Suffix of the names of incomplete files.
@@ -108,13 +178,75 @@ pub fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::new(format_args!("cannot write {}: {error}", path.display()))
 }
 
-/// Refuses to write over an existing file unless `is_forced`.
+/// Checks the path, and refuses to write over an existing file unless `is_forced`.
 pub fn check_absent(path: &Path, is_forced: bool) -> Outcome {
-    if !is_forced && path.exists() {
+    if check(path)? == Destination::File && !is_forced && path.exists() {
         return Err(Failure::new(format_args!(
             "{} exists; --force replaces it",
             path.display()
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn write(path: &Path, text: &str) -> Outcome {
+        let mut output = OutputFile::create(path)?;
+        output.file().write_all(text.as_bytes())?;
+        output.finish(None)
+    }
+
+    #[test]
+    fn symbolic_links_keep_pointing_at_the_written_file() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        std::fs::create_dir(at("disk")).unwrap();
+        for (link, target) in [("new", "disk/new.gguf"), ("old", "disk/old.gguf")] {
+            symlink(target, at(link)).unwrap();
+        }
+        std::fs::write(at("disk/old.gguf"), "before").unwrap();
+        for link in ["new", "old"] {
+            write(&at(link), "after").unwrap();
+            assert!(at(link).is_symlink(), "{link}");
+            assert_eq!(std::fs::read_to_string(at(link)).unwrap(), "after");
+        }
+        assert_eq!(std::fs::read_dir(at("disk")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn devices_are_written_directly() {
+        let home = tempfile::tempdir().unwrap();
+        let link = home.path().join("null");
+        symlink("/dev/null", &link).unwrap();
+        write(&link, "text").unwrap();
+        assert!(link.metadata().unwrap().file_type().is_char_device());
+        assert!(write(Path::new("/dev/full"), "text").is_err());
+        assert!(OutputFile::resume(&link, "key").is_err());
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn unusable_paths_are_rejected_before_writing() {
+        let home = tempfile::tempdir().unwrap();
+        let socket = home.path().join("socket");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        for (path, reason) in [
+            (home.path().to_owned(), "it is a directory"),
+            (home.path().join("none/a.gguf"), "none does not exist"),
+            (socket, "not a regular file"),
+        ] {
+            let error = check(&path).unwrap_err();
+            assert!(
+                matches!(&error, Failure::Message(text) if text.contains(reason)),
+                "{error:?}"
+            );
+        }
+    }
 }

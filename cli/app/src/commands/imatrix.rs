@@ -17,7 +17,7 @@ use crate::args::{BatchSizeArgs, CacheTypeArgs, HubArgs, LoadArgs, ModelArgs, Pr
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::loading::{no_context, warn_of_threads};
-use crate::output::{OutputFile, failed};
+use crate::output::{self, OutputFile, failed};
 use crate::{format, input, interrupt, progress};
 
 /// Examples at the end of the help.
@@ -93,6 +93,7 @@ pub fn run(args: &ImatrixArgs) -> Outcome {
     if let Some(path) = &args.show {
         return show(args, &open(path)?);
     }
+    output::check(&args.output)?;
     let mut matrix = ImportanceMatrix::default();
     for path in &args.merge {
         let other = open(path)?;

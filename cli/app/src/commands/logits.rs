@@ -14,8 +14,8 @@ use engine::sample::Token;
 use crate::args::values::threads;
 use crate::args::{AdapterArgs, CacheTypeArgs, HubArgs, LoadArgs, ModelArgs, PrecisionArgs, UbatchSizeArgs};
 use crate::failure::{Failure, Outcome};
-use crate::input;
 use crate::loading::warn_of_threads;
+use crate::{input, output};
 
 /// Arguments of `llama logits`.
 #[derive(Debug, Args)]
@@ -51,6 +51,7 @@ pub struct LogitsArgs {
 
 /// Decodes the tokens and writes their logits.
 pub fn run(args: &LogitsArgs) -> Outcome {
+    output::check(&args.output)?;
     let text = match (&args.tokens, &args.tokens_file) {
         (Some(text), _) => text.clone(),
         (None, Some(path)) => input::read(path)?,

@@ -15,6 +15,11 @@ pub(super) fn replace(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> Result<(), StateError>,
 ) -> Result<(), StateError> {
+    // Renaming onto a device would replace the device.
+    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        let io = StateError::io("cannot write the file");
+        return Err(in_file(io(std::io::Error::other("not a regular file")), path));
+    }
     remove_left_over(path);
     let temporary = TempFile(temp_path(path));
     let written = temporary.create().and_then(|file| {
@@ -136,6 +141,17 @@ fn temp_path(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn devices_are_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("device");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        let error = replace(&link, |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+        assert!(link.is_symlink());
+    }
 
     #[test]
     fn leftover_temporary_files_are_removed() {

@@ -158,9 +158,14 @@ fn edit(file: &Path, changes: &[Change], options: &EditOptions) -> Outcome {
 fn copy(file: &Path, edit: &Edit, target: &Path) -> Outcome<usize> {
     let guard = interrupt::listen();
     let mut output = OutputFile::create(target)?;
-    let n_bytes = edit
-        .copy_to(output.file(), &guard.flag())
-        .map_err(|e| explain(target, e))?;
+    let n_bytes = edit.copy_to(output.file(), &guard.flag()).map_err(|e| match e {
+        EditError::Write { error, .. } => Failure::new(format_args!(
+            "cannot copy {} to {}: {error}",
+            file.display(),
+            target.display()
+        )),
+        other => explain(target, other),
+    })?;
     output.finish(Some(file))?;
     Ok(usize::try_from(n_bytes).unwrap_or(usize::MAX))
 }

@@ -23,7 +23,7 @@ pub use args::QuantizeArgs;
 use crate::commands::gguf::hexadecimal;
 use crate::commands::{imatrix, perplexity};
 use crate::failure::{Failure, Outcome};
-use crate::{checkpoints, format, input};
+use crate::{checkpoints, format, input, output};
 
 /// Tokens per chunk of the text of --calibrate.
 const N_CTX: usize = 512;
@@ -31,6 +31,12 @@ const N_CTX: usize = 512;
 /// Writes the file and prints its properties.
 pub fn run(args: &QuantizeArgs) -> Outcome {
     let source = checkpoints::open(&args.input, &args.arch)?;
+    if !args.dry_run {
+        output::check(&write::first_path(args, &source))?;
+    }
+    if let Some(path) = &args.budget.save_recipe {
+        output::check(path)?;
+    }
     let importance = args.imatrix.as_deref().map(imatrix::open).transpose()?.map(Arc::new);
     let mut options = options(args, importance.clone())?;
     let of_input = |error: QuantizeError| match error {
