@@ -244,6 +244,8 @@ fn stdout_closed_at_start_is_an_error() {
         in_shell(&home, &format!("{line} >&-")).fails_saying(&["cannot write to standard output", "closed"]);
         let null = in_shell(&home, &format!("{line} >/dev/null"));
         assert_eq!((null.status, null.out.as_str()), (0, ""), "{line}: {}", null.err);
+        let full = in_shell(&home, &format!("{line} >/dev/full"));
+        full.fails_saying(&["cannot write to standard output", "No space left on device"]);
     }
     // Nothing is written to standard output.
     let file = home.path("logits");

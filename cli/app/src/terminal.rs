@@ -58,11 +58,20 @@ pub fn check_output() -> io::Result<()> {
 impl Write for CheckedStdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         check_output()?;
-        self.0.write(bytes)
+        self.0.write(bytes).map_err(named)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.0.flush().map_err(named)
+    }
+}
+
+/// Names standard output in an error of writing to it.
+fn named(error: io::Error) -> io::Error {
+    match error.kind() {
+        // Writers repeat an interrupted write.
+        kind @ (io::ErrorKind::BrokenPipe | io::ErrorKind::Interrupted) => io::Error::from(kind),
+        kind => io::Error::new(kind, format!("cannot write to standard output: {error}")),
     }
 }
 
