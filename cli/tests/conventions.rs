@@ -246,7 +246,8 @@ fn commands_accept_model_as_argument_or_flag() {
         let args = [args, &["--tokens", "1,2", "-o", out, "-ctk", "f32", "-ub", "1"]].concat();
         ended(home.llama(&args)).succeeds();
     }
-    ended(home.llama(&["run", "how", "are you?"])).fails_saying(&["unexpected argument", "are you?"]);
+    let two = ended(home.llama(&["run", "how", "are you?"]));
+    two.fails_saying(&["unexpected argument", "are you?", "name the model with -m"]);
 }
 
 #[test]

@@ -150,9 +150,13 @@ fn model_and_prompt(args: &RunArgs) -> Outcome<(Option<PathBuf>, Option<String>)
         let why = match args.model {
             Some(_) => "the model is already given by -m",
             None if args.hub.names_a_model() => "the model is already given by -hf or -mu",
-            None => "the first argument is a prompt, because no such file exists",
+            None => "the first argument is a prompt, because it names neither a file nor a checkpoint",
         };
-        return Err(Failure::new(format_args!("unexpected argument {second:?}: {why}")));
+        let error = Failure::new(format_args!("unexpected argument {second:?}: {why}"));
+        return Err(match args.model {
+            Some(_) => error,
+            None => error.with_remedy("name the model with -m"),
+        });
     }
     match (texts.pop(), &args.prompt) {
         (Some(_), Some(_)) => Err(Failure::new("the prompt is given twice: as an argument and with -p")),
