@@ -201,6 +201,8 @@ fn invalid_server_options_fail_before_loading() {
     let missing = "no-such-file.gguf";
     let serve = |args: &[&str]| ended(home.llama(&[&["serve", missing], args].concat()));
     serve(&["--host", "0.0.0.0"]).fails_saying(&["--api-key", "--insecure"]);
+    // An address for documentation, which no machine has.
+    serve(&["--host", "192.0.2.1", "--insecure"]).fails_saying(&["cannot listen on 192.0.2.1", "use --host"]);
     serve(&["--api-key", ""]).fails_saying(&["--api-key must not be empty"]);
     serve(&["--host", "no host"]).fails_saying(&["--host no host"]);
     serve(&["--host", "0.0.0.0", "--port", "0", "--insecure"]).fails_saying(&[missing]);

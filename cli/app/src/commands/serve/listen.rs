@@ -1,5 +1,6 @@
 //! Opens the listening socket of the server: TCP, optionally with TLS, or a Unix socket.
 
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use server::http::{Listener, tls};
@@ -24,9 +25,12 @@ pub fn listen(args: &ServeArgs, has_keys: bool, runtime: &Runtime) -> Outcome<(L
     for host in args.host.split(',').map(str::trim) {
         let address = address(host, port, has_keys || args.insecure)?;
         let listener = runtime.block_on(TcpListener::bind(address)).map_err(|e| {
-            Failure::new(format_args!(
-                "cannot listen on {address}: {e}; use --port to choose another port"
-            ))
+            let remedy = match e.kind() {
+                io::ErrorKind::AddrNotAvailable => "use --host to choose an address of this machine",
+                io::ErrorKind::PermissionDenied => "use --port to choose a port above 1023",
+                _ => "use --port to choose another port",
+            };
+            Failure::new(format_args!("cannot listen on {address}: {e}; {remedy}"))
         })?;
         let address = listener.local_addr()?;
         // With --port 0, the first address chooses the port.
