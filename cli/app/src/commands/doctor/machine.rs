@@ -224,7 +224,7 @@ impl Speed {
             ("f32", Some(self.f32_multiply_adds)),
             ("i16", self.i16_multiply_adds),
             ("i8", self.i8_multiply_adds),
-            ("bf16 (AMX)", self.bf16_multiply_adds),
+            ("bf16", self.bf16_multiply_adds),
         ];
         let rates = rates.iter().filter_map(|(name, rate)| Some((name, (*rate)?)));
         let rates: Vec<_> = rates.map(|(name, rate)| format!("{:.0} {name}", rate * 1e-9)).collect();
