@@ -626,3 +626,13 @@ fn declaration_runs_and_serves_text() {
     assert!(text.is_string(), "{text}");
     assert_eq!(text, complete(&[]));
 }
+
+#[test]
+fn variable_that_names_no_directory_is_an_error() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    ended(home.llama(&["gguf", "set", &model, "general.architecture=mine", "--force"])).succeeds();
+    let mut command = home.llama(&["run", &model, "hi", "-n", "1"]);
+    command.env("LLAMA_ARCHS", home.path("missing"));
+    ended(command).fails_saying(&["LLAMA_ARCHS=", "missing: not a directory"]);
+}

@@ -122,8 +122,12 @@ fn files() -> Vec<Found> {
 /// Finds an architecture or an encoder in the directories of declarations. Callers search the built-in ones first.
 ///
 /// # Errors
-/// The errors of the declaration with this name, or a message if several files of a directory have this name.
+/// The errors of the declaration with this name, or a message if several files of a directory have this name, or if
+/// `LLAMA_ARCHS` is not a directory.
 pub fn find(name: &str, is_encoder: bool) -> Result<Option<Registered>, String> {
+    if let Some(directory) = dirs::variable(DIRECTORY).filter(|directory| !directory.is_dir()) {
+        return Err(format!("{DIRECTORY}={}: not a directory", directory.display()));
+    }
     let files = files();
     match files.iter().find(|f| f.name == name && f.is_encoder == is_encoder) {
         Some(found) => load_unique(found, &files).map(|r| Some(*r)).map_err(message),
