@@ -173,6 +173,20 @@ fn unknown_options_are_ignored_with_warning() {
 }
 
 #[test]
+fn repeat_last_n_of_minus_one_is_the_context() {
+    let server = Server::new();
+    let text = |n: i32| {
+        let options = json!({"num_predict": 24, "temperature": 0, "repeat_penalty": 1.5, "repeat_last_n": n});
+        let body = json!({"prompt": "hello", "raw": true, "stream": false, "options": options});
+        server.ask("/api/generate", &body)["response"].clone()
+    };
+    assert_eq!(text(-1), text(1000));
+    assert_ne!(text(-1), text(0));
+    let options = json!({"repeat_last_n": -2});
+    server.refused("/api/generate", &json!({"prompt": "hello", "options": options}), 400);
+}
+
+#[test]
 fn deprecated_embeddings_route_works() {
     let server = Server::new();
     let new = server.ask("/api/embed", &json!({"model": "m", "input": "hello"}));

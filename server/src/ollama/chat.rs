@@ -103,6 +103,9 @@ const OPTION_FIELDS: &[Field] = &[
     ignored("numa"),
 ];
 
+/// Maximum value of `repeat_last_n`.
+const MAX_LAST_N: usize = 1 << 20;
+
 const fn ignored(name: &'static str) -> Field {
     Field::ignored(name, "Ignored; the model is already loaded.")
 }
@@ -320,7 +323,11 @@ fn common(fields: &mut Fields, service: &ModelService, client: Client) -> ApiRes
         Some(Json::Object(schema)) => Some(Grammar::JsonSchema(Json::Object(schema).to_string())),
         Some(_) => return Err(ApiError::field("format", "expected \"json\" or a JSON schema")),
     };
-    let options = fields.object("options")?.unwrap_or_default();
+    let mut options = fields.object("options")?.unwrap_or_default();
+    // In Ollama's API, -1 is the size of the context.
+    if let Some(n) = options.get_mut("repeat_last_n").filter(|n| **n == -1) {
+        *n = service.n_ctx().min(MAX_LAST_N).into();
+    }
     let (mut options, ignored_fields) = of_options(options)?;
     let mut request = generating(&mut options, &service.params.defaults)?;
     request.max_tokens = options.integer("num_predict")?.map(limit);
