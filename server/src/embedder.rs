@@ -159,9 +159,14 @@ impl Embedder {
             }
             if text.len() > n_max {
                 let n = text.len();
+                let remedy = if n <= self.model.base().n_ctx_train() {
+                    "; serve the model with a larger batch (-b)"
+                } else {
+                    ""
+                };
                 let mut error = ApiError::field(
                     name,
-                    format_args!("input {i} is too large: {n} tokens, at most {n_max}"),
+                    format_args!("input {i} is too large: {n} tokens, at most {n_max}{remedy}"),
                 );
                 error.code = Some("context_length_exceeded");
                 return Err(error);

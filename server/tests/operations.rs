@@ -24,7 +24,11 @@ fn health_props_and_slots_report_state() {
         (&json!("tiny"), &json!(1024))
     );
     assert_eq!(server.get("/v1/models/tiny").json(), models["data"][0]);
-    assert_eq!(server.get("/v1/models/other").status, 404);
+    let unknown = server.get("/v1/models/other");
+    assert_eq!(
+        (unknown.status, &unknown.json()["error"]["code"]),
+        (404, &json!("model_not_found"))
+    );
     let props = server.get("/props").json();
     assert_eq!(
         (&props["total_slots"], &props["eos_token"]),

@@ -22,9 +22,11 @@ pub async fn model(State(app): State<Shared>, Path(name): Path<String>) -> ApiRe
     }
     let name: String = name.chars().take(128).collect();
     let service = &app.service.params.name;
-    Err(ApiError::not_found(format!(
-        "unknown model {name:?}; this server serves {service:?}"
-    )))
+    Err(ApiError {
+        param: Some("model".to_owned()),
+        code: Some("model_not_found"),
+        ..ApiError::not_found(format!("unknown model {name:?}; this server serves {service:?}"))
+    })
 }
 
 /// Returns the description of a model.
