@@ -51,9 +51,18 @@ impl State {
     }
 }
 
-/// Runs a compilation on a thread with a large stack, while `is_wanted` returns true. The thread of a compilation
-/// that exceeds the limit counts until it ends, but its result is dropped.
+/// Runs a compilation on a thread with a large stack for at most [`LIMIT`], while `is_wanted` returns true. The thread
+/// of a compilation that exceeds the limit counts until it ends, but its result is dropped.
 pub fn run<T: Send + 'static>(
+    work: impl FnOnce(&Cancel) -> Result<T, GrammarError> + Send + 'static,
+    is_wanted: &dyn Fn() -> bool,
+) -> Result<T, GrammarError> {
+    run_within(LIMIT, work, is_wanted)
+}
+
+/// Like [`run`], with another limit.
+pub fn run_within<T: Send + 'static>(
+    limit: Duration,
     work: impl FnOnce(&Cancel) -> Result<T, GrammarError> + Send + 'static,
     is_wanted: &dyn Fn() -> bool,
 ) -> Result<T, GrammarError> {
@@ -71,7 +80,7 @@ pub fn run<T: Send + 'static>(
     let no_thread =
         |e: std::io::Error| GrammarError::Refused(format!("cannot start a thread to compile the grammar: {e}"));
     thread.spawn(run).map_err(no_thread)?;
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + limit;
     loop {
         match receiver.recv_timeout(CHECK) {
             Ok(done) => return done,
