@@ -17,7 +17,7 @@ arch_macros::arch! {
         // Number of the features that a layer adds, from 1 on, or -1 (Granite Vision).
         deep: [f32] = "deepstack_mapping" or -1.0;
         let n_deep = count(deep >= 0.0);
-        check deep < 0.0 || deep >= 1.0 && deep <= n_deep,
+        check deep == -1.0 || deep >= 1.0 && deep <= n_deep && deep % 1.0 == 0.0,
               "deepstack_mapping must contain -1 or the number of features";
         // A factor of 0 disables the scaling.
         let embedding_scale = if embedding_factor == 0.0 { 1.0 } else { embedding_factor };

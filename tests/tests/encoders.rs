@@ -534,12 +534,15 @@ fn sequence_positions_of_rows_do_not_match() {
 #[test]
 fn layers_find_features_by_number() {
     let (family, params) = (Family::named("granite4_vision"), exact());
-    let with_mapping = |mapping: [i32; 5]| {
+    let with_mapping = |mapping: [f32; 5]| {
         let [_, mut draft] = family.drafts();
         draft.metadata.insert("granite.deepstack_mapping", mapping.to_vec());
         load(&plausible(draft.seeded(1).unwrap()), archs::ALL, &params)
     };
-    let (rows, model) = (family.encoded(&params), with_mapping([-1, 3, 1, 4, 2]).unwrap());
+    let (rows, model) = (
+        family.encoded(&params),
+        with_mapping([-1.0, 3.0, 1.0, 4.0, 2.0]).unwrap(),
+    );
     let width = model.base().n_embd();
     let reordered = rows.rows().chunks_exact(5 * width).flat_map(|row| {
         let part = |part: usize| &row[part * width..][..width];
@@ -550,7 +553,12 @@ fn layers_find_features_by_number() {
     let mut ctx = context(model, &params, &reordered);
     let error = recorded.nmse(&logits(&mut ctx, recorded.tokens(), &[reordered], false));
     assert!(error <= 1e-10, "{error:.1e}");
-    for mapping in [[-1, 1, 2, 3, 5], [-1, 0, 1, 2, 3]] {
+    for mapping in [
+        [-1.0, 1.0, 2.0, 3.0, 5.0],
+        [-1.0, 0.0, 1.0, 2.0, 3.0],
+        [-1.0, 1.5, 2.0, 3.0, 4.0],
+        [-0.5, 1.0, 2.0, 3.0, 4.0],
+    ] {
         let error = with_mapping(mapping).unwrap_err().to_string();
         assert!(error.contains("deepstack_mapping must contain"), "{error}");
     }

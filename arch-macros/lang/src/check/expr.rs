@@ -371,7 +371,6 @@ impl Checker<'_> {
     fn scalar_binary(&mut self, op: ScalarOp, a: Scalar, b: Scalar, left: &Expr, right: &Expr) -> Option<Scalar> {
         let (a, b) = match op {
             ScalarOp::And | ScalarOp::Or => (self.convert(a, Ty::Bool, left), self.convert(b, Ty::Bool, right)),
-            ScalarOp::Rem => (self.convert(a, Ty::Int, left), self.convert(b, Ty::Int, right)),
             _ if op.is_arithmetic() || !matches!(op, ScalarOp::Eq | ScalarOp::Ne) => {
                 let ty = if a.ty == Ty::Int && b.ty == Ty::Int {
                     Ty::Int
