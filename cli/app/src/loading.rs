@@ -1,5 +1,6 @@
 //! Loads models with the options of the command line.
 
+use std::error::Error as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -145,6 +146,7 @@ impl LoadArgs {
         memory: Option<MemoryParams>,
         on_vocab: Option<VocabHook>,
     ) -> Outcome<Arc<Model>> {
+        start_workers()?;
         let of_checkpoint;
         let path = match self.quantize {
             Some(mixture) => {
@@ -159,7 +161,8 @@ impl LoadArgs {
         }
         params.on_vocab = on_vocab;
         let has_none = params.placement.devices.is_empty();
-        let mut is_fitted = params.placement.n_layers == DeviceLayers::Auto;
+        let is_cpu_only = params.placement.devices.iter().all(|device| device.name() == "cpu");
+        let mut is_fitted = params.placement.n_layers == DeviceLayers::Auto && !is_cpu_only;
         let stop = interrupt::listen();
         let (bar, flag) = (progress::bar("loading", STEPS), stop.flag());
         let bar = Arc::new(bar);
@@ -192,7 +195,7 @@ impl LoadArgs {
             model => model?,
         };
         let placed = model.placement_summary();
-        if is_fitted && !has_none && placed.n_offloaded < placed.n_layers {
+        if is_fitted && placed.n_offloaded < placed.n_layers {
             hint!(
                 "{} of {} layers fit in free device memory; use -ngl to override",
                 placed.n_offloaded,
@@ -204,6 +207,17 @@ impl LoadArgs {
         }
         warn_of_another_arch(&model);
         Ok(Arc::new(model))
+    }
+}
+
+/// Starts the threads that load weights. Their first use would panic if this fails.
+fn start_workers() -> Outcome {
+    match rayon::ThreadPoolBuilder::new().build_global() {
+        // An error without a source: the threads exist.
+        Err(error) if error.source().is_some() => Err(Failure::new(format_args!(
+            "cannot start worker threads: {error}; raise the limits on threads and memory (ulimit -u, ulimit -v)"
+        ))),
+        _ => Ok(()),
     }
 }
 

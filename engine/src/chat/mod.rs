@@ -131,6 +131,12 @@ pub enum ChatError {
         /// Limit value.
         limit: u64,
     },
+    /// The thread that renders templates cannot be started.
+    #[error("cannot start a thread for the chat template: {reason}")]
+    Thread {
+        /// Error of the operating system.
+        reason: String,
+    },
     /// The template engine panicked.
     #[error("internal error in the chat template engine")]
     Engine,

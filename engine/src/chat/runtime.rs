@@ -123,7 +123,8 @@ pub(super) fn render(env: &Environment<'static>, source: &str, root: &Value) -> 
 fn on_own_stack<T: Send>(run: impl FnOnce() -> Result<T, ChatError> + Send) -> Result<T, ChatError> {
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name(NAME.into()).stack_size(STACK_BYTES);
-        let thread = builder.spawn_scoped(scope, run).map_err(|_| ChatError::Engine)?;
+        let no_thread = |e: std::io::Error| ChatError::Thread { reason: e.to_string() };
+        let thread = builder.spawn_scoped(scope, run).map_err(no_thread)?;
         thread.join().unwrap_or(Err(ChatError::Engine))
     })
 }

@@ -98,7 +98,8 @@ fn check_directory(file: &Path) -> Outcome {
 
 /// Restores the context from a prompt cache, if the file exists.
 fn restore(session: &mut parts::Session, file: &Path) -> Outcome {
-    if !file.try_exists()? {
+    let exists = file.try_exists();
+    if !exists.map_err(|e| Failure::new(format_args!("cannot read the prompt cache {}: {e}", file.display())))? {
         return Ok(());
     }
     let (n, n_tokens) = session.restore(file)?;
