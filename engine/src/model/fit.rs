@@ -18,6 +18,9 @@ use super::placement::{
 };
 use super::{Architecture, Base, Consumer, TableRow};
 
+/// Size in bytes that compute buffers rarely exceed.
+const MAX_COMPUTE: usize = 1 << 30;
+
 /// Declared model whose weights are not yet placed.
 #[derive(Clone, Copy)]
 pub(super) struct ModelOutline<'a> {
@@ -158,7 +161,7 @@ impl<'a> ModelOutline<'a> {
     }
 
     /// Creates a placement with `n` layers on the devices. Weights keep the layout of the file if there is not
-    /// enough memory to repack them.
+    /// enough memory for repacked weights, caches, and compute buffers: the system would end the process.
     fn place_layers(
         &self,
         params: &PlacementParams,
@@ -169,7 +172,7 @@ impl<'a> ModelOutline<'a> {
         let n_layer = self.base.n_layer();
         let mut best = Placement::new(params, n, self.rows, n_layer, needs)?;
         best.share_tied_tables(self.rows, needs, mmap);
-        if !mmap || best.can_repack(self.rows, best.cpu().memory()) {
+        if !mmap || self.can_repack(&best, params, needs)? {
             return Ok(best);
         }
         // Mapped pages are backed by the file and need no additional memory.
@@ -178,6 +181,34 @@ impl<'a> ModelOutline<'a> {
             ..params.clone()
         };
         Placement::new(&plain, n, self.rows, n_layer, needs)
+    }
+
+    /// Returns true if the memory of the CPU holds the repacked weights and the context.
+    fn can_repack(
+        &self,
+        placement: &Placement,
+        params: &PlacementParams,
+        needs: &PlacementNeeds,
+    ) -> Result<bool, PlacementError> {
+        let (cpu, memory) = (placement.cpu(), params.memory);
+        let kv = needs.memory.kv.iter().map(|s| (s.layer, memory.kv_bytes(s)));
+        let cross = needs.memory.cross.iter().map(|s| (s.layer, memory.cross_bytes(s)));
+        let states = needs.memory.states.iter().map(|s| (s.layer, memory.state_bytes(s)));
+        let caches = kv.chain(cross).chain(states).fold(0usize, |sum, (layer, bytes)| {
+            let is_here = placement.kv_device(layer).name() == cpu.name();
+            sum.saturating_add(if is_here { bytes } else { 0 })
+        });
+        // A context that does not fit alone is reduced or rejected later.
+        let caches = if caches <= cpu.memory().0 { caches } else { 0 };
+        let fits = |buffers| placement.can_repack(self.rows, caches.saturating_add(buffers), cpu.memory());
+        // The exact size of the buffers takes time, and is rarely needed.
+        if fits(MAX_COMPUTE) || !fits(0) {
+            return Ok(fits(0));
+        }
+        let buffers = self.compute_bytes(placement, memory)?;
+        let ty = cpu.buffer_type();
+        let of_cpu = buffers.iter().filter(|(name, _)| name == ty.name());
+        Ok(fits(of_cpu.map(|(_, bytes)| bytes).sum()))
     }
 
     /// Returns the size in bytes of the compute buffers by memory, for the largest graphs of a context with

@@ -357,15 +357,16 @@ impl Placement {
         self.repack
     }
 
-    /// Returns true if the CPU weights that cannot be mapped fit into free memory, or if the total memory is unknown (0).
-    pub(super) fn can_repack(&self, rows: &[TableRow], (free, total): (usize, usize)) -> bool {
+    /// Returns true if the CPU weights that cannot be mapped and `context` bytes fit into free memory, or if the total
+    /// memory is unknown (0).
+    pub(super) fn can_repack(&self, rows: &[TableRow], context: usize, (free, total): (usize, usize)) -> bool {
         let own = self.memory_index(&*self.cpu().buffer_type());
         let of_row = |(row, parts): (&TableRow, &Vec<RowPart>)| -> usize {
             let is_allocated = |part: &&RowPart| part.memory == own && !(part.layout.is_plain() && row.can_map());
             parts.iter().filter(is_allocated).map(|part| part.bytes(row)).sum()
         };
         let needed: usize = rows.iter().zip(&self.parts).map(of_row).sum();
-        total == 0 || needed <= free
+        total == 0 || needed == 0 || needed.saturating_add(context) <= free
     }
 
     /// Makes row lookups in a tied table read the repacked copy made for matmuls, where the device supports
@@ -700,10 +701,16 @@ mod tests {
         let bytes = row.bytes();
         let (repacked, plain) = (placed(true), placed(false));
         assert!(!repacked.parts[0][0].layout.is_plain());
-        let has_room = |placement: &Placement, memory| placement.can_repack(std::slice::from_ref(&row), memory);
-        assert!(has_room(&repacked, (bytes, 1 << 40)) && !has_room(&repacked, (bytes - 1, 1 << 40)));
-        assert!(has_room(&repacked, (0, 0)), "nobody knows");
-        assert!(has_room(&plain, (0, 1 << 40)));
+        let has_room = |placement: &Placement, context, free| {
+            placement.can_repack(std::slice::from_ref(&row), context, (free, 1 << 40))
+        };
+        for context in [0, 7] {
+            let needed = bytes + context;
+            assert!(has_room(&repacked, context, needed) && !has_room(&repacked, context, needed - 1));
+            assert!(has_room(&plain, context, 0));
+        }
+        let unknown = (0, 0);
+        assert!(repacked.can_repack(std::slice::from_ref(&row), 7, unknown));
     }
 
     /// Large matrices of floats are copied to memory with huge pages, unless a device may read them.
