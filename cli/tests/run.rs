@@ -231,6 +231,24 @@ fn in_shell(home: &Home, line: &str) -> crate::common::Ended {
 }
 
 #[test]
+fn open_standard_input_without_data_prints_a_hint() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let mut command = home.llama(&["run", &model, "hi", "-n", "1", "--no-stats"]);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+    std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+    assert!(line.starts_with("waiting for the end of standard input"), "{line}");
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn stdout_closed_at_start_is_an_error() {
     let home = Home::new();
     let model = home.model("llama-dense", None);

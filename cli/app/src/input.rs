@@ -6,9 +6,13 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use crate::failure::{Failure, Outcome};
+use crate::log::hint;
 
 /// Maximum size of a text in bytes. Devices such as `/dev/zero` never end.
 const MAX_LEN: u64 = 256 << 20;
+
+/// Time without standard input after which a hint is printed.
+const PATIENCE_MS: i32 = 2000;
 
 /// Reads standard input, without a trailing newline.
 pub fn standard_input() -> Outcome<String> {
@@ -17,10 +21,25 @@ pub fn standard_input() -> Outcome<String> {
 
 /// Reads standard input.
 pub fn whole_standard_input() -> Outcome<String> {
-    text_of(
-        bounded(io::stdin().lock(), MAX_LEN, &"standard input")?,
-        &"standard input",
-    )
+    text_of(standard_bytes()?, &"standard input")
+}
+
+fn standard_bytes() -> Outcome<Vec<u8>> {
+    if is_idle() {
+        hint!("waiting for the end of standard input; without any, add `< /dev/null`");
+    }
+    bounded(io::stdin().lock(), MAX_LEN, &"standard input")
+}
+
+/// Waits for standard input. Returns true if it stays open without data, as in a program that never closes its pipe.
+fn is_idle() -> bool {
+    let mut stdin = libc::pollfd {
+        fd: libc::STDIN_FILENO,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: the pointer is valid for one entry.
+    unsafe { libc::poll(&raw mut stdin, 1, PATIENCE_MS) == 0 }
 }
 
 /// Reads a file, without a trailing newline; `-` is standard input.
@@ -47,7 +66,7 @@ pub fn read_unchanged(path: &Path) -> Outcome<String> {
 /// Reads a binary file; `-` is standard input.
 pub fn bytes(path: &Path) -> Outcome<Vec<u8>> {
     if path.as_os_str() == "-" {
-        return bounded(io::stdin().lock(), MAX_LEN, &"standard input");
+        return standard_bytes();
     }
     bytes_of(path)
 }
