@@ -112,7 +112,9 @@ fn pulled_model_is_listed_and_removed() {
     let removed = ended(hub.llama(&["rm", "user/repo:Q8_0"]));
     assert!(removed.err.contains("removed user/repo:Q8_0"), "{}", removed.err);
     assert!(!ended(hub.llama(&["list"])).succeeds().contains("user/repo"));
-    ended(hub.llama(&["rm", "user/repo"])).fails_saying(&["cannot remove user/repo: not found"]);
+    for name in ["user/repo", "file.txt"] {
+        ended(hub.llama(&["rm", name])).fails_saying(&["cannot remove", name, "not a downloaded model"]);
+    }
     hub.run(&["run", "--offline", "user/repo", "abc"])
         .fails_saying(&["--offline"]);
 }

@@ -175,13 +175,13 @@ pub fn rm(args: &RmArgs) -> Outcome {
     for text in &args.names {
         let freed = match own.iter().find(|path| path.as_os_str() == text.as_str()) {
             Some(path) => Some(remove_own(path)?),
-            None => cache.remove(&Name::parse(text).ok_or_else(|| HubError::invalid_name(text))?)?,
+            None => Name::parse(text).map_or(Ok(None), |name| cache.remove(&name))?,
         };
         match freed {
             Some(bytes) => info!("removed {text}, freeing {}", format::bytes(bytes as usize)),
             None => {
                 return Err(Failure::new(format_args!(
-                    "cannot remove {text}: not found; `llama list` shows local models"
+                    "cannot remove {text}: not a downloaded model; `llama list` shows local models"
                 )));
             }
         }
