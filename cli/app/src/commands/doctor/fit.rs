@@ -39,7 +39,7 @@ pub struct Fit {
     pub advice: Vec<String>,
 }
 
-/// Speed estimate from the measured memory bandwidth. Actual speed is lower if other processes use the
+/// Speed limit from the measured memory bandwidth. Actual speed is lower for small models or if other processes use the
 /// memory, and higher if the weights fit in a cache.
 #[derive(Serialize)]
 struct Estimate {
@@ -102,7 +102,7 @@ impl Fit {
         match &self.estimate {
             Some(estimate) => writeln!(
                 out,
-                "{verdict}; estimated {:.1} tokens/s, {:.1} tokens/s with a full context ({} read per token)",
+                "{verdict}; at most {:.1} tokens/s, {:.1} tokens/s with a full context ({} read per token)",
                 estimate.tokens_per_s,
                 estimate.tokens_per_s_full,
                 format::mib(estimate.bytes_per_token as usize)
