@@ -20,7 +20,7 @@ impl PartialEq for NotFinite {
 /// Checks that all values are finite.
 ///
 /// # Errors
-/// [`NotFinite`] for the first other value.
+/// Returns a [`NotFinite`] for the first other value.
 pub fn check_finite(values: &[f32]) -> Result<(), NotFinite> {
     check(values, |value| value.is_finite())
 }
@@ -28,7 +28,7 @@ pub fn check_finite(values: &[f32]) -> Result<(), NotFinite> {
 /// Checks that logits are numbers. Negative infinity is the logit of a token that cannot occur.
 ///
 /// # Errors
-/// [`NotFinite`] for the first other value.
+/// Returns a [`NotFinite`] for the first other value.
 pub fn check_logits(logits: &[f32]) -> Result<(), NotFinite> {
     check(logits, |logit| logit < f32::INFINITY)
 }

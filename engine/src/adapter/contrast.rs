@@ -120,7 +120,7 @@ impl Contrast {
     /// Creates a contrast without prompts.
     ///
     /// # Errors
-    /// If the model has one layer.
+    /// Returns an error if the model has one layer.
     pub fn new(model: &Model) -> Result<Contrast, ContrastError> {
         let n_layer = model.base().n_layer();
         if n_layer < 2 {
@@ -136,7 +136,7 @@ impl Contrast {
     /// Adds the differences of two prompts of equal length. Tokens with equal outputs do not count.
     ///
     /// # Errors
-    /// If the lengths differ, or an output is not finite.
+    /// Returns an error if the lengths differ, or an output is not finite.
     pub fn add(
         &mut self,
         positive: &BTreeMap<usize, Vec<f32>>,
@@ -166,7 +166,7 @@ impl Contrast {
     /// Returns the direction of each layer but the last, of length 1.
     ///
     /// # Errors
-    /// If the outputs of a layer are equal for all prompts.
+    /// Returns an error if the outputs of a layer are equal for all prompts.
     pub fn directions(&self, method: DirectionMethod) -> Result<Vec<Vec<f32>>, ContrastError> {
         let layers = self.differences.par_iter().enumerate();
         layers
@@ -178,7 +178,7 @@ impl Contrast {
     /// output of the next layer.
     ///
     /// # Errors
-    /// If writing fails.
+    /// Returns an error if writing fails.
     pub fn write(&self, directions: &[Vec<f32>], out: &mut dyn Write) -> Result<(), GgufError> {
         let mut writer = GgufWriter::new();
         writer

@@ -26,7 +26,7 @@ impl ControlVector {
     /// Loads a control vector for a model.
     ///
     /// # Errors
-    /// [`AdapterError`] if the file is not valid or its tensors do not match the model.
+    /// Returns an [`AdapterError`] if the file is not valid or its tensors do not match the model.
     pub fn load(path: impl AsRef<Path>, model: &Model) -> Result<ControlVector, AdapterError> {
         Self::from_file(&GgufFile::open(path)?, model)
     }
@@ -34,7 +34,7 @@ impl ControlVector {
     /// Loads a control vector from an open file, which may be in memory.
     ///
     /// # Errors
-    /// [`AdapterError`] under the conditions of [`ControlVector::load`].
+    /// Returns an [`AdapterError`] under the conditions of [`ControlVector::load`].
     pub fn from_file(file: &GgufFile, model: &Model) -> Result<ControlVector, AdapterError> {
         // Files of other tools may have no metadata.
         let has = |key| file.header().metadata.contains(key);

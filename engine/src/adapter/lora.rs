@@ -60,7 +60,7 @@ impl LoraAdapter {
     /// Loads an adapter for a model.
     ///
     /// # Errors
-    /// [`AdapterError`] if the file is not a LoRA adapter for this architecture, or its tensors do not match
+    /// Returns an [`AdapterError`] if the file is not a LoRA adapter for this architecture, or its tensors do not match
     /// the model.
     pub fn load(path: impl AsRef<Path>, model: &Arc<Model>) -> Result<LoraAdapter, AdapterError> {
         Self::from_file(&GgufFile::open(path)?, model)
@@ -69,7 +69,7 @@ impl LoraAdapter {
     /// Loads an adapter from an open file, which may be in memory.
     ///
     /// # Errors
-    /// [`AdapterError`] under the conditions of [`LoraAdapter::load`].
+    /// Returns an [`AdapterError`] under the conditions of [`LoraAdapter::load`].
     pub fn from_file(file: &GgufFile, model: &Arc<Model>) -> Result<LoraAdapter, AdapterError> {
         let path = file.path().to_owned();
         check_file_kind(file, FileKind::Adapter)?;

@@ -71,7 +71,7 @@ impl<'a> Merge<'a> {
     /// Matches adapters with the weights of a model.
     ///
     /// # Errors
-    /// If a file is not an adapter for the model's architecture, or a factor does not fit its weight.
+    /// Returns an error if a file is not an adapter for the model's architecture, or a factor does not fit its weight.
     pub fn new(model: &'a GgufSet, adapters: &[ScaledFactors<'_>]) -> Result<Merge<'a>, MergeError> {
         let mut merge = Merge {
             model,
@@ -156,7 +156,7 @@ impl<'a> Merge<'a> {
     /// the number of elements written and stops the operation by returning false.
     ///
     /// # Errors
-    /// If writing fails, or `progress` stops the operation.
+    /// Returns an error if writing fails, or `progress` stops the operation.
     pub fn write(&self, out: &mut dyn Write, progress: &dyn Fn(usize) -> bool) -> Result<u64, MergeError> {
         let kept = self
             .model

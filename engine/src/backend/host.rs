@@ -63,7 +63,7 @@ impl BufferType for HostBufferType {
             bytes: size,
         };
         // Anonymous pages are zeroed and take physical memory only when touched. A cache sized for a long context thus
-        // costs only the part in use. An empty mapping is not possible, hence at least 1 byte.
+        // costs only the part in use. An empty mapping is not possible, so the size is at least 1 byte.
         let mut pages = MmapMut::map_anon(size.max(1)).map_err(|_| out_of_memory())?;
         let base = NonNull::new(pages.as_mut_ptr()).ok_or_else(out_of_memory)?;
         Ok(Box::new(HostBuffer {

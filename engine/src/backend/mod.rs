@@ -152,23 +152,23 @@ pub enum Usage {
 
 /// A kind of memory. Two types are equal if their names are equal.
 pub trait BufferType: Send + Sync {
-    /// Unique name, such as `CPU`.
+    /// Returns the unique name, such as `CPU`.
     fn name(&self) -> &str;
 
-    /// Alignment of tensor offsets in bytes, a power of two.
+    /// Returns the alignment of tensor offsets in bytes, a power of two.
     fn alignment(&self) -> usize;
 
-    /// Maximum size of a buffer in bytes.
+    /// Returns the maximum size of a buffer in bytes.
     fn max_size(&self) -> usize {
         usize::MAX
     }
 
-    /// Number of bytes to allocate for a tensor; at least [`Tensor::nbytes`].
+    /// Returns the number of bytes to allocate for a tensor, at least [`Tensor::nbytes`].
     fn alloc_size(&self, tensor: &Tensor) -> usize {
         tensor.nbytes()
     }
 
-    /// True if the CPU can access the memory through its address.
+    /// Returns true if the CPU can access the memory through its address.
     fn is_host(&self) -> bool;
 
     /// Allocates a zeroed buffer of `size` bytes.

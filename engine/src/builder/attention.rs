@@ -18,9 +18,9 @@ use super::{BatchMedia, Builder, Visibility};
 pub struct RopeArgs {
     /// Frequency divisors, `[n_dims / 2]`.
     pub factors: Option<Vector>,
-    /// LongRoPE short factors: divisors used without `factors` if the context is no longer than in training.
+    /// LongRoPE short factors: divisors for a context that is no longer than in training. Ignored if `factors` is set.
     pub short: Option<Vector>,
-    /// LongRoPE long factors: divisors used without `factors` if the context is longer than in training.
+    /// LongRoPE long factors: divisors for a context that is longer than in training. Ignored if `factors` is set.
     pub long: Option<Vector>,
     /// Base frequency (theta).
     pub base: Option<f32>,

@@ -267,7 +267,7 @@ impl AudioRules {
     /// Checks the numbers, which follow from keys of a file.
     ///
     /// # Errors
-    /// A description of the first invalid number.
+    /// Returns a description of the first invalid number.
     pub fn check(&self) -> Result<(), String> {
         let limits = [
             ("samples per second", self.rate, RATE..=RATE),

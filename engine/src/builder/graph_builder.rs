@@ -171,7 +171,7 @@ impl<'a> Builder<'a> {
     /// Finishes the build.
     ///
     /// # Errors
-    /// The first error of the build.
+    /// Returns the first error of the build.
     pub fn finish(self) -> Result<(), BuildError> {
         self.error.map_or(Ok(()), Err)
     }

@@ -193,7 +193,8 @@ impl Builder<'_> {
         self.merge_lines(y)
     }
 
-    /// Resizes the rows of the square `table [d, first + side * side]` after the first ones to the lines of `x [c, n]`: `[d, n]`.
+    /// Resizes a square table of positions to the lines of `x [c, n]`: `table [d, first + side * side]` to `[d, n]`.
+    /// The first `first` rows are left out.
     pub fn resized_to(&mut self, table: TensorId, x: TensorId, first: usize, filter: Option<TableFilter>) -> TensorId {
         let table = self.dense(table);
         let ([d, n_rows, ..], nb) = (self.g.tensor(table).ne, self.g.tensor(table).nb);

@@ -210,7 +210,7 @@ impl ImageRules {
     /// missing or empty, or the file lacks the row after each line of patches.
     ///
     /// # Errors
-    /// A description of the list, if its sides are not whole tiles.
+    /// Returns a description of the list if its sides are not whole tiles.
     pub fn with_list(
         self,
         list: impl FnOnce(&str) -> Option<Vec<usize>>,
@@ -288,7 +288,7 @@ impl ImageRules {
     /// if it contradicts the given one.
     ///
     /// # Errors
-    /// The reason, if all images have one size.
+    /// Returns the reason if all images have one size.
     pub fn with_limits(self, min: Option<usize>, max: Option<usize>) -> Result<ImageRules, String> {
         if min.is_some() && !self.is_fixed() && !self.has_minimum() {
             return Err("the encoder has no minimum number of rows".to_owned());
@@ -512,7 +512,7 @@ impl ImageRules {
     /// Checks the sizes, which follow from keys of a file.
     ///
     /// # Errors
-    /// A description of the first invalid size.
+    /// Returns a description of the first invalid size.
     pub fn check(&self) -> Result<(), String> {
         let ImageRules {
             patch, block, window, ..

@@ -111,9 +111,9 @@ impl Builder<'_> {
 
     /// Attends from each block of `size` columns to the block of `keys` columns with the same index.
     ///
-    /// Shapes: q `[d, n, T]`, k `[d, n, U]`, v `[dv, n, U]` -> `[dv * n, T]`. Columns of
-    /// `relative [d, size + keys - 1]` are added to the keys of all heads, ordered from the largest distance within a
-    /// block down.
+    /// Shapes: q `[d, n, T]`, k `[d, n, U]`, v `[dv, n, U]` -> `[dv * n, T]`. The columns of
+    /// `relative [d, size + keys - 1]`, ordered by decreasing distance within a block, are added to the keys of all
+    /// heads.
     pub fn block_attention(
         &mut self,
         q: TensorId,
@@ -313,9 +313,9 @@ impl Builder<'_> {
         rows
     }
 
-    /// Attends from each column to all: q and k `[d, n, T]`, v `[dv, n, T]` -> `[dv * n, T]`. Scores include the
-    /// products with the keys, and with the columns of `relative [d * n, 2 T - 1]` by distance, from T - 1 down
-    /// (Transformer-XL). A bias `[d, n]` is added to the queries for each.
+    /// Attends from each column to all: q and k `[d, n, T]`, v `[dv, n, T]` -> `[dv * n, T]`. Scores are products with
+    /// the keys plus products with the columns of `relative [d * n, 2 T - 1]` (Transformer-XL). The columns are ordered
+    /// by distance, from T - 1 down. Each product has its own bias `[d, n]`, which is added to the queries.
     pub fn distance_attention(
         &mut self,
         q: TensorId,

@@ -137,8 +137,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Computes the mean over the rows of each of `n` sequences, `[n_embd, n]`, as a matmul with the weights
-    /// (1 / length) of tokens in sequences.
+    /// Computes the mean row of each of `n` sequences, `[n_embd, n]`. It is a matmul with a matrix of 1 / length for
+    /// each token of a sequence.
     fn means(&mut self, x: TensorId, n: usize) -> TensorId {
         let ne = self.g.tensor(x).ne;
         let shares = self.g.input(GgmlType::F32, [ne[1], n, 1, 1], "shares");

@@ -81,8 +81,8 @@ pub(super) fn key_position(
     }
 }
 
-/// Returns the rotation of a RoPE node whose frequency divisors are a weight. The fourth axis of images contains numbers that
-/// do not follow from the position in the sequence, so keys with a section for it are fixed.
+/// Returns the rotation of a RoPE node whose frequency divisors are a weight. On the fourth axis, images have positions
+/// that do not follow from the position in the sequence. Keys with a section for that axis are therefore fixed.
 fn rotation(g: &Graph, node: TensorId, offset: usize, leafs: &[Option<TensorId>]) -> KeyPosition {
     let t = g.tensor(node);
     let Op::Rope(rope) = t.op else {

@@ -232,7 +232,8 @@ fn select_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> Result<
     g.reshape(kept, ne)
 }
 
-/// Variant of [`select_rows`] for tokens that are not outermost: swaps them with the last dimension and back.
+/// Like [`select_rows`], for tokens that are not the outermost dimension: swaps the two dimensions, and swaps them back
+/// afterwards.
 fn select_inner_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> Result<TensorId, ShapeError> {
     let mut swapped = [0, 1, 2, 3];
     swapped.swap(dim, 3);

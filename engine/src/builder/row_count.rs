@@ -30,7 +30,7 @@ impl RowCount {
         }
     }
 
-    /// Creates the count from the numbers of rows of images of 1 x 1, 2 x 1, 1 x 2, and 2 x 2 units of `unit` patches.
+    /// Creates the count from the `rows` of four images of 1 x 1, 2 x 1, 1 x 2, and 2 x 2 units.
     pub fn of_images(unit: usize, rows: [usize; 4]) -> RowCount {
         let [one, wide, high, both] = rows.map(signed);
         // `signed` bounds the operands, so the sums cannot overflow.

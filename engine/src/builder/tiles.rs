@@ -297,7 +297,7 @@ impl TileRules {
     /// Checks the sizes, which follow from keys of a file.
     ///
     /// # Errors
-    /// A description of the first invalid size.
+    /// Returns a description of the first invalid size.
     pub fn check(&self, tile_fits: impl Fn(usize) -> bool) -> Result<(), String> {
         let side = self.side();
         let least = match self.grid {

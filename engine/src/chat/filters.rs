@@ -76,7 +76,7 @@ fn abs(_: &mut State, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-/// Looks up an attribute, but no item.
+/// Looks up an attribute, without falling back to items.
 fn attr(state: &mut State, args: &[Value]) -> Result<Value, Error> {
     let [value, name] = bind(args, ["", "name"])?;
     let (value, name) = (required(value)?, required(name)?);

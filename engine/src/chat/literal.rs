@@ -84,7 +84,7 @@ fn hexadecimal(chars: &mut Peekable<Chars>, n: usize) -> Result<u32, Error> {
 }
 
 fn character(code: u32) -> Result<char, Error> {
-    char::from_u32(code).ok_or_else(|| bad("an escape sequence is no character"))
+    char::from_u32(code).ok_or_else(|| bad("an escape sequence is not a valid character"))
 }
 
 fn bad(message: &'static str) -> Error {

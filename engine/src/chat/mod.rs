@@ -1,10 +1,10 @@
 //! Chat templates: render messages to a prompt.
 //!
-//! A chat template is a Jinja program from an untrusted file. The environment matches the `transformers`
-//! library: `trim_blocks`, `lstrip_blocks`, lenient undefined values, Python's operators and methods,
-//! `raise_exception`, `strftime_now` in local time, and `tojson` with Python's separators. minijinja parses and
-//! runs templates; `lower` replaces its operators, and this module provides all filters, tests, and functions.
-//! Templates can change lists and dictionaries, as in llama.cpp.
+//! A chat template is a Jinja program from an untrusted file. The environment matches the `transformers` library. Block
+//! options are `trim_blocks` and `lstrip_blocks`, and undefined values are lenient. Operators and methods are Python's.
+//! Functions are `raise_exception` and `strftime_now` (local time), and `tojson` uses Python's separators. minijinja
+//! parses and runs templates. `lower` replaces its operators, and this module provides all filters, tests, and
+//! functions. Templates can change lists and dictionaries, as in llama.cpp.
 //!
 //! Instructions, memory, nesting, and output are limited. A template that exceeds a limit fails with
 //! [`ChatError::Limit`] and can neither hang nor abort the process.

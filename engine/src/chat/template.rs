@@ -78,7 +78,8 @@ impl ChatTemplate {
     /// Like [`ChatTemplate::new`], with a custom clock.
     ///
     /// # Errors
-    /// [`ChatError`] if the source is empty, too long, or invalid, or if the template ignores the user's messages.
+    /// Returns a [`ChatError`] if the source is empty, too long, or invalid, or if the template ignores the user's
+    /// messages.
     pub fn with_clock(source: &str, bos: &str, eos: &str, now: fn() -> SystemTime) -> Result<ChatTemplate, ChatError> {
         if source.trim().is_empty() {
             return Err(ChatError::NoTemplate);
@@ -181,7 +182,7 @@ impl ChatTemplate {
     /// alternating roles, consecutive user messages are merged. Clients send both, regardless of the model.
     ///
     /// # Errors
-    /// [`ChatError`] if the template rejects the messages, fails, or exceeds a limit.
+    /// Returns a [`ChatError`] if the template rejects the messages, fails, or exceeds a limit.
     pub fn render(
         &self,
         messages: &[Message],
@@ -207,7 +208,7 @@ impl ChatTemplate {
     /// to obtain the prompt for `messages`. Returns the whole prompt if the template changes earlier text.
     ///
     /// # Errors
-    /// [`ChatError`] under the conditions of [`ChatTemplate::render`].
+    /// Returns a [`ChatError`] under the conditions of [`ChatTemplate::render`].
     pub fn render_delta(
         &self,
         context: &str,

@@ -140,7 +140,7 @@ fn gemma_system_message_joins_first_user_turn() {
     assert_eq!(twice, Err(rejected));
 }
 
-/// Conversation with system messages in the middle and consecutive user messages, as sent by agents.
+/// Returns a conversation as agents send it: with system messages in the middle and consecutive user messages.
 fn of_an_agent() -> Vec<Message> {
     vec![
         Message::system("Be brief."),

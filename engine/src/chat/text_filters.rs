@@ -236,7 +236,7 @@ fn truncate(state: &mut State, args: &[Value]) -> Result<Value, Error> {
     let end = text(&end)?.unwrap_or("...");
     let n_end = end.chars().count();
     if length < n_end {
-        return Err(invalid("the length is less than that of the end"));
+        return Err(invalid("`length` is less than the length of `end`"));
     }
     let n = value.len().unwrap_or_else(|| source.chars().count());
     match kind(&value) {

@@ -25,7 +25,7 @@ type Convert = unsafe extern "C" fn(*const libc::time_t, *mut libc::tm) -> *mut 
 fn broken_down(since: Duration, convert: Convert) -> Result<libc::tm, Error> {
     let seconds = libc::time_t::try_from(since.as_secs()).map_err(|_| invalid("the time is out of range"))?;
     let mut time = MaybeUninit::uninit();
-    // SAFETY: both pointers are valid during the call. A result that is not null says that `time` was written.
+    // SAFETY: both pointers are valid during the call. If the result is not null, `time` was written.
     unsafe {
         if convert(&raw const seconds, time.as_mut_ptr()).is_null() {
             return Err(invalid("the time is out of range"));

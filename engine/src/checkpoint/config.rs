@@ -9,9 +9,10 @@ use super::CheckpointError;
 use super::shards::read_text;
 use crate::model::{Checkpoint, ConfigTerm};
 
-/// Longest configuration. Published ones are below 200 KiB; a parsed one takes up to 32 times its length.
+/// Maximum length of a configuration in bytes. Published configurations are below 200 KiB. A parsed configuration takes
+/// up to 32 times its length.
 const MAX_CONFIG: u64 = 1 << 20;
-/// Most layers of a model.
+/// Maximum number of layers of a model.
 const MAX_LAYERS: i64 = 1024;
 
 /// Parsed `config.json`.

@@ -32,7 +32,7 @@ fn is_model_directory(path: &Path) -> Result<bool, ModelError> {
 /// Returns the classes of a checkpoint, which select the section of a declaration.
 ///
 /// # Errors
-/// If the configuration cannot be read.
+/// Returns an error if the configuration cannot be read.
 pub fn classes_of(path: &Path) -> Result<Vec<String>, CheckpointError> {
     let config = Config::read(&path.join("config.json"))?;
     Ok(config.classes().into_iter().map(str::to_owned).collect())
@@ -42,7 +42,7 @@ pub fn classes_of(path: &Path) -> Result<Vec<String>, CheckpointError> {
 /// read. `archs` are the architectures that may map the checkpoint.
 ///
 /// # Errors
-/// [`ModelError`] if a file is invalid, or the checkpoint matches no architecture.
+/// Returns a [`ModelError`] if a file is invalid, or the checkpoint matches no architecture.
 pub fn open_model(path: &Path, archs: &[Registered]) -> Result<GgufSet, ModelError> {
     if !is_model_directory(path)? {
         return Ok(GgufSet::open(path)?);
@@ -54,7 +54,7 @@ pub fn open_model(path: &Path, archs: &[Registered]) -> Result<GgufSet, ModelErr
 /// Reads the header of a model: of a GGUF file, or of the file that a checkpoint would be converted to.
 ///
 /// # Errors
-/// Errors of [`open_model`].
+/// Returns the errors of [`open_model`].
 pub fn open_model_header(path: &Path, archs: &[Registered]) -> Result<Gguf, ModelError> {
     if !is_model_directory(path)? {
         return Ok(Gguf::open_header(path)?);
@@ -78,7 +78,7 @@ impl Conversion {
     /// Returns the header of the file.
     ///
     /// # Errors
-    /// If a name or shape does not fit in a GGUF file.
+    /// Returns an error if a name or shape does not fit in a GGUF file.
     pub fn header(&self) -> Result<Gguf, CheckpointError> {
         let mut writer = GgufWriter::with_metadata(self.metadata.clone());
         for t in &self.tensors {
@@ -91,7 +91,7 @@ impl Conversion {
     /// of the checkpoint is another part.
     ///
     /// # Errors
-    /// Errors of [`Conversion::header`].
+    /// Returns the errors of [`Conversion::header`].
     pub fn into_set(self, path: &Path) -> Result<GgufSet, CheckpointError> {
         let header = self.header()?;
         let files = self.shards().files();

@@ -54,7 +54,7 @@ pub fn word(bytes: &[u8], i: usize) -> u32 {
 }
 
 impl PackedMatrix {
-    /// Returns the factor of all elements that blocks of [`PackedMatrix::exact`] do not contain.
+    /// Returns the scale of the whole matrix, which blocks of [`PackedMatrix::exact`] do not store.
     pub fn factor(&self) -> Option<f32> {
         match self.form {
             Form::Nvfp4 { scale } => Some(scale),

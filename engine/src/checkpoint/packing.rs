@@ -20,7 +20,7 @@ struct Method {
 /// Returns the packed matrices of a checkpoint.
 ///
 /// # Errors
-/// If tensors of a matrix are missing or contradict each other, or the settings are not supported.
+/// Returns an error if tensors of a matrix are missing or contradict each other, or the settings are not supported.
 pub fn packed_matrices(config: &Config, shards: &Shards) -> Result<Vec<PackedMatrix>, CheckpointError> {
     let method = method(config)?;
     let mut found = Vec::new();

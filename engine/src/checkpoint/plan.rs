@@ -27,9 +27,9 @@ use crate::model::{
 };
 use crate::vocab::Vocab;
 
-/// Most matrices of a stack.
+/// Maximum number of matrices in a stack.
 const MAX_STACK: usize = 1 << 14;
-/// Most layers of a group.
+/// Maximum number of layers in a group.
 const MAX_LAYERS: usize = 1024;
 /// Suffixes of scales of the inputs of a weight and of caches, which the engine computes itself.
 const INPUT_SCALES: [&str; 4] = [".input_scale", ".input_global_scale", ".k_scale", ".v_scale"];
@@ -313,7 +313,7 @@ fn find_section(config: &Config, archs: &[Registered]) -> Result<Found, Checkpoi
     })
 }
 
-/// Name of the exponents of MXFP4 blocks.
+/// Returns the name of the exponents of MXFP4 blocks.
 fn mxfp4_scales(blocks: &str) -> String {
     format!("{}_scales", blocks.trim_end_matches("_blocks"))
 }

@@ -6,7 +6,7 @@ use super::CheckpointError;
 use super::config::Config;
 use crate::gguf::Metadata;
 
-/// Most rotated elements of a head.
+/// Maximum number of rotated elements of a head.
 const MAX_ROT: usize = 1 << 16;
 
 /// Frequency factors of a model: tensor name and values.

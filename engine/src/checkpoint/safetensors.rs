@@ -10,13 +10,13 @@ use kernels::GgmlType;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
-/// Longest header that is parsed. Headers of published files are below 2 MiB.
+/// Maximum length of a header in bytes. Headers of published files are below 2 MiB.
 const MAX_HEADER: usize = 16 << 20;
-/// Most tensors of one file.
+/// Maximum number of tensors in a file.
 const MAX_TENSORS: usize = 1 << 17;
-/// Most dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 const MAX_DIMS: usize = 6;
-/// Largest product of the sizes of a tensor. Sizes of 0 count as 1, so that no product of sizes overflows.
+/// Maximum number of elements of a tensor. Dimensions of size 0 count as 1, so that no product of sizes overflows.
 const MAX_EXTENT: usize = 1 << 44;
 
 /// Element type of a tensor in a checkpoint.
@@ -89,7 +89,7 @@ pub struct SourceTensor {
 /// Returns the tensors of a file of `bytes`, in the order of their data.
 ///
 /// # Errors
-/// A sentence without the name of the file, if the header is damaged or its offsets do not match the file.
+/// Returns a sentence without the name of the file, if the header is damaged or its offsets do not match the file.
 pub fn parse(bytes: &[u8]) -> Result<Vec<SourceTensor>, String> {
     let length = bytes
         .first_chunk::<8>()

@@ -13,7 +13,7 @@ use super::packed::PackedMatrix;
 use super::safetensors::{self, SourceTensor};
 use crate::gguf::Mapping;
 
-/// Longest JSON file that is read, except tokenizers.
+/// Maximum length of a JSON file in bytes, except tokenizers.
 const MAX_JSON: u64 = 16 << 20;
 /// Name of the list of tensors and their files.
 const INDEX: &str = "model.safetensors.index.json";

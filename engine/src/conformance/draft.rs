@@ -14,7 +14,7 @@ use crate::model::{
 /// Context length of a drafted model, in tokens.
 const N_CTX: u32 = 256;
 
-/// Color means and deviations of a drafted encoder; different for each channel to reveal exchanged ones.
+/// Color means and deviations of a drafted encoder. They differ by channel, so that swapped channels are detected.
 const IMAGE_MEAN: [f32; 3] = [0.5, 0.45, 0.4];
 const IMAGE_STD: [f32; 3] = [0.5, 0.55, 0.6];
 

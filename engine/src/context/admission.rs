@@ -76,7 +76,7 @@ impl Admission {
     /// Validates a batch.
     ///
     /// # Errors
-    /// The first error found, if no token can be admitted.
+    /// Returns the first error found if no token can be admitted.
     pub fn admit(
         &mut self,
         batch: &[BatchToken],

@@ -53,7 +53,7 @@ impl AudioEncoder {
     /// profiling apply.
     ///
     /// # Errors
-    /// [`AudioError`] if the model is not an encoder of audio, or memory is insufficient.
+    /// Returns an [`AudioError`] if the model is not an encoder of audio, or memory is insufficient.
     pub fn new(model: Arc<Model>, params: &ContextParams) -> Result<AudioEncoder, AudioError> {
         let rules = if model.arch().media.is_some() {
             model.audio_rules()
@@ -125,7 +125,7 @@ impl AudioEncoder {
     /// samples, followed by silence up to [`AudioRules::padded_samples`].
     ///
     /// # Errors
-    /// [`AudioError`] if there are too few samples, the spectrogram has another size, or a device fails.
+    /// Returns an [`AudioError`] if there are too few samples, the spectrogram has another size, or a device fails.
     pub fn encode(&mut self, n_samples: usize, spectrogram: &[f32]) -> Result<Arc<MediaRows>, AudioError> {
         let expected = self.rules.n_mel * self.rules.spectrogram_frames(n_samples);
         if spectrogram.len() != expected {

@@ -50,7 +50,7 @@ impl Context {
     /// Creates a context and reserves all memory that decoding needs.
     ///
     /// # Errors
-    /// [`ContextError`] if a parameter is invalid or memory is insufficient.
+    /// Returns a [`ContextError`] if a parameter is invalid or memory is insufficient.
     pub fn new(model: Arc<Model>, params: &ContextParams) -> Result<Context, ContextError> {
         let settings = Settings::new(params, &model)?;
         let mut runner = GraphRunner::new(&model, &settings.params)?;
@@ -173,8 +173,8 @@ impl Context {
     /// [`Context::rejected`]. All other sequences are decoded.
     ///
     /// # Errors
-    /// If nothing could be decoded: the error of the first rejected sequence, or a device error. The KV cache
-    /// is then unchanged.
+    /// If nothing could be decoded, returns the error of the first rejected sequence or a device error. The KV cache is
+    /// then unchanged.
     pub fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
         self.decode_after(batch, &[])
     }
@@ -183,7 +183,7 @@ impl Context {
     /// [n_tokens, n_embd]`, in batch order. See [`Context::decode`].
     ///
     /// # Errors
-    /// [`DecodeError::Hidden`] if `hidden` has another number of values, or the errors of [`Context::decode`].
+    /// Returns [`DecodeError::Hidden`] if `hidden` has another number of values, or the errors of [`Context::decode`].
     pub fn decode_after(&mut self, batch: &Batch, hidden: &[f32]) -> Result<(), DecodeError> {
         let Context {
             executor,
@@ -207,7 +207,7 @@ impl Context {
     /// [`Context::decode`].
     ///
     /// # Errors
-    /// If nothing could be encoded; the encoder output is then empty.
+    /// Returns an error if nothing could be encoded. The encoder output is then empty.
     pub fn encode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
         self.encode_frames(batch, &[])
     }
@@ -216,7 +216,7 @@ impl Context {
     /// [`Model::frame_width`]. Token ids are ignored. [`Context::encode`] encodes frames of zeros.
     ///
     /// # Errors
-    /// [`DecodeError::Frames`] if `frames` has another number of values.
+    /// Returns [`DecodeError::Frames`] if `frames` has another number of values.
     pub fn encode_frames(&mut self, batch: &Batch, frames: &[f32]) -> Result<(), DecodeError> {
         self.executor.encoded.clear();
         let encoded = self.encode_admitted(batch, frames);
@@ -277,7 +277,7 @@ impl Context {
     /// Removes a range of positions from a sequence.
     ///
     /// # Errors
-    /// [`MemoryError`] if the range cannot be removed from recurrent states or windowed layers.
+    /// Returns a [`MemoryError`] if the range cannot be removed from recurrent states or windowed layers.
     pub fn seq_rm(&mut self, seq: usize, range: impl RangeBounds<usize>) -> Result<(), MemoryError> {
         self.memory.remove(seq, Span::of(range))
     }
@@ -285,8 +285,8 @@ impl Context {
     /// Makes sequence `to` share a range of positions of `from`, including the encoder output.
     ///
     /// # Errors
-    /// [`MemoryError`] if a sequence id is out of range, or if recurrent states cannot be shared. They cannot if `to` has
-    /// states, or if no state is available at the end of the range.
+    /// Returns a [`MemoryError`] if a sequence id is out of range, or if recurrent states cannot be shared. They cannot
+    /// if `to` has states, or if no state is available at the end of the range.
     pub fn seq_cp(&mut self, from: usize, to: usize, range: impl RangeBounds<usize>) -> Result<(), MemoryError> {
         self.memory.copy(from, to, Span::of(range))?;
         self.executor.encoded.share(from, to);
@@ -296,7 +296,7 @@ impl Context {
     /// Removes all sequences except `seq`.
     ///
     /// # Errors
-    /// [`MemoryError::Sequence`] if `seq` is out of range.
+    /// Returns [`MemoryError::Sequence`] if `seq` is out of range.
     pub fn seq_keep(&mut self, seq: usize) -> Result<(), MemoryError> {
         self.memory.keep(seq)?;
         self.executor.encoded.keep(seq);
@@ -306,8 +306,8 @@ impl Context {
     /// Shifts a range of positions of a sequence by `delta`.
     ///
     /// # Errors
-    /// [`MemoryError`] if `seq` is out of range or shares cells with other sequences, or if cached keys cannot be
-    /// shifted.
+    /// Returns a [`MemoryError`] if `seq` is out of range or shares cells with other sequences, or if cached keys
+    /// cannot be shifted.
     pub fn seq_add(&mut self, seq: usize, range: impl RangeBounds<usize>, delta: i32) -> Result<(), MemoryError> {
         self.memory.add(seq, Span::of(range), delta)
     }
@@ -320,8 +320,8 @@ impl Context {
     /// only approximate those of decoding the shortened sequence.
     ///
     /// # Errors
-    /// [`MemoryError`] if the sequence shares cells with other sequences, or the model does not support shifts (see
-    /// [`Context::check_shift`]). Nothing changes then.
+    /// Returns a [`MemoryError`] if the sequence shares cells with other sequences, or the model does not support
+    /// shifts (see [`Context::check_shift`]). Nothing changes then.
     pub fn shift_context(&mut self, seq: usize, n_keep: usize) -> Result<usize, MemoryError> {
         let n_removed = self.n_past(seq).saturating_sub(n_keep) / 2;
         if n_removed > 0 {
@@ -336,7 +336,7 @@ impl Context {
     /// Checks whether [`Context::shift_context`] is possible for this model.
     ///
     /// # Errors
-    /// [`MemoryError`] if its keys or states cannot be shifted.
+    /// Returns a [`MemoryError`] if its keys or states cannot be shifted.
     pub fn check_shift(&self) -> Result<(), MemoryError> {
         self.memory.check_shift()
     }

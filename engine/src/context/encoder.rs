@@ -38,7 +38,7 @@ impl MediaEncoder {
     /// precision, and profiling apply.
     ///
     /// # Errors
-    /// [`MediaError`] if the model is not an encoder of images, or memory is insufficient.
+    /// Returns a [`MediaError`] if the model is not an encoder of images, or memory is insufficient.
     pub fn new(model: Arc<Model>, params: &ContextParams) -> Result<MediaEncoder, MediaError> {
         let Some(rules) = model.image_rules() else {
             let model = model.path().display().to_string();
@@ -69,7 +69,7 @@ impl MediaEncoder {
     /// limit of the declaration.
     ///
     /// # Errors
-    /// [`MediaError::Limits`] if all images have one size, or the limits are invalid.
+    /// Returns [`MediaError::Limits`] if all images have one size, or the limits are invalid.
     pub fn limit_rows(&mut self, min: Option<usize>, max: Option<usize>) -> Result<(), MediaError> {
         self.sizes = self.sizes.limited(min, max)?;
         Ok(())
@@ -131,7 +131,7 @@ impl MediaEncoder {
     /// order. The image has the size that [`ImageSizes::target`] returns.
     ///
     /// # Errors
-    /// [`MediaError`] if the size is wrong or a device fails.
+    /// Returns a [`MediaError`] if the size is wrong or a device fails.
     pub fn encode(&mut self, width: usize, height: usize, rgb: &[u8]) -> Result<Arc<MediaRows>, MediaError> {
         let mut rows = self.computed(&[Pixels { width, height, rgb }])?;
         if let Some(lines) = self.sizes.whole_lines()
@@ -149,7 +149,7 @@ impl MediaEncoder {
     /// Computes the rows of the parts of an image of a size before resizing; see [`ImageSizes::parts`].
     ///
     /// # Errors
-    /// [`MediaError`] if a size is wrong or a device fails.
+    /// Returns a [`MediaError`] if a size is wrong or a device fails.
     pub fn encode_parts(&mut self, parts: &[Pixels<'_>], image: [usize; 2]) -> Result<Arc<MediaRows>, MediaError> {
         let texts = self.sizes.texts(image[0], image[1])?;
         let mut rows = self.computed(parts)?;

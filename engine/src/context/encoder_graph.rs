@@ -30,7 +30,7 @@ impl EncoderGraph {
     /// Creates a graph of at most `n` positions. Only the parameters for threads, precision, and profiling apply.
     ///
     /// # Errors
-    /// [`ContextError`] if the parameters are invalid or a device fails.
+    /// Returns a [`ContextError`] if the parameters are invalid or a device fails.
     pub fn new(model: Arc<Model>, n: usize, params: &ContextParams) -> Result<EncoderGraph, ContextError> {
         let params = ContextParams {
             n_ctx: n,

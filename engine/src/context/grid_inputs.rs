@@ -24,7 +24,7 @@ pub(super) fn table_weights(resize: &TableWeights) -> Vec<f32> {
     weights
 }
 
-/// Linear interpolation with aligned corners.
+/// Interpolates linearly with aligned corners.
 fn linear(weights: &mut [f32], i: usize, n: usize) {
     let last = weights.len() - 1;
     // Positions are computed in f32, as in the published model.
@@ -37,7 +37,7 @@ fn linear(weights: &mut [f32], i: usize, n: usize) {
     weights[high] += share;
 }
 
-/// Linear interpolation between the two rows that are nearest to the center of a patch.
+/// Interpolates linearly between the two rows that are nearest to the center of a patch.
 fn bilinear(weights: &mut [f32], i: usize, n: f64) {
     let last = weights.len() - 1;
     let place = ((i as f64 + 0.5) * weights.len() as f64 / n - 0.5).clamp(0.0, last as f64);
@@ -46,7 +46,8 @@ fn bilinear(weights: &mut [f32], i: usize, n: f64) {
     weights[(low + 1).min(last)] += share;
 }
 
-/// Linear interpolation between the two rows that are nearest to the center of a patch. Rows beyond the table are zeros.
+/// Interpolates linearly between the two rows that are nearest to the center of a patch. Rows beyond the table are
+/// zeros.
 fn between_zeros(weights: &mut [f32], i: usize, n: f64) {
     let place = (i as f64 + 0.5) * weights.len() as f64 / n - 0.5;
     let share = (place - place.floor()) as f32;
@@ -74,7 +75,7 @@ fn smooth(weights: &mut [f32], i: usize, n: usize, radius: f64, curve: fn(f64) -
     }
 }
 
-/// Cubic filter with a = -0.5 (Keys).
+/// Evaluates the cubic filter with a = -0.5 (Keys) at distance `x`.
 fn smooth_cubic(x: f64) -> f64 {
     if x < 1.0 {
         (1.5 * x - 2.5) * x * x + 1.0
@@ -83,7 +84,7 @@ fn smooth_cubic(x: f64) -> f64 {
     }
 }
 
-/// Cubic interpolation between four rows; those beyond the borders are the rows at the borders.
+/// Interpolates cubically between four rows. A row beyond a border is replaced by the row at the border.
 fn bicubic(weights: &mut [f32], i: usize, n: usize) {
     const A: f64 = -0.75;
     let near = |x: f64| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;

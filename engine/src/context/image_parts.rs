@@ -41,7 +41,7 @@ impl ImageSizes {
     /// Returns the parts of an image of this size, in the order of their rows.
     ///
     /// # Errors
-    /// [`MediaError::Ratio`] if the sides differ too much.
+    /// Returns [`MediaError::Ratio`] if the sides differ too much.
     pub fn parts(&self, width: usize, height: usize) -> Result<Vec<ImagePart>, MediaError> {
         let rules = self.rules();
         let resized = self.target(width, height)?;
@@ -146,7 +146,8 @@ impl ImageSizes {
     /// it.
     ///
     /// # Errors
-    /// [`MediaError::Ratio`] if the sides differ too much, [`MediaError::Positions`] if the image has too many patches.
+    /// Returns [`MediaError::Ratio`] if the sides differ too much, and [`MediaError::Positions`] if the image has too
+    /// many patches.
     pub fn texts(&self, width: usize, height: usize) -> Result<Vec<(usize, String)>, MediaError> {
         let rules = self.rules();
         let (mut texts, mut n) = (Vec::new(), 0);

@@ -44,7 +44,7 @@ impl ImageSizes {
     /// Returns the sizes with limits to the number of rows of an image. `None` keeps a limit of the declaration.
     ///
     /// # Errors
-    /// [`MediaError::Limits`] if all images have one size, or the limits are invalid.
+    /// Returns [`MediaError::Limits`] if all images have one size, or the limits are invalid.
     pub fn limited(self, min: Option<usize>, max: Option<usize>) -> Result<ImageSizes, MediaError> {
         if min.is_none() && max.is_none() {
             return Ok(self);
@@ -97,7 +97,8 @@ impl ImageSizes {
     /// Returns the number of rows of an image that has this size before resizing.
     ///
     /// # Errors
-    /// [`MediaError::Ratio`] if the sides differ too much, [`MediaError::Positions`] if the image has too many patches.
+    /// Returns [`MediaError::Ratio`] if the sides differ too much, and [`MediaError::Positions`] if the image has too
+    /// many patches.
     pub fn n_rows(&self, width: usize, height: usize) -> Result<usize, MediaError> {
         if let Some(mosaic) = self.mosaic(width, height) {
             return Ok(self.rows_of(self.rules.largest()) + mosaic.n_rows());
@@ -115,7 +116,7 @@ impl ImageSizes {
     /// Returns the width and height that an image must be resized to.
     ///
     /// # Errors
-    /// [`MediaError::Ratio`] if the sides differ too much.
+    /// Returns [`MediaError::Ratio`] if the sides differ too much.
     pub fn target(&self, width: usize, height: usize) -> Result<[usize; 2], MediaError> {
         let target = self.rules.target(width, height);
         target.ok_or(MediaError::Ratio { width, height })

@@ -17,7 +17,7 @@ use super::outputs::Outputs;
 use super::pages::{PageTables, TableSeqs};
 use super::sinusoids::{grid_sinusoids, sinusoids};
 
-/// Data that the inputs of a graph are filled from.
+/// Source data for the inputs of a graph.
 #[derive(Clone, Copy)]
 pub(super) struct Ubatch<'a> {
     pub tokens: &'a [BatchToken],

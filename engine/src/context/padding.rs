@@ -21,7 +21,7 @@ pub(super) struct Padding {
 }
 
 impl Padding {
-    /// Creates the padding of ubatches, which stay as they are unless `is_on`.
+    /// Creates the padding of ubatches. Without `is_on`, ubatches are not padded.
     pub fn new(is_on: bool) -> Padding {
         Padding {
             is_on,
@@ -29,7 +29,7 @@ impl Padding {
         }
     }
 
-    /// Pads a ubatch to the next power of two, up to `most` tokens. Returns false if the ubatch stays as it is.
+    /// Pads a ubatch to the next power of two, up to `most` tokens. Returns false if the ubatch is not padded.
     pub fn pad(&mut self, tokens: &[BatchToken], most: usize) -> bool {
         let n = tokens.len().next_power_of_two();
         if !self.is_on || n > most.min(MAX_PADDED) {

@@ -12,7 +12,7 @@ impl Context {
     /// Writes the state of all sequences. Pending key rotations are applied first.
     ///
     /// # Errors
-    /// [`StateError`] if a device fails or `out` returns an error.
+    /// Returns a [`StateError`] if a device fails or `out` returns an error.
     pub fn save_state(&mut self, out: &mut dyn Write) -> Result<(), StateError> {
         self.rotated_state_access()?.save(Part::All, &[], out)
     }
@@ -20,7 +20,7 @@ impl Context {
     /// Writes the state of a single sequence.
     ///
     /// # Errors
-    /// [`StateError`] if `seq` is out of range, a device fails, or `out` returns an error.
+    /// Returns a [`StateError`] if `seq` is out of range, a device fails, or `out` returns an error.
     pub fn save_seq(&mut self, seq: usize, out: &mut dyn Write) -> Result<(), StateError> {
         self.rotated_state_access()?.save(Part::One(seq), &[], out)
     }
@@ -28,7 +28,7 @@ impl Context {
     /// Replaces all sequences with a state written by [`Context::save_state`].
     ///
     /// # Errors
-    /// [`StateError`] if the state is invalid, belongs to another model or other settings, or does not fit.
+    /// Returns a [`StateError`] if the state is invalid, belongs to another model or other settings, or does not fit.
     pub fn load_state(&mut self, state: &[u8]) -> Result<(), StateError> {
         self.state_access()?.load(Part::All, state).map(drop)
     }
@@ -37,7 +37,7 @@ impl Context {
     /// Other sequences are unaffected.
     ///
     /// # Errors
-    /// [`StateError`] under the conditions of [`Context::load_state`], or if `seq` is out of range.
+    /// Returns a [`StateError`] under the conditions of [`Context::load_state`], or if `seq` is out of range.
     pub fn load_seq(&mut self, seq: usize, state: &[u8]) -> Result<(), StateError> {
         self.state_access()?.load(Part::One(seq), state).map(drop)
     }
@@ -51,7 +51,7 @@ impl Context {
     /// Restores a file and returns the tokens saved with it.
     ///
     /// # Errors
-    /// [`StateError`] if the file cannot be read, or under the conditions of [`Context::load_state`].
+    /// Returns a [`StateError`] if the file cannot be read, or under the conditions of [`Context::load_state`].
     pub fn load_session(&mut self, path: impl AsRef<Path>) -> Result<Vec<Token>, StateError> {
         self.state_access()?.load_file(Part::All, path.as_ref())
     }
@@ -59,7 +59,7 @@ impl Context {
     /// Like [`Context::save_session`], for a single sequence.
     ///
     /// # Errors
-    /// [`StateError`] if `seq` is out of range, a device fails, or the file cannot be written.
+    /// Returns a [`StateError`] if `seq` is out of range, a device fails, or the file cannot be written.
     pub fn save_seq_session(&mut self, seq: usize, path: impl AsRef<Path>, tokens: &[Token]) -> Result<(), StateError> {
         self.rotated_state_access()?
             .save_file(Part::One(seq), tokens, path.as_ref())
@@ -68,7 +68,7 @@ impl Context {
     /// Like [`Context::load_session`], for a single sequence.
     ///
     /// # Errors
-    /// [`StateError`] if the file cannot be read, or under the conditions of [`Context::load_seq`].
+    /// Returns a [`StateError`] if the file cannot be read, or under the conditions of [`Context::load_seq`].
     pub fn load_seq_session(&mut self, seq: usize, path: impl AsRef<Path>) -> Result<Vec<Token>, StateError> {
         self.state_access()?.load_file(Part::One(seq), path.as_ref())
     }

@@ -12,7 +12,7 @@ impl Context {
     /// Sequences with their own adapters are unaffected. Cached keys and values are not recomputed.
     ///
     /// # Errors
-    /// [`SetAdaptersError`]; the previous adapters then stay active.
+    /// Returns a [`SetAdaptersError`]; the previous adapters then stay active.
     pub fn set_adapters(&mut self, adapters: &[ScaledAdapter]) -> Result<(), SetAdaptersError> {
         check_loras(adapters, self.model())?;
         match self.adapter_config().with_loras(adapters) {
@@ -26,7 +26,7 @@ impl Context {
     /// without rebuilding graphs.
     ///
     /// # Errors
-    /// [`SetAdaptersError`]; the previous adapters then stay active.
+    /// Returns a [`SetAdaptersError`]; the previous adapters then stay active.
     pub fn set_seq_adapters(&mut self, seq: usize, adapters: Option<&[ScaledAdapter]>) -> Result<(), SetAdaptersError> {
         let n_seq_max = self.params().n_seq_max;
         if seq >= n_seq_max {
@@ -53,7 +53,7 @@ impl Context {
     /// `layers`. An empty list removes them.
     ///
     /// # Errors
-    /// [`SetAdaptersError`]; the previous control vectors then stay active.
+    /// Returns a [`SetAdaptersError`] if the control vectors cannot be applied. The previous ones then stay active.
     pub fn set_control_vectors(
         &mut self,
         vectors: &[(&ControlVector, f32)],

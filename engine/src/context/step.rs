@@ -52,7 +52,7 @@ impl Results {
     /// Validates a batch, with the hidden states `given` for its tokens, and starts its decode.
     ///
     /// # Errors
-    /// The first error found, if no token can be admitted.
+    /// Returns the first error found if no token can be admitted.
     pub fn admit<'a>(
         &'a mut self,
         batch: &'a Batch,
@@ -175,7 +175,7 @@ impl<'a> DecodeStep<'a> {
     /// Starts again without the sequences that caused an error.
     ///
     /// # Errors
-    /// The error, if no tokens are left or the error does not concern single sequences.
+    /// Returns `error` if no tokens are left, or if it does not concern single sequences.
     pub fn without_offenders(mut self, error: DecodeError) -> Result<DecodeStep<'a>, DecodeError> {
         let Some(seqs) = offending_sequences(&error) else {
             return Err(error);

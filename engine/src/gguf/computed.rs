@@ -13,7 +13,7 @@ pub trait ComputedBytes: Debug + Send + Sync {
     /// Computes the bytes from `start` on. All of `out` is written, even if an error is returned.
     ///
     /// # Errors
-    /// If a source of the bytes contains invalid values.
+    /// Returns an error if a source of the bytes contains invalid values.
     fn compute(&self, start: usize, out: &mut [u8]) -> Result<(), GgufError>;
 
     /// Releases the memory of the sources of these bytes, which are read again if needed.

@@ -87,7 +87,7 @@ impl Edit {
     /// Applies `changes`, in order, to the header of a file. Nothing is written.
     ///
     /// # Errors
-    /// An [`EditError`] if the file cannot be read or a change cannot be made.
+    /// Returns an [`EditError`] if the file cannot be read or a change cannot be made.
     pub fn new(path: impl AsRef<Path>, changes: &[Change], reserve: Reserve) -> Result<Edit, EditError> {
         let path = path.as_ref();
         restore(path)?;
@@ -134,7 +134,7 @@ impl Edit {
     /// header is on disk. If that is interrupted, the next edit restores the old header. Errors name the file.
     ///
     /// # Panics
-    /// If the header does not fit, see [`Edit::fits`].
+    /// Panics if the header does not fit, see [`Edit::fits`].
     pub fn write_in_place(&self) -> Result<(), EditError> {
         assert!(self.fits(), "the new header has another length");
         let failed = |error| EditError::Write {
@@ -165,7 +165,8 @@ impl Edit {
     /// file system allows.
     ///
     /// # Errors
-    /// [`EditError::Interrupted`] if `interrupt` is set meanwhile, [`EditError::Write`] if reading or writing fails.
+    /// Returns [`EditError::Interrupted`] if `interrupt` is set meanwhile, and [`EditError::Write`] if reading or
+    /// writing fails.
     pub fn copy_to(&self, out: &mut File, interrupt: &AtomicBool) -> Result<u64, EditError> {
         let failed = |error| EditError::Write {
             path: self.path.clone(),

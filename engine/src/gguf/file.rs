@@ -118,7 +118,7 @@ impl GgufFile {
     /// Returns the data of a tensor, aligned to the smaller of [`Gguf::alignment`] and 64 bytes.
     ///
     /// # Panics
-    /// If `info` belongs to another file and its range exceeds this one.
+    /// Panics if `info` belongs to another file and its range exceeds this one.
     pub fn tensor_data(&self, info: &TensorInfo) -> &[u8] {
         &self.mapping.bytes()[self.tensor_offset(info)..][..info.bytes]
     }

@@ -142,7 +142,7 @@ impl Logits {
     /// is not finite.
     ///
     /// # Panics
-    /// If the lengths differ.
+    /// Panics if the lengths differ.
     pub fn nmse(&self, other: &[f32]) -> f64 {
         assert_eq!(self.values.len(), other.len(), "logits must have the same shape");
         nmse(&self.values, other)
@@ -153,7 +153,7 @@ impl Logits {
 /// not finite.
 ///
 /// # Panics
-/// If the lengths differ.
+/// Panics if the lengths differ.
 pub fn nmse(truth: &[f32], found: &[f32]) -> f64 {
     assert_eq!(truth.len(), found.len(), "slices must have the same length");
     let (mut error, mut norm) = (0.0, 0.0);

@@ -66,7 +66,7 @@ impl Mapping {
     /// The first call installs a handler for SIGBUS, which passes other signals on to the handler before it.
     ///
     /// # Errors
-    /// [`GgufError::Directory`], [`GgufError::NotAFile`], or [`GgufError::Io`].
+    /// Returns [`GgufError::Directory`], [`GgufError::NotAFile`], or [`GgufError::Io`].
     pub fn open(path: &Path) -> Result<Mapping, GgufError> {
         let file = open_regular(path)?;
         let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
@@ -88,7 +88,7 @@ impl Mapping {
     /// Reads a whole file into memory.
     ///
     /// # Errors
-    /// [`GgufError::Directory`], [`GgufError::NotAFile`], or [`GgufError::Io`].
+    /// Returns [`GgufError::Directory`], [`GgufError::NotAFile`], or [`GgufError::Io`].
     pub fn read(path: &Path) -> Result<Mapping, GgufError> {
         use std::io::Read;
         let io = read_error;
@@ -149,10 +149,10 @@ impl Mapping {
     /// Returns the bytes of `range` without a copy, or computes them into `scratch`.
     ///
     /// # Errors
-    /// If computed bytes are invalid.
+    /// Returns an error if computed bytes are invalid.
     ///
     /// # Panics
-    /// If the range ends beyond the contents.
+    /// Panics if the range ends beyond the contents.
     pub fn view<'a>(&'a self, range: Range<usize>, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], GgufError> {
         match &self.0 {
             Memory::Computed { .. } => self.read_at(range, scratch),
@@ -164,7 +164,7 @@ impl Mapping {
     /// do not enter the resident set, and read errors are returned instead of raising SIGBUS.
     ///
     /// # Panics
-    /// If the range ends beyond [`Mapping::bytes`].
+    /// Panics if the range ends beyond [`Mapping::bytes`].
     pub fn read_at<'a>(&'a self, range: Range<usize>, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], GgufError> {
         let (map, file) = match &self.0 {
             Memory::Mapped { map, file, .. } => (map, file),

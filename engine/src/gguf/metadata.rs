@@ -38,8 +38,8 @@ impl Metadata {
     /// Returns the value of `key` as `T`.
     ///
     /// # Errors
-    /// [`GgufError::MissingKey`] if the key is missing, [`GgufError::WrongType`] if the conversion would lose
-    /// information.
+    /// Returns [`GgufError::MissingKey`] if the key is missing, and [`GgufError::WrongType`] if the conversion would
+    /// lose information.
     pub fn require<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, GgufError> {
         self.optional(key)?.ok_or_else(|| GgufError::MissingKey {
             key: key.to_owned(),
@@ -50,7 +50,7 @@ impl Metadata {
     /// Returns the value of `key` as `T`, or `None` if the key is missing.
     ///
     /// # Errors
-    /// [`GgufError::WrongType`] if the conversion would lose information.
+    /// Returns [`GgufError::WrongType`] if the conversion would lose information.
     pub fn optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>, GgufError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match T::from_value(value) {

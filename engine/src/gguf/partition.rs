@@ -47,7 +47,7 @@ impl Part<'_> {
 /// Divides a model into parts.
 ///
 /// # Errors
-/// [`TooManyParts`] if more than 65,535 parts are needed.
+/// Returns a [`TooManyParts`] if more than 65,535 parts are needed.
 pub fn split<'a>(set: &'a GgufSet, limits: &PartLimits) -> Result<Vec<Part<'a>>, TooManyParts> {
     let mut groups: Vec<Vec<_>> = vec![Vec::new()];
     let mut n_bytes = 0usize;

@@ -57,7 +57,7 @@ impl Gguf {
     /// Parses the header at the start of `bytes`, which may end where the tensor data starts.
     ///
     /// # Errors
-    /// A [`GgufError`] that names the offset and the field if the header is truncated or invalid.
+    /// Returns a [`GgufError`] that names the offset and the field if the header is truncated or invalid.
     pub fn parse_header(bytes: &[u8]) -> Result<Gguf, GgufError> {
         let mut cursor = Cursor { bytes, pos: 0 };
         let version = read_version(&mut cursor)?;
@@ -97,7 +97,7 @@ impl Gguf {
     /// truncated.
     ///
     /// # Errors
-    /// [`GgufError`] if the file cannot be read or its header is invalid. The error names the file.
+    /// Returns a [`GgufError`] if the file cannot be read or its header is invalid. The error names the file.
     pub fn open_header(path: impl AsRef<Path>) -> Result<Gguf, GgufError> {
         let path = path.as_ref();
         Mapping::open(path)
@@ -138,8 +138,8 @@ impl Gguf {
     /// Returns the value of `key` as `T`; see [`Metadata::require`].
     ///
     /// # Errors
-    /// [`GgufError::MissingKey`] if the key is missing, [`GgufError::WrongType`] if the conversion would lose
-    /// information.
+    /// Returns [`GgufError::MissingKey`] if the key is missing, and [`GgufError::WrongType`] if the conversion would
+    /// lose information.
     pub fn require<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, GgufError> {
         self.metadata.require(key)
     }
@@ -147,7 +147,7 @@ impl Gguf {
     /// Returns the value of `key` as `T`, or `None` if the key is missing; see [`Metadata::optional`].
     ///
     /// # Errors
-    /// [`GgufError::WrongType`] if the conversion would lose information.
+    /// Returns [`GgufError::WrongType`] if the conversion would lose information.
     pub fn optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>, GgufError> {
         self.metadata.optional(key)
     }

@@ -31,7 +31,7 @@ pub fn fill_f32(name: &str, seed: u64, out: &mut [f32]) {
 /// Returns all weights of the tensor `name`, in file order, scaled by [`KEY_SCALE`] of `metadata`.
 ///
 /// # Errors
-/// [`GgufError::WrongType`] if the value of [`KEY_SCALE`] is not a number.
+/// Returns [`GgufError::WrongType`] if the value of [`KEY_SCALE`] is not a number.
 pub fn weights_of(metadata: &Metadata, name: &str, n_elements: usize, seed: u64) -> Result<Vec<f32>, GgufError> {
     let mut values = vec![0.0; n_elements];
     Weights::new(name, seed, scale(metadata)?).fill(0, &mut values);
@@ -47,7 +47,7 @@ fn scale(metadata: &Metadata) -> Result<f32, GgufError> {
 /// expert tables.
 ///
 /// # Errors
-/// [`GgufError`] if a tensor has another type, a key of the experts is missing, or `out` returns an error.
+/// Returns a [`GgufError`] if a tensor has another type, a key of the experts is missing, or `out` returns an error.
 pub fn write_seeded_model(header: &Gguf, seed: u64, out: &mut dyn Write) -> Result<u64, GgufError> {
     let mut writer = GgufWriter::with_metadata(header.metadata.clone());
     let scale = scale(&header.metadata)?;
@@ -90,7 +90,7 @@ pub(crate) fn experts_of_tokens(metadata: &Metadata, ne: &[usize]) -> Result<Vec
 /// Returns a complete model in memory, of at most [`MAX_BYTES`] bytes.
 ///
 /// # Errors
-/// [`GgufError::ModelTooLarge`] for a larger model, or the errors of [`write_seeded_model`].
+/// Returns [`GgufError::ModelTooLarge`] for a larger model, or the errors of [`write_seeded_model`].
 pub fn seeded_model(header: &Gguf, seed: u64) -> Result<Vec<u8>, GgufError> {
     let needed = header.required_len().map_or(0, |(_, len)| len);
     if needed > MAX_BYTES {

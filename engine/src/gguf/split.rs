@@ -79,7 +79,7 @@ impl SplitInfo {
     /// Reads the split keys; `None` if the file is a complete model.
     ///
     /// # Errors
-    /// [`GgufError`] if a split key has a wrong type, or the index of the part is missing.
+    /// Returns a [`GgufError`] if a split key has a wrong type, or the index of the part is missing.
     pub fn from_metadata(metadata: &Metadata) -> Result<Option<SplitInfo>, GgufError> {
         let count = metadata.optional(KEY_COUNT)?.unwrap_or(0);
         if count <= 1 {
@@ -140,7 +140,7 @@ impl GgufSet {
     /// Creates a set from a model in a single file.
     ///
     /// # Errors
-    /// [`GgufError::DuplicateTensor`] if two tensors have the same name.
+    /// Returns [`GgufError::DuplicateTensor`] if two tensors have the same name.
     pub fn from_file(file: GgufFile) -> Result<GgufSet, GgufError> {
         Self::from_shards(vec![file])
     }
@@ -224,7 +224,7 @@ impl GgufSet {
     /// Returns the data of the tensor with this name, without a copy unless the data is computed.
     ///
     /// # Errors
-    /// If no tensor has this name, or if computed data is invalid.
+    /// Returns an error if no tensor has this name, or if computed data is invalid.
     pub fn read_tensor(&self, name: &str) -> Result<Cow<'_, [u8]>, GgufError> {
         let (s, info) = self
             .tensor(name)

@@ -67,8 +67,8 @@ impl<'a> GgufWriter<'a> {
     /// Adds a tensor with 1 to 4 dimensions `ne`, fastest-varying first.
     ///
     /// # Errors
-    /// [`GgufError::DataSize`] if the length of `data` does not match type and shape; other variants for an
-    /// invalid name or shape.
+    /// Returns [`GgufError::DataSize`] if the length of `data` does not match type and shape. An invalid name or shape
+    /// is another error.
     pub fn add_tensor(
         &mut self,
         name: impl Into<String>,
@@ -92,7 +92,7 @@ impl<'a> GgufWriter<'a> {
     /// write exactly the number of bytes implied by type and shape.
     ///
     /// # Errors
-    /// [`GgufError`] if the name is empty, too long, or used twice, or if the shape is invalid for the type.
+    /// Returns a [`GgufError`] if the name is empty, too long, or used twice, or if the shape is invalid for the type.
     pub fn add_tensor_with(
         &mut self,
         name: impl Into<String>,
@@ -138,7 +138,7 @@ impl<'a> GgufWriter<'a> {
     /// Returns the encoded header: all bytes before the tensor data, padded to the alignment.
     ///
     /// # Errors
-    /// [`GgufError`] if the metadata or the alignment is invalid, or an offset exceeds the address space.
+    /// Returns a [`GgufError`] if the metadata or the alignment is invalid, or an offset exceeds the address space.
     pub fn header(&self) -> Result<Vec<u8>, GgufError> {
         let alignment = read_alignment(&self.metadata)?;
         let mut entries = Vec::with_capacity(self.tensors.len());
@@ -165,7 +165,7 @@ impl<'a> GgufWriter<'a> {
     /// Returns the offsets in the file at which the header and each tensor end, including padding.
     ///
     /// # Errors
-    /// [`GgufError`] under the conditions of [`GgufWriter::header`].
+    /// Returns a [`GgufError`] under the conditions of [`GgufWriter::header`].
     pub fn ends(&self) -> Result<Vec<u64>, GgufError> {
         let alignment = read_alignment(&self.metadata)?;
         let mut end = self.header()?.len() as u64;
@@ -181,8 +181,8 @@ impl<'a> GgufWriter<'a> {
     /// including the last.
     ///
     /// # Errors
-    /// [`GgufError`] if the header is invalid, `out` or a producer returns an error, or a producer writes another number
-    /// of bytes.
+    /// Returns a [`GgufError`] if the header is invalid, `out` or a producer returns an error, or a producer writes
+    /// another number of bytes.
     pub fn write(self, out: &mut dyn Write) -> Result<u64, GgufError> {
         let io = |error| GgufError::Io {
             action: "write the file",
@@ -197,7 +197,7 @@ impl<'a> GgufWriter<'a> {
     /// the number of bytes written.
     ///
     /// # Errors
-    /// [`GgufError`] under the conditions of [`GgufWriter::write`].
+    /// Returns a [`GgufError`] under the conditions of [`GgufWriter::write`].
     pub fn write_rest(self, n_done: usize, out: &mut dyn Write) -> Result<u64, GgufError> {
         let io = |error| GgufError::Io {
             action: "write the file",
@@ -237,7 +237,7 @@ impl<'a> GgufWriter<'a> {
     /// Returns the complete file as bytes.
     ///
     /// # Errors
-    /// [`GgufError`] under the conditions of [`GgufWriter::write`].
+    /// Returns a [`GgufError`] under the conditions of [`GgufWriter::write`].
     pub fn to_bytes(self) -> Result<Vec<u8>, GgufError> {
         let mut out = Vec::new();
         self.write(&mut out)?;
@@ -247,7 +247,7 @@ impl<'a> GgufWriter<'a> {
     /// Like [`write_file`](GgufWriter::write_file), with holes for long runs of zeros.
     ///
     /// # Errors
-    /// [`GgufError`] if the file cannot be created, or under the conditions of [`GgufWriter::write`].
+    /// Returns a [`GgufError`] if the file cannot be created, or under the conditions of [`GgufWriter::write`].
     pub fn write_sparse(self, path: impl AsRef<Path>) -> Result<u64, GgufError> {
         let path = path.as_ref();
         let write = || {

@@ -111,7 +111,8 @@ impl Constraint {
     /// only if [`Constraint::is_free`] is false. After an error, all further calls fail.
     ///
     /// # Errors
-    /// [`GrammarError::TooSlow`] after one second, or after ten seconds for all calls that take more than 20 ms.
+    /// Returns [`GrammarError::TooSlow`] after one second, or after ten seconds for all calls that take more than 20
+    /// ms.
     pub fn allowed(&mut self) -> Result<AllowedTokens, GrammarError> {
         self.upgrade();
         let opening = self.lazy.as_ref().and_then(|lazy| lazy.opening());
@@ -151,7 +152,7 @@ impl Constraint {
     /// Advances the grammar state by a token.
     ///
     /// # Errors
-    /// [`GrammarError`] if the grammar does not allow the token.
+    /// Returns a [`GrammarError`] if the grammar does not allow the token.
     pub fn accept(&mut self, token: Token) -> Result<(), GrammarError> {
         let Some(lazy) = &mut self.lazy else {
             return self.masks.accept(token);

@@ -86,7 +86,7 @@ impl Compiler {
     /// Creates a compiler for a vocabulary and a model with `n_logits` logits.
     ///
     /// # Errors
-    /// [`GrammarError::Vocabulary`] if the vocabulary has no end-of-generation token, or is too large.
+    /// Returns [`GrammarError::Vocabulary`] if the vocabulary has no end-of-generation token, or is too large.
     pub fn new(vocab: &Vocab, n_logits: usize) -> Result<Compiler, GrammarError> {
         Compiler::unsliced(vocab, n_logits)?.sliced()
     }
@@ -95,7 +95,7 @@ impl Compiler {
     /// 1000 times as long if many tokens are allowed.
     ///
     /// # Errors
-    /// [`GrammarError::Vocabulary`] if the vocabulary has no end-of-generation token, or is too large.
+    /// Returns [`GrammarError::Vocabulary`] if the vocabulary has no end-of-generation token, or is too large.
     pub fn unsliced(vocab: &Vocab, n_logits: usize) -> Result<Compiler, GrammarError> {
         let env = tokens::environment(vocab, n_logits)?;
         Compiler::over(&env, n_logits, &[])
@@ -105,7 +105,7 @@ impl Compiler {
     /// string.
     ///
     /// # Errors
-    /// [`GrammarError::Vocabulary`] if the vocabulary is rejected.
+    /// Returns [`GrammarError::Vocabulary`] if the vocabulary is rejected.
     pub fn sliced(&self) -> Result<Compiler, GrammarError> {
         let slices = llguidance::earley::SlicedBiasComputer::general_slices();
         Compiler::over(self.factory.tok_env(), self.n_tokens, &slices)
@@ -129,7 +129,7 @@ impl Compiler {
     /// Compiles a grammar to a constraint in its initial state.
     ///
     /// # Errors
-    /// [`GrammarError::TooSlow`] after five seconds.
+    /// Returns [`GrammarError::TooSlow`] after five seconds.
     pub fn compile(&self, grammar: &Grammar, vocab: &Vocab) -> Result<Constraint, GrammarError> {
         self.compile_while(grammar, vocab, &|| true)
     }
@@ -137,7 +137,7 @@ impl Compiler {
     /// Like [`Compiler::compile`], and ends soon after `is_wanted` returns false.
     ///
     /// # Errors
-    /// [`GrammarError::Abandoned`] if the result is no longer wanted.
+    /// Returns [`GrammarError::Abandoned`] if the result is no longer wanted.
     pub fn compile_while(
         &self,
         grammar: &Grammar,
@@ -206,7 +206,8 @@ impl Grammar {
     /// Validates the notation and the tokens that the grammar refers to, without the cost of compiling.
     ///
     /// # Errors
-    /// [`GrammarError`] if the grammar is too long, its notation is invalid, or it refers to an unknown token.
+    /// Returns a [`GrammarError`] if the grammar is too long, its notation is invalid, or it refers to an unknown
+    /// token.
     pub fn check(&self, vocab: &Vocab) -> Result<(), GrammarError> {
         check_length(self)?;
         on_a_large_stack(|| translate(self, vocab).map(drop))

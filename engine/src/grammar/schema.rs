@@ -61,7 +61,7 @@ pub fn value(text: &str) -> Result<Value, GrammarError> {
 /// Rewrites a schema into the enforceable subset, with all references to `$defs` at the root.
 ///
 /// # Errors
-/// [`GrammarError::Schema`] with the location of a restriction that cannot be enforced.
+/// Returns [`GrammarError::Schema`] with the location of a restriction that cannot be enforced.
 pub fn enforceable(schema: &Value) -> Result<Value, GrammarError> {
     enforceable_at(schema, "")
 }

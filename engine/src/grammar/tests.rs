@@ -18,7 +18,7 @@ use crate::vocab::{Special, Token, VocabSource};
 const END: Token = 2;
 const TOOL: Token = 3;
 
-/// Vocabulary with one token per byte, some words, an end token, and a special token.
+/// Returns a vocabulary with one token per byte, some words, an end token, and a special token.
 fn vocab() -> Vocab {
     let bytes: Vec<String> = (0..=255).map(|b| format!("<0x{b:02X}>")).collect();
     let mut tokens = vec![("<unk>", 2), ("<s>", 3), ("</s>", 3), ("<tool>", 3)];

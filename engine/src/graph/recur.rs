@@ -36,8 +36,8 @@ pub enum Recurrence {
     /// Linear attention: each value head has a state matrix `s [dv, dk]` that decays and is updated by the
     /// outer product of value and key.
     ///
-    /// Covers the gated delta rule (arXiv 2412.06464), Kimi delta attention with a decay per key channel (arXiv
-    /// 2510.26692), and lightning attention with a constant decay (arXiv 2401.04658).
+    /// Covers the gated delta rule (arXiv 2412.06464) and Kimi delta attention, which has a decay per key channel
+    /// (arXiv 2510.26692). Lightning attention has a constant decay (arXiv 2401.04658).
     ///
     /// `q`, `k [dk, m, T]`, `v [dv, n, T]`, optional `decay [1 or dk, n, T]`, optional `beta [1, n, T]` ->
     /// `[dv, n, T]`.
@@ -54,9 +54,9 @@ pub enum Recurrence {
     /// With `overlap`, `w` is `2 c`. The mean covers the last `c` channels of the group's own tokens and the first `c`
     /// channels of the previous group's tokens. Otherwise `w` is `c`.
     ///
-    /// The state of a channel is the number of tokens in the group, then the maximum score, the sum of
-    /// `e^(score - max)`, and the weighted sum of `x`. With `overlap`, these three values follow again for
-    /// the part that the next group uses.
+    /// The state of a channel is the number of tokens in the group and three values: the maximum score, the sum of
+    /// `e^(score - max)`, and the weighted sum of `x`. With `overlap`, the same three values of the part for the next
+    /// group follow.
     Compress {
         /// Whether each group also covers the preceding group.
         overlap: bool,

@@ -182,7 +182,7 @@ impl Tensor {
     /// Returns operand `i`.
     ///
     /// # Panics
-    /// If the op has fewer operands, which is a bug in the builder of the op.
+    /// Panics if the op has fewer operands, which is a bug in the builder of the op.
     pub fn source(&self, i: usize) -> TensorId {
         self.src[i].unwrap_or_else(|| panic!("{}: {:?} has no operand {i}", self.name, self.op))
     }

@@ -120,7 +120,7 @@ impl ImportanceMatrix {
     /// Adds the sums of another matrix of the same model.
     ///
     /// # Errors
-    /// If a tensor has another size.
+    /// Returns an error if a tensor has another size.
     pub fn merge(&mut self, other: &ImportanceMatrix) -> Result<(), ImportanceError> {
         for (name, entry) in &other.entries {
             match self.entries.get_mut(name) {
@@ -152,7 +152,7 @@ impl ImportanceMatrix {
     /// Returns the importance of a tensor of `n_matrices` with rows of `n_in` elements; `None` without data.
     ///
     /// # Errors
-    /// If the sizes differ, so that the matrix belongs to another model.
+    /// Returns an error if the sizes differ, so that the matrix belongs to another model.
     pub fn weights(&self, name: &str, n_in: usize, n_matrices: usize) -> Result<Option<Weights>, ImportanceError> {
         let Some(entry) = self.entries.get(name) else {
             return Ok(None);

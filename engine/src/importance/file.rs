@@ -19,7 +19,7 @@ impl ImportanceMatrix {
     /// Reads a file in the GGUF format or in the older `.dat` format.
     ///
     /// # Errors
-    /// If the file is damaged or of another kind.
+    /// Returns an error if the file is damaged or of another kind.
     pub fn open(path: &Path) -> Result<ImportanceMatrix, ImportanceError> {
         let mut magic = [0; 4];
         let n = std::fs::File::open(path)?.read(&mut magic)?;
@@ -32,7 +32,7 @@ impl ImportanceMatrix {
     /// Parses the contents of a file in either format. `path` is only used in messages.
     ///
     /// # Errors
-    /// If the file is damaged or of another kind.
+    /// Returns an error if the file is damaged or of another kind.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<ImportanceMatrix, ImportanceError> {
         if bytes.starts_with(b"GGUF") {
             return ImportanceMatrix::from_file(&GgufFile::from_bytes(path, bytes)?);
@@ -43,7 +43,7 @@ impl ImportanceMatrix {
     /// Reads a GGUF file.
     ///
     /// # Errors
-    /// If the file is damaged or of another kind.
+    /// Returns an error if the file is damaged or of another kind.
     pub fn from_file(file: &GgufFile) -> Result<ImportanceMatrix, ImportanceError> {
         let kind = FileKind::of(file.metadata(), file.tensors().len());
         if kind != FileKind::ImportanceMatrix {
@@ -76,7 +76,7 @@ impl ImportanceMatrix {
     /// Writes a GGUF file. Experts without inputs have a count of 0.
     ///
     /// # Errors
-    /// If writing fails.
+    /// Returns an error if writing fails.
     pub fn write(&self, out: &mut dyn Write) -> Result<(), ImportanceError> {
         let mut writer = GgufWriter::new();
         let mut datasets = StringArray::default();

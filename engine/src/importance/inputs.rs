@@ -33,7 +33,7 @@ pub(crate) struct Use {
 /// Inputs of a matmul.
 pub(crate) struct MatmulInputs<'a> {
     pub x: Input<'a>,
-    /// Chosen experts of each token.
+    /// Selected experts of each token.
     pub ids: Option<Input<'a>>,
 }
 

@@ -41,13 +41,13 @@ pub struct CorpusStep {
 }
 
 impl Corpus {
-    /// Smallest number of tokens of a chunk.
+    /// Minimum number of tokens in a chunk.
     pub const MIN_CTX: usize = 4;
 
     /// Divides a text into chunks of `n_ctx` tokens, at most `max_chunks`. A shorter rest is dropped.
     ///
     /// # Errors
-    /// If the text is shorter than one chunk.
+    /// Returns an error if the text is shorter than one chunk.
     pub fn new(vocab: &Vocab, text: &str, n_ctx: usize, max_chunks: Option<usize>) -> Result<Corpus, MeasureError> {
         let tokens = vocab.tokenize(text, true, false);
         let bos = if vocab.add_bos() { vocab.bos() } else { None };
@@ -57,7 +57,7 @@ impl Corpus {
     /// Like [`Corpus::new`], for tokens. The model reads `bos` as the first token of each chunk.
     ///
     /// # Errors
-    /// If there are fewer tokens than in one chunk.
+    /// Returns an error if there are fewer tokens than in one chunk.
     pub fn of_tokens(
         mut tokens: Vec<Token>,
         n_ctx: usize,
@@ -155,7 +155,7 @@ impl Corpus {
 /// Checks that a model predicts the next token.
 ///
 /// # Errors
-/// If attention is bidirectional, or an encoder reads the text.
+/// Returns an error if attention is bidirectional, or an encoder reads the text.
 pub fn check_model(model: &Model) -> Result<(), MeasureError> {
     let arch = model.arch();
     if model.bidirectional() || arch.encoder {
@@ -167,7 +167,7 @@ pub fn check_model(model: &Model) -> Result<(), MeasureError> {
 /// Decodes the tokens of a step.
 ///
 /// # Errors
-/// If any token cannot be decoded.
+/// Returns an error if any token cannot be decoded.
 pub fn decode_step(context: &mut Context, step: &CorpusStep) -> Result<(), MeasureError> {
     if step.is_first {
         context.clear();
@@ -182,7 +182,7 @@ pub fn decode_step(context: &mut Context, step: &CorpusStep) -> Result<(), Measu
 /// Returns the logits `[n_vocab]` of a scored position of the last step.
 ///
 /// # Errors
-/// If the position has no output, or a logit is not a number.
+/// Returns an error if the position has no output, or a logit is not a number.
 pub fn logits_at<'a>(context: &'a Context, scored: &Scored) -> Result<&'a [f32], MeasureError> {
     let logits = context.logits(scored.index);
     let logits = logits.ok_or_else(|| MeasureError::Rejected("a position has no output".to_owned()))?;

@@ -105,7 +105,7 @@ impl Model {
     /// Loads a model from its only or first file, with a registered architecture.
     ///
     /// # Errors
-    /// [`ModelError`] if a file is invalid, the architecture is not registered, or memory is insufficient.
+    /// Returns a [`ModelError`] if a file is invalid, the architecture is not registered, or memory is insufficient.
     pub fn load(path: impl AsRef<Path>, archs: &[Registered], params: &LoadParams) -> Result<Model, ModelError> {
         Self::from_set(GgufSet::open(path)?, archs, params)
     }
@@ -362,7 +362,7 @@ impl Model {
     /// type](TableRow::stored_type).
     ///
     /// # Errors
-    /// [`BackendError`] if a device fails.
+    /// Returns a [`BackendError`] if a device fails.
     pub fn tensor_data(&self, index: usize) -> Result<Vec<u8>, BackendError> {
         let mut data = Vec::new();
         for (buffer, stored) in stored_parts(&self.leafs[index]) {
@@ -404,7 +404,7 @@ impl Model {
 /// of headers.
 ///
 /// # Errors
-/// [`ModelError`] if the header does not match the declaration.
+/// Returns a [`ModelError`] if the header does not match the declaration.
 pub fn declare_header(
     header: &Gguf,
     path: &Path,
@@ -418,7 +418,7 @@ pub fn declare_header(
 /// Like [`declare_header`], with the first layer of multi-token prediction (MTP), if the file has one.
 ///
 /// # Errors
-/// [`ModelError`] if the header does not match the declaration.
+/// Returns a [`ModelError`] if the header does not match the declaration.
 pub fn declare_mtp_header(
     header: &Gguf,
     path: &Path,
@@ -432,7 +432,8 @@ pub fn declare_mtp_header(
 /// Plans the placement of a model given its header; tensor data may be missing.
 ///
 /// # Errors
-/// [`ModelError`] if the header is invalid, the architecture is not registered, or the placement is not possible.
+/// Returns a [`ModelError`] if the header is invalid, the architecture is not registered, or the placement is not
+/// possible.
 pub fn plan(header: &Gguf, path: &Path, archs: &[Registered], params: &LoadParams) -> Result<LoadPlan, ModelError> {
     // A header without tensors may be a draft, to which the caller adds the missing tensors.
     check_kind(&header.metadata, header.tensors().len().max(1), path, archs)?;

@@ -245,7 +245,7 @@ impl Placement {
     /// counts as a layer) on the devices. [`PlacementParams::n_layers`] is ignored.
     ///
     /// # Errors
-    /// [`PlacementError`] if the settings are invalid or a tensor is not supported by any device.
+    /// Returns a [`PlacementError`] if the settings are invalid or a tensor is not supported by any device.
     pub fn new(
         params: &PlacementParams,
         n_offloaded: usize,
@@ -400,8 +400,8 @@ impl Placement {
     }
 
     /// Splits the rows of a matrix by device shares. Returns an empty list if the tensor stays whole. A tensor stays
-    /// whole if it is not a single matrix, its layer is on the CPU, an override matches, or a device does not support
-    /// a part.
+    /// whole if it is not a single matrix, if its layer is on the CPU, or if an override matches. It also stays whole
+    /// if a device does not support a part.
     fn parts_of(&self, row: &TableRow, shares: &[(usize, f64)], overrides: &[TensorOverride]) -> Vec<RowPart> {
         let cpu = self.devices.len() - 1;
         let is_matrix = row.consumer == Consumer::MulMat && row.ne[2..] == [1, 1] && row.keeps_weights();

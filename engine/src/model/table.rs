@@ -435,7 +435,7 @@ impl<'a> TensorTable<'a> {
     /// Returns the table.
     ///
     /// # Errors
-    /// All mismatches between the declaration and the file, in order.
+    /// Returns all mismatches between the declaration and the file, in order.
     pub fn finish(mut self) -> Result<Vec<TableRow>, Vec<TensorError>> {
         self.end_fused();
         for (i, (_, t)) in self.file.tensors.iter().enumerate() {

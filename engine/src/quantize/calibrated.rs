@@ -19,8 +19,8 @@ use crate::model::{Model, TableRow};
 /// Maximum size of the moments in memory.
 const MAX_BYTES: usize = 1 << 30;
 
-/// Rounding with error feedback. When a tensor is encoded, one pass over the text collects the moments of this tensor
-/// and of as many later tensors as fit in memory.
+/// Rounding with error feedback. When a tensor is encoded, one pass over the text collects its moments. The pass also
+/// covers as many later tensors as fit in memory.
 pub struct CalibratedRounding<'a> {
     plan: &'a QuantizePlan,
     calibration: &'a Calibration<'a>,
@@ -46,7 +46,7 @@ impl<'a> CalibratedRounding<'a> {
     /// Loads the source model, and divides the text into chunks.
     ///
     /// # Errors
-    /// If the model cannot be loaded, or the text is too short.
+    /// Returns an error if the model cannot be loaded, or the text is too short.
     pub fn new(
         source: &GgufSet,
         plan: &'a QuantizePlan,

@@ -66,7 +66,7 @@ pub fn candidate_types(has_importance: bool) -> Vec<GgmlType> {
 /// done; it returns false to stop.
 ///
 /// # Errors
-/// If a tensor fits none of the types, a weight is not finite, or `progress` stops the operation.
+/// Returns an error if a tensor fits none of the types, a weight is not finite, or `progress` stops the operation.
 pub fn measure_errors(
     source: &GgufSet,
     plan: &QuantizePlan,

@@ -31,7 +31,7 @@ const ROWS: usize = 16;
 /// Factors for the rounding errors of each matrix of a tensor; `None` for matrices without inputs.
 pub(super) type MatrixFactors = Vec<Option<Arc<Feedback>>>;
 
-/// Largest number of elements of a block. Ranges of columns consist of whole blocks.
+/// Maximum number of elements in a block. Ranges of columns consist of whole blocks.
 const BLOCK: usize = 256;
 
 /// Size of the moments of a tensor.

@@ -120,7 +120,7 @@ impl QuantizePlan {
     /// Chooses the type of every tensor.
     ///
     /// # Errors
-    /// If a tensor to be converted is quantized, unless the options accept it, or has no decoder.
+    /// Returns an error if a tensor to be converted is quantized, unless the options accept it, or has no decoder.
     pub fn new(source: &GgufSet, options: &Options) -> Result<QuantizePlan, QuantizeError> {
         let model = Model::new(source, options.importance.is_some());
         let mut tensors = Vec::with_capacity(source.n_tensors());

@@ -63,7 +63,7 @@ impl Recipe {
     /// the file, including tensors of fixed types, have at most `budget` bytes.
     ///
     /// # Errors
-    /// If the smallest types exceed the budget, or a tensor has no costs.
+    /// Returns an error if the smallest types exceed the budget, or a tensor has no costs.
     pub fn choose(
         origin: Option<RecipeOrigin>,
         mut costs: Vec<MatrixCosts>,
@@ -193,7 +193,7 @@ impl Recipe {
     /// Parses a recipe from JSON.
     ///
     /// # Errors
-    /// If the text is not a valid recipe.
+    /// Returns an error if the text is not a valid recipe.
     pub fn from_json(text: &str) -> Result<Recipe, QuantizeError> {
         let invalid = |problem: String| QuantizeError::InvalidRecipe(problem);
         let file: RecipeFile = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
@@ -242,7 +242,7 @@ impl Recipe {
     /// Checks that the tensors with costs exist in a plan, with the sizes of all types.
     ///
     /// # Errors
-    /// [`QuantizeError::ForeignRecipe`] for the first tensor that does not match.
+    /// Returns [`QuantizeError::ForeignRecipe`] for the first tensor that does not match.
     pub fn check(&self, plan: &QuantizePlan) -> Result<(), QuantizeError> {
         for costs in &self.costs {
             let tensor = plan.tensors.iter().find(|tensor| tensor.source == costs.name);

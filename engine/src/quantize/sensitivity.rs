@@ -31,7 +31,7 @@ const PROBES: [GgmlType; 4] = [Q3_K, Q4_0, Q4_K, Q8_0];
 /// numbers of completed and of all measurements; it returns false to stop. Returns the number of scored tokens.
 ///
 /// # Errors
-/// If the model cannot be loaded or decoded, the text is too short, or `progress` stops the operation.
+/// Returns an error if the model cannot be loaded or decoded, the text is too short, or `progress` stops the operation.
 pub fn measure_sensitivities(
     source: &GgufSet,
     plan: &QuantizePlan,

@@ -76,7 +76,7 @@ impl<'a> QuantizedFile<'a> {
     /// Returns the header and the offsets at which the header and each tensor end.
     ///
     /// # Errors
-    /// If the metadata cannot be written.
+    /// Returns an error if the metadata cannot be written.
     pub fn layout(&self) -> Result<(Vec<u8>, Vec<u64>), QuantizeError> {
         let mut writer = GgufWriter::with_metadata(self.metadata());
         for tensor in self.tensors() {
@@ -89,7 +89,7 @@ impl<'a> QuantizedFile<'a> {
     /// called with the number of completed elements; it returns false to stop. Returns the number of bytes written.
     ///
     /// # Errors
-    /// If a weight is not finite, writing fails, or `progress` stops the operation.
+    /// Returns an error if a weight is not finite, writing fails, or `progress` stops the operation.
     pub fn write(
         &self,
         n_done: Option<usize>,
@@ -247,7 +247,7 @@ fn convert(
 /// Returns the encoded rows of a tensor.
 ///
 /// # Errors
-/// If a weight is not finite.
+/// Returns an error if a weight is not finite.
 pub(super) fn encode(
     source: &GgufSet,
     tensor: &PlannedTensor,

@@ -24,7 +24,7 @@ impl<'a> TokenLogits<'a> {
     /// Checks that all logits of the model are numbers, including those that are not among the best ones.
     ///
     /// # Errors
-    /// [`NotFinite`] for the first other value.
+    /// Returns a [`NotFinite`] for the first other value.
     pub fn check(self) -> Result<(), NotFinite> {
         match self {
             TokenLogits::All(logits) => check_logits(logits),
@@ -97,7 +97,7 @@ impl<'a> BestLogits<'a> {
     /// Checks that all logits of the model are numbers, as [`check_logits`] does.
     ///
     /// # Errors
-    /// [`NotFinite`] for the first other value.
+    /// Returns a [`NotFinite`] for the first other value.
     pub fn check(&self) -> Result<(), NotFinite> {
         self.invalid.map_or(Ok(()), Err)
     }
@@ -105,7 +105,7 @@ impl<'a> BestLogits<'a> {
     /// Returns the best `k` tokens.
     ///
     /// # Errors
-    /// [`SampleError::TooFewBest`] if fewer are known.
+    /// Returns [`SampleError::TooFewBest`] if fewer are known.
     pub(super) fn first(self, k: usize) -> Result<BestLogits<'a>, SampleError> {
         if k > self.len() {
             return Err(SampleError::TooFewBest {

@@ -23,7 +23,7 @@ impl SamplerChain {
     /// breakers and infill is omitted.
     ///
     /// # Errors
-    /// Fails if a parameter is out of range, or if a bias refers to a token outside the vocabulary.
+    /// Returns an error if a parameter is out of range, or if a bias refers to a token outside the vocabulary.
     pub fn new(
         params: &SamplerParams,
         n_vocab: usize,
@@ -101,8 +101,8 @@ impl SamplerChain {
     /// token afterwards.
     ///
     /// # Errors
-    /// [`SampleError`] if `logits` has another length or contains NaN or infinity, if no token can be selected, or if the
-    /// output cannot continue within the grammar.
+    /// Returns a [`SampleError`] if `logits` has another length or contains NaN or infinity, or if no token can be
+    /// selected. The same applies if the output cannot continue within the grammar.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Token, SampleError> {
         if logits.len() != self.n_vocab {
             return Err(SampleError::LogitCount {
@@ -129,7 +129,7 @@ impl SamplerChain {
     /// [`SamplerChain::n_best`].
     ///
     /// # Errors
-    /// [`SampleError`] under the conditions of [`SamplerChain::sample`], or if the known logits are too few.
+    /// Returns a [`SampleError`] under the conditions of [`SamplerChain::sample`], or if the known logits are too few.
     pub fn sample_from(&mut self, logits: TokenLogits<'_>) -> Result<Token, SampleError> {
         let best = match logits {
             TokenLogits::All(logits) => return self.sample(logits),
@@ -158,7 +158,7 @@ impl SamplerChain {
     /// [`SamplerChain::candidates_mut`].
     ///
     /// # Errors
-    /// [`SampleError`] if no token can be selected, or the output cannot continue within the grammar.
+    /// Returns a [`SampleError`] if no token can be selected, or the output cannot continue within the grammar.
     pub fn apply(&mut self) -> Result<Token, SampleError> {
         self.apply_from(0)
     }

@@ -114,7 +114,7 @@ mod tests {
     use crate::sample::{LogitBias, SamplerChain, SamplerParams};
     use crate::vocab::{Special, Vocab, VocabSource};
 
-    /// Vocabulary of five tokens: 0 has no text, 1 is the end, then a, b, and ab.
+    /// Returns a vocabulary of five tokens: 0 has no text, 1 is the end, then a, b, and ab.
     fn vocab() -> Vocab {
         let source = VocabSource {
             model: "llama",

@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 const MAX_BREAKER_BYTES: usize = 40;
 const MAX_TAIL: usize = 20;
 
-/// Lowers the logit of a token by `multiplier * base ^ (n - allowed_length)` if the token followed an earlier
-/// occurrence of the last `n` tokens. `n` is at least `allowed_length`, and only the last `last_n` accepted tokens
-/// count. A repetition does not extend over a sequence breaker. Tokens that contain a whole breaker are never
-/// penalized.
+/// DRY sampler: penalizes tokens that would extend a repetition. A token that followed an earlier occurrence of the
+/// last `n` tokens loses `multiplier * base ^ (n - allowed_length)`. `n` is at least `allowed_length`, and only the
+/// last `last_n` accepted tokens count. A repetition does not extend over a sequence breaker. Tokens that contain a
+/// whole breaker are never penalized.
 #[derive(Debug, Clone)]
 pub struct Dry {
     multiplier: f32,
@@ -55,7 +55,7 @@ impl Dry {
     }
 
     /// Returns the token sequences that can produce the strings in `breakers`. A sequence is a token that contains a
-    /// breaker, or a token that ends in a prefix of a breaker and the tokens of the remainder.
+    /// breaker. Otherwise, its first token ends in a prefix of a breaker, and the tokens of the remainder follow.
     pub fn breakers(breakers: &[String], pieces: &dyn TokenPieces) -> Vec<Vec<Token>> {
         let mut sequences = Vec::new();
         for text in breakers
@@ -172,8 +172,8 @@ impl Sampler for Dry {
     }
 }
 
-/// Computes the Z-function in linear time: `z[k]` is the length of the longest common prefix of `s` and
-/// `s[k..]`, for `k >= 1`; `z[0]` is 0.
+/// Computes the Z-function in linear time: `z[k]` is the length of the longest common prefix of `s` and `s[k..]`.
+/// `z[0]` is 0.
 fn z_function(s: &[Token], z: &mut Vec<usize>) {
     z.clear();
     z.resize(s.len(), 0);

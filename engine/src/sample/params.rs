@@ -295,7 +295,8 @@ impl SamplerParams {
     /// strings, all other parameters exactly one.
     ///
     /// # Errors
-    /// [`SampleError`] if no parameter has this name, or a value is invalid. The parameters are unchanged then.
+    /// Returns a [`SampleError`] if no parameter has this name, or a value is invalid. The parameters are unchanged
+    /// then.
     pub fn set(&mut self, name: &str, texts: &[&str]) -> Result<(), SampleError> {
         let def = ParamDef::find(name).ok_or_else(|| SampleError::UnknownParam { name: name.into() })?;
         let mut changed = self.clone();
@@ -310,7 +311,7 @@ impl SamplerParams {
     /// Checks that all numbers are within their ranges.
     ///
     /// # Errors
-    /// [`SampleError::Param`] for the first number that is out of its range.
+    /// Returns [`SampleError::Param`] for the first number that is out of its range.
     pub fn check(&self) -> Result<(), SampleError> {
         PARAMS.iter().try_for_each(|def| def.check(self))?;
         match self.logit_bias.iter().find(|b| b.bias.is_nan()) {

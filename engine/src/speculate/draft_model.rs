@@ -47,7 +47,7 @@ impl DraftModel {
     /// Creates a drafter with a context of the same size and number of threads as `target`.
     ///
     /// # Errors
-    /// Fails if the vocabularies differ, if the model cannot generate tokens, or if the context cannot be
+    /// Returns an error if the vocabularies differ, if the model cannot generate tokens, or if the context cannot be
     /// created.
     pub fn new(model: Arc<Model>, target: &Context) -> Result<DraftModel, DraftModelError> {
         let shared = Shared::new(model, target, 1)?;
@@ -60,7 +60,7 @@ impl DraftModel {
     /// Like [`DraftModel::new`], but creates `n` drafters that share a context.
     ///
     /// # Errors
-    /// [`DraftModelError`] under the conditions of [`DraftModel::new`].
+    /// Returns a [`DraftModelError`] under the conditions of [`DraftModel::new`].
     pub fn several(model: Arc<Model>, target: &Context, n: usize) -> Result<Vec<DraftModel>, DraftModelError> {
         let shared = Arc::new(Mutex::new(Shared::new(model, target, n)?));
         let of = |seq| DraftModel {

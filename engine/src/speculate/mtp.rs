@@ -56,7 +56,7 @@ impl Mtp {
     /// Creates a drafter with a context of the same size and number of threads as `target`.
     ///
     /// # Errors
-    /// Fails if the model has no loaded MTP layer, if `target` keeps no hidden states, or if the context
+    /// Returns an error if the model has no loaded MTP layer, if `target` keeps no hidden states, or if the context
     /// cannot be created.
     pub fn new(target: &Context) -> Result<Mtp, MtpError> {
         let model = target.model();

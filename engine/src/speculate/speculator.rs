@@ -49,9 +49,9 @@ impl<'a> Step<'a> {
 
 /// Decodes sequences, with drafts if they increase the speed.
 ///
-/// For one sequence, the context needs [`MAX_DRAFTS`](super::MAX_DRAFTS) + 1 outputs and tokens per batch,
-/// and for recurrent models the same number of state checkpoints (`n_outputs_max`, `n_rollback`). With less
-/// capacity, or several sequences, as many drafts are verified as fit.
+/// For one sequence, the context needs [`MAX_DRAFTS`](super::MAX_DRAFTS) + 1 outputs and tokens per batch
+/// (`n_outputs_max`). Recurrent models need the same number of state checkpoints (`n_rollback`). With less capacity or
+/// several sequences, fewer drafts are verified.
 ///
 /// To decode several sequences, call [`Speculator::accept`] for the tokens of each until it returns `None`,
 /// then [`Speculator::decode`] with the last token of each.
@@ -106,8 +106,8 @@ impl Speculator {
     /// Removes a sequence with `n_text` tokens and its drafts in the cache.
     ///
     /// # Errors
-    /// [`DecodeError`] if the drafter fails, or if drafts cannot be removed from the cache. The
-    /// sequence is removed nevertheless.
+    /// Returns a [`DecodeError`] if the drafter fails, or if drafts cannot be removed from the cache. The sequence is
+    /// removed nevertheless.
     pub fn remove(&mut self, context: &mut Context, seq: usize, n_text: usize) -> Result<(), DecodeError> {
         let forgotten = self.forget_drafts(context, seq, n_text);
         self.take(seq);
@@ -253,7 +253,7 @@ impl Speculator {
     /// Passes tokens that were decoded without drafts, such as a prompt, to a sequence's drafter.
     ///
     /// # Errors
-    /// [`DecodeError`] if the drafter fails to decode the tokens.
+    /// Returns a [`DecodeError`] if the drafter fails to decode the tokens.
     pub fn follow(&mut self, seq: usize, decoded: Decoded<'_>) -> Result<(), DecodeError> {
         match self.sequences.get_mut(&seq) {
             Some(sequence) => sequence.follow(decoded),
@@ -264,7 +264,7 @@ impl Speculator {
     /// Removes rejected drafts from the cache of a sequence with `n_text` tokens.
     ///
     /// # Errors
-    /// [`DecodeError`] if the drafter fails, or if drafts cannot be removed from the cache.
+    /// Returns a [`DecodeError`] if the drafter fails, or if drafts cannot be removed from the cache.
     pub fn forget_drafts(&mut self, context: &mut Context, seq: usize, n_text: usize) -> Result<(), DecodeError> {
         match self.sequences.get_mut(&seq) {
             Some(sequence) => sequence.forget_drafts(context, &self.batch, seq, n_text),

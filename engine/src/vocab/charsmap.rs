@@ -1,9 +1,9 @@
 //! SentencePiece normalization: a map from prefixes to replacements, stored as a double-array trie.
 //!
-//! Format of `tokenizer.ggml.precompiled_charsmap`: the size of the trie in bytes, the trie units, and
-//! NUL-terminated replacements. A unit has the byte that leads to it (bits 0 to 7), an end flag (bit 8), and the
-//! offset of its children (bits 10 to 30). The offset is shifted left by 8 if bit 9 is set. The unit after an end has
-//! the offset of the replacement.
+//! Format of `tokenizer.ggml.precompiled_charsmap`: the size of the trie in bytes, the trie units, and NUL-terminated
+//! replacements. A unit has the byte that leads to it (bits 0 to 7) and an end flag (bit 8). Bits 10 to 30 are the
+//! offset of its children. The offset is shifted left by 8 if bit 9 is set. The unit after an end has the offset of the
+//! replacement.
 //!
 //! The table is untrusted: offsets outside the table count as no match.
 
@@ -81,7 +81,7 @@ impl Charsmap {
 mod tests {
     use super::*;
 
-    /// Test table that replaces "a" with "xy": the children of the root start at 1, those of "a" at 4.
+    /// Returns a table that replaces "a" with "xy". The children of the root start at 1, and the children of "a" at 4.
     fn table() -> Vec<u8> {
         let mut units = [0u32; 128];
         let a = 1 ^ u32::from(b'a');

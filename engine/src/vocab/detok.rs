@@ -100,8 +100,8 @@ pub(super) fn clean_spaces(text: Vec<u8>) -> Vec<u8> {
     })
 }
 
-/// Copies `text` without the bytes selected by `drop`. For every byte except the first, `drop` returns 0 to
-/// keep all, 1 to remove the preceding space, or 2 to also remove the following space.
+/// Copies `text` without the bytes selected by `drop`. `drop` is called for every byte except the first. It returns 0
+/// to keep all, 1 to remove the preceding space, or 2 to also remove the following space.
 fn drop_bytes(text: &[u8], drop: impl Fn(u8, &[u8]) -> usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut before = None;

@@ -177,7 +177,7 @@ impl Vocab {
     /// Builds the vocabulary of a GGUF file.
     ///
     /// # Errors
-    /// [`VocabError`] if metadata is missing or invalid, or if the tokenizer is not supported.
+    /// Returns a [`VocabError`] if metadata is missing or invalid, or if the tokenizer is not supported.
     pub fn load(gguf: &Gguf) -> Result<Self, VocabError> {
         Self::from_source(&VocabSource::from_gguf(gguf)?)
     }
@@ -185,7 +185,7 @@ impl Vocab {
     /// Builds a vocabulary from plain data.
     ///
     /// # Errors
-    /// [`VocabError`] if the data is incomplete or invalid, or if the tokenizer is not supported.
+    /// Returns a [`VocabError`] if the data is incomplete or invalid, or if the tokenizer is not supported.
     pub fn from_source(source: &VocabSource) -> Result<Self, VocabError> {
         let kind = MODELS
             .iter()

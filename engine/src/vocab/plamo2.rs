@@ -35,7 +35,7 @@ impl Plamo2 {
     /// Builds the tokenizer.
     ///
     /// # Errors
-    /// [`VocabError::MissingByte`] if a byte has no token.
+    /// Returns [`VocabError::MissingByte`] if a byte has no token.
     pub fn new(tokens: &Tokens) -> Result<Plamo2, VocabError> {
         let (mut of_byte, mut costs) = ([None; 256], vec![MAX_COST; tokens.n as usize]);
         let mut matched = Vec::new();

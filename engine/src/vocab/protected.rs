@@ -13,9 +13,9 @@ pub(super) fn without_mark(text: &str, mark: Option<char>) -> Cow<'_, str> {
 }
 
 impl Vocab {
-    /// Inserts the character `mark` between the characters of each control token in a text, except those in
-    /// `kept`, so that [`tokenize_marked`](Self::tokenize_marked) tokenizes them as plain text. A control token
-    /// of a single character cannot be marked.
+    /// Inserts the character `mark` between the characters of each control token in a text, except those in `kept`.
+    /// [`tokenize_marked`](Self::tokenize_marked) then tokenizes these tokens as plain text. A control token of a
+    /// single character cannot be marked.
     pub fn marked<'a>(&self, text: &'a str, mark: char, kept: &[&str]) -> Cow<'a, str> {
         let mut found = self.all_specials.matches(text);
         found.retain(|(_, token)| {

@@ -79,7 +79,7 @@ impl<'a> VocabSource<'a> {
     /// Reads all tokenizer keys from the metadata of a GGUF file.
     ///
     /// # Errors
-    /// [`VocabError`] if a key is missing or has a wrong type.
+    /// Returns a [`VocabError`] if a key is missing or has a wrong type.
     pub fn from_gguf(gguf: &'a Gguf) -> Result<Self, VocabError> {
         fn get<'a, T: FromValue<'a>>(gguf: &'a Gguf, key: &str) -> Result<Option<T>, VocabError> {
             Ok(gguf.optional(key)?)

@@ -29,7 +29,7 @@ fn source<'a>(model: &'a str, tokens: &[(&str, f32, i32)]) -> VocabSource<'a> {
     }
 }
 
-/// SentencePiece vocabulary: three special tokens, all bytes, and a few words.
+/// Returns a SentencePiece vocabulary: three special tokens, all bytes, and a few words.
 fn spm_source() -> VocabSource<'static> {
     let bytes: Vec<String> = (0..=255).map(|b| format!("<0x{b:02X}>")).collect();
     let mut tokens = vec![("<unk>", 0.0, UNKNOWN), ("<s>", 0.0, CONTROL), ("</s>", 0.0, CONTROL)];
@@ -40,7 +40,7 @@ fn spm_source() -> VocabSource<'static> {
     source("llama", &tokens)
 }
 
-/// Byte-level vocabulary: all bytes, a few words with their merges, and three special tokens.
+/// Returns a byte-level vocabulary: all bytes, a few words with their merges, and three special tokens.
 fn bpe_source(pre: &str) -> VocabSource<'_> {
     let bytes: Vec<String> = bytes::BYTE_CHARS.iter().map(char::to_string).collect();
     let mut tokens: Vec<_> = bytes.iter().map(|text| (text.as_str(), 0.0, NORMAL)).collect();
@@ -56,7 +56,7 @@ fn bpe_source(pre: &str) -> VocabSource<'_> {
     }
 }
 
-/// Vocabulary of characters with escaped spaces.
+/// Returns a vocabulary of characters with escaped spaces.
 fn spaced_source() -> VocabSource<'static> {
     let bytes: Vec<String> = (0..=255).map(|b| format!("<0x{b:02X}>")).collect();
     let mut tokens = vec![("<bos>", 0.0, CONTROL), ("<eos>", 0.0, CONTROL)];

@@ -34,7 +34,7 @@ impl Ugm {
     /// Builds the tokenizer.
     ///
     /// # Errors
-    /// [`VocabError::MalformedCharsmap`] if the normalization table is invalid.
+    /// Returns [`VocabError::MalformedCharsmap`] if the normalization table is invalid.
     pub fn new(source: &VocabSource, tokens: &Tokens, unknown: Option<Token>) -> Result<Ugm, VocabError> {
         const MATCHED: TokenAttr = TokenAttr::NORMAL
             .union(TokenAttr::USER_DEFINED)

@@ -149,8 +149,8 @@ fn matmuls_with_quantized_activations_match_reference() {
 
 #[test]
 fn long_row_matmuls_with_quantized_activations_match_reference() {
-    // Rows of 6144 values are aligned to 16 bytes for all quantized types, rows of 3072 values for 20 types,
-    // and rows of 1280 values for 11 types.
+    // Rows of 6144 values are aligned to 16 bytes for all quantized types. Rows of 3072 values are aligned for 20
+    // types, and rows of 1280 values for 11 types.
     compare_quantized(&cases::matrix_products_of_long_rows(), 30 + 20 + 2 * 11);
 }
 

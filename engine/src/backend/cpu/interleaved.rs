@@ -10,7 +10,7 @@ use crate::graph::{Layout, Repack};
 /// Groups of rows in the layout of [`kernels::interleaved`](interleaved), or of plain rows of floats.
 pub(super) const INTERLEAVED: Layout = Layout::Repacked(&RowsOfEight);
 
-/// Minimum size in bytes of matrices of floats to copy. Smaller ones take no noticeable time.
+/// Minimum size in bytes of a floating-point matrix to copy. Reading a smaller matrix takes no noticeable time.
 const LEAST_FLOAT_BYTES: usize = 128 << 10;
 
 struct RowsOfEight;

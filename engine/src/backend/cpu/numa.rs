@@ -225,9 +225,9 @@ mod tests {
 
     const LAYERS_OF_1B: usize = 16;
 
-    /// Bytes that the caches of a machine read from other nodes for the activations of a 1B model with `n` tokens, and
-    /// bytes written to other nodes. Each last-level cache reads each panel once. With `copied`, each node has a copy;
-    /// otherwise the caller's node has the panel, and both nodes have a part of quantized norms.
+    /// Returns the bytes read from other nodes and the bytes written to other nodes for the activations of a 1B model
+    /// with `n` tokens. Each last-level cache reads each panel once. With `copied`, each node has a copy; otherwise the
+    /// caller's node has the panel, and both nodes have a part of quantized norms.
     fn remote_bytes_of_panels(topology: &Topology, n: usize, form: ActivationForm, copied: bool) -> [usize; 2] {
         let threads = topology.spread(topology.n_cores());
         let homes = Homes::new(&threads);
@@ -250,7 +250,7 @@ mod tests {
         [n_read, n_written].map(|bytes| bytes * LAYERS_OF_1B)
     }
 
-    /// Bytes of a thread's own panels that all threads on other nodes than the caller's read for a token.
+    /// Returns the bytes of per-thread panels that threads outside the caller's node read for a token.
     fn panel_bytes_of_token(topology: &Topology, form: ActivationForm) -> usize {
         let threads = topology.spread(topology.n_cores());
         let n_remote = threads.iter().filter(|cpu| cpu.node != threads[0].node).count();
@@ -270,7 +270,7 @@ mod tests {
             assert_eq!(found, [[before, 0], after], "{form:?}");
             assert_eq!(panel_bytes_of_token(&topology, form) / 1_000_000, of_token, "{form:?}");
         }
-        // On one node, nothing is remote.
+        // With one node, no bytes are remote.
         let one = simulated_nodes(1, 96);
         for copied in [false, true] {
             assert_eq!(

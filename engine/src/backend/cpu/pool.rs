@@ -1,8 +1,8 @@
 //! A thread pool that runs one function on several threads, many thousand times per second.
 //!
-//! The caller is worker 0. The other threads are started once and wait between runs. Workers that have a core
-//! go through the [phases](super::phases) of a run together. A run does not allocate memory or start threads.
-//! A worker that panics or gives up ends the run for all workers, and the pool stays usable.
+//! The caller is worker 0. The other threads are started once and wait between runs. Workers that have a core go
+//! through the [phases](super::phases) of a run together. A run does not allocate memory or start threads. A worker
+//! that panics or returns an error ends the run for all workers, and the pool stays usable.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -323,7 +323,7 @@ impl Drop for ThreadPool {
 }
 
 impl Shared {
-    /// Main loop of started thread `i`, which is worker `i + 1`.
+    /// Runs the main loop of started thread `i`, which is worker `i + 1`.
     fn work(&self, i: usize, groups: &Groups) {
         self.unfinished.count_down();
         let start = &self.starts[i];

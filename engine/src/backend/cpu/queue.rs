@@ -46,9 +46,8 @@ impl WorkShare {
 
 /// Work counters for each node of a plan.
 ///
-/// The upper half of a counter is the number of the run that wrote it, and the lower half counts the chunks taken
-/// in that run. Counters of earlier runs count as 0, so a run starts without writing to the counters of all
-/// threads.
+/// The upper half of a counter is the number of the run that wrote it. The lower half counts the chunks taken in that
+/// run. Counters of earlier runs count as 0, so a run starts without writing to the counters of all threads.
 ///
 /// With several groups of threads, a group also counts its ranges that are used up, and another counter counts such
 /// groups. A thread without work then reads a counter per group instead of one per thread.

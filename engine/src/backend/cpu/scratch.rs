@@ -1,6 +1,6 @@
 //! Scratch memory: one part per thread and one shared part. It only grows.
 //!
-//! With several NUMA nodes, the parts of threads are on the nodes of the threads, and each node can have a copy of the
+//! With several NUMA nodes, each thread's part is on the node of the thread, and each node can have a copy of the
 //! shared part.
 
 use std::marker::PhantomData;

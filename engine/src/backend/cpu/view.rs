@@ -331,8 +331,8 @@ impl<'a> Source<'a> {
         unsafe { slice::from_raw_parts(self.at([0, i[0], i[1], i[2]]).as_ptr(), len) }
     }
 
-    /// Returns the bytes of `n[0]` rows along dimension 1 by `n[1]` rows along dimension 2, from the start of
-    /// row `i` to the end of the last row.
+    /// Returns the bytes of a block of rows, `n[0]` along dimension 1 and `n[1]` along dimension 2. The slice starts at
+    /// row `i` and ends at the end of the last row.
     pub(super) fn block(&self, i: RowIndex, n: [usize; 2]) -> &'a [u8] {
         let t = self.tensor;
         let is_inside = |d: usize| n[d - 1] > 0 && i[d - 1] + n[d - 1] <= t.ne[d];

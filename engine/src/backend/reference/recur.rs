@@ -119,8 +119,7 @@ fn compress(overlap: bool, t: usize, state: &mut [f32], y: &mut [f32], [x, gate,
     }
 }
 
-/// Adds a value to a mean: the maximum score, the sum of `exp(score - max)`, and the sum of the values
-/// weighted by the same factors.
+/// Adds a value to a mean: the maximum score, the sum of `exp(score - max)`, and the sum of `value * exp(score - max)`.
 fn take_in(mean: &mut [f32], score: f64, x: f64) {
     let [max, sum, values] = std::array::from_fn(|i| f64::from(mean[i]));
     let (new_max, before) = match sum {

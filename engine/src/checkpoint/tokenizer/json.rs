@@ -14,9 +14,9 @@ use crate::checkpoint::CheckpointError;
 use crate::checkpoint::shards::read_text;
 use crate::vocab::{SplitOptions, pre_tokenizer_of};
 
-/// Longest file that is read. Published files are below 40 MiB.
+/// Maximum length of the file in bytes. Published files are below 40 MiB.
 const MAX_FILE: u64 = 128 << 20;
-/// Largest id of a token.
+/// Maximum token id.
 const MAX_ID: usize = 1 << 22;
 
 /// Expression of `ByteLevel` with `use_regex`.
@@ -243,7 +243,7 @@ fn bpe(file: &File, v: &mut Vocabulary, clean_spaces: bool) -> Result<(), String
             } else {
                 ""
             };
-            format!("the pre-tokenizer is not a known one: {patterns:?}{merges}")
+            format!("unknown pre-tokenizer: {patterns:?}{merges}")
         })?);
         if merges.iter().any(|(a, b)| a.contains(' ') || b.contains(' ')) {
             return Err("a merge contains a space".to_owned());

@@ -6,7 +6,7 @@ use super::{TokenType, Vocabulary};
 use crate::checkpoint::CheckpointError;
 use crate::gguf::Mapping;
 
-/// Longest file that is read.
+/// Maximum length of the file in bytes.
 const MAX_FILE: usize = 64 << 20;
 
 /// A field of a message.

@@ -10,7 +10,7 @@ use crate::checkpoint::config::{Config, parse_python_json};
 use crate::checkpoint::shards::read_text;
 use crate::gguf::Metadata;
 
-/// Longest file that is read.
+/// Maximum length of the file in bytes.
 const MAX_FILE: u64 = 16 << 20;
 
 /// Settings in addition to a vocabulary.

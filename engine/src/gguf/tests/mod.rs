@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use super::ValueType;
 use kernels::GgmlType;
 
-/// Directory with headers of small models and their reference logits.
+/// Returns the directory with the headers of small models and their reference logits.
 fn data_dir() -> PathBuf {
     root::root().join("tests/data/archs")
 }

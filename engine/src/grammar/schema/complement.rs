@@ -327,7 +327,7 @@ fn class_of(ranges: &[Range]) -> String {
 mod tests {
     use super::*;
 
-    /// Texts over a few characters, up to a length.
+    /// Returns all texts of at most `max` characters of `alphabet`.
     fn texts(alphabet: &[char], max: usize) -> Vec<String> {
         let mut all = vec![String::new()];
         let mut last = all.clone();

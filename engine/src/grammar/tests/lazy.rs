@@ -137,7 +137,7 @@ start: "{" (" "? "name: " /[a-z]{1,9}/ ":") ("f:" | "ff:") /[0-9]{2}/ "}""#;
     assert_eq!(places(&long, "{name: x:f:12}"), NONE);
 }
 
-/// A grammar for all output after optional reasoning.
+/// Returns a grammar for all output after optional reasoning.
 fn covered(open: &str, starts_in_prefix: bool) -> Constraint {
     let trigger = Trigger {
         prefix: Some((open.to_owned(), "</t>".to_owned())),

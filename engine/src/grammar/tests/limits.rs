@@ -8,7 +8,7 @@ use super::*;
 const AMBIGUOUS: &str = "root ::= s\ns ::= s s | s s s | s s s s | s s s s s | [a-z ] | \"\"";
 /// The first mask needs a table of 2000 × 12,000 optional parts.
 const SLOW: &str = "root ::= s{1,2000}\ns ::= [a-z ]* [a-z ]* [a-z ]* [a-z ]* [a-z ]* [a-z ]*";
-/// Longest call on a busy machine; the limits are 20 ms.
+/// Maximum time of a call on a busy machine; the limits are 20 ms.
 const MAX_CALL: Duration = Duration::from_millis(700);
 
 /// Waits until the mask is known and returns the longest call.
@@ -93,7 +93,7 @@ fn compilation_ends_soon_after_its_result_is_not_wanted() {
     let compiler = Compiler::new(&VOCAB, VOCAB.n_tokens() as usize).unwrap();
     let compiled = compiler.compile_while(&Grammar::Gbnf(SLOW.to_owned()), &VOCAB, &is_wanted);
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
-    // A fast machine may be done before.
+    // A fast machine may finish before.
     assert!(
         matches!(
             compiled.map(drop),

@@ -1,7 +1,7 @@
 //! Rows of the compact format.
 //!
-//! Numbers are little-endian. A row starts with three f32 values. They are the log-probability of the next token of
-//! the text, the probability of all omitted tokens, and the sum of `p ln p` over these. The log-probabilities (f32) of
+//! Numbers are little-endian. A row starts with the log-probability of the next token of the text (f32). Two f32 values
+//! about the omitted tokens follow: their total probability, and their sum of `p ln p`. The log-probabilities (f32) of
 //! the most likely tokens follow in the order of their ids. The differences of each id to the previous id follow as
 //! LEB128 numbers.
 
@@ -129,7 +129,7 @@ impl Top {
         // Rounding may raise a probability slightly above 1.
         let is_log = |log: f32| log < 1e-3;
         if !is_log(next) || !logs.iter().all(|&log| is_log(log)) || !(0.0..1.001).contains(&rest) || !is_log(rest_log) {
-            return Err(invalid("a log-probability is not a negative number"));
+            return Err(invalid("a log-probability is positive or not a number"));
         }
         let mut ids = Vec::with_capacity(n);
         let mut previous: u32 = 0;

@@ -10,7 +10,7 @@ use super::{BaseFormat, COMPACT_MAGIC, FULL_MAGIC, N_TOP, full_words};
 use crate::measure::error::MeasureError;
 use crate::vocab::Token;
 
-/// Largest vocabulary that a file may have.
+/// Maximum number of tokens in a vocabulary.
 const MAX_VOCAB: u32 = 1 << 24;
 
 /// File of log-probabilities, read row by row.
@@ -28,7 +28,7 @@ impl BaseReader {
     /// Opens a file in either format.
     ///
     /// # Errors
-    /// If the file is damaged.
+    /// Returns an error if the file is damaged.
     pub fn open(path: &Path) -> Result<BaseReader, MeasureError> {
         let file = File::open(path)?;
         let len = file.metadata()?.len();
@@ -40,7 +40,7 @@ impl<R: Read> BaseReader<R> {
     /// Reads the header of a file of `len` bytes.
     ///
     /// # Errors
-    /// If the header is damaged, or the file too short for its rows.
+    /// Returns an error if the header is damaged, or the file too short for its rows.
     pub fn new(mut input: R, len: u64) -> Result<BaseReader<R>, MeasureError> {
         let invalid = |problem: &str| MeasureError::InvalidBase(problem.to_owned());
         let mut magic = [0; 8];
@@ -119,7 +119,7 @@ impl<R: Read> BaseReader<R> {
     /// Reads the next row.
     ///
     /// # Errors
-    /// If the row is damaged, or all rows were read.
+    /// Returns an error if the row is damaged, or all rows were read.
     pub fn next_row(&mut self) -> Result<BaseRow<'static>, MeasureError> {
         self.n_left = self
             .n_left

@@ -20,7 +20,7 @@ impl<W: Write> BaseWriter<W> {
     /// Writes the header.
     ///
     /// # Errors
-    /// If writing fails.
+    /// Returns an error if writing fails.
     pub fn new(mut out: W, format: BaseFormat, corpus: &Corpus, n_vocab: usize) -> io::Result<BaseWriter<W>> {
         out.write_all(match format {
             BaseFormat::Full => FULL_MAGIC,
@@ -39,7 +39,7 @@ impl<W: Write> BaseWriter<W> {
     /// Writes rows of logits with the next token of the text.
     ///
     /// # Errors
-    /// If writing fails.
+    /// Returns an error if writing fails.
     pub fn write(&mut self, rows: &[(&[f32], Token)]) -> io::Result<()> {
         let format = self.format;
         let encoded: Vec<Vec<u8>> = rows
@@ -59,7 +59,7 @@ impl<W: Write> BaseWriter<W> {
     /// Flushes and returns the output.
     ///
     /// # Errors
-    /// If writing fails.
+    /// Returns an error if writing fails.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.flush()?;
         Ok(self.out)

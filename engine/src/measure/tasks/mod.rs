@@ -14,9 +14,9 @@ pub use score::{Score, TaskTally, pack, score_tasks};
 /// Kind of tasks, which determines the format of a file of tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskKind {
-    /// Six lines a task: the context, the index of the right ending, and four endings.
+    /// Six lines per task: the context, the index of the correct ending, and four endings.
     HellaSwag,
-    /// Lines of comma-separated values: an index, a sentence with `_`, two choices, and the right one (1 or 2).
+    /// Lines of comma-separated values: an index, a sentence with `_`, two choices, and the correct one (1 or 2).
     WinoGrande,
     /// Binary file of llama.cpp: questions with any number of answers.
     MultipleChoice,
@@ -48,7 +48,7 @@ impl TaskKind {
     /// Parses a file of tasks. `limit` selects as many tasks as llama.cpp selects, at random but reproducibly.
     ///
     /// # Errors
-    /// If a task is damaged.
+    /// Returns an error if a task is damaged.
     pub fn parse(self, bytes: &[u8], limit: Option<usize>, vocab: &Vocab) -> Result<Vec<Task>, MeasureError> {
         let texts = match self {
             TaskKind::HellaSwag => parse::hellaswag(parse::text(bytes)?)?,
@@ -73,7 +73,7 @@ impl TaskKind {
     }
 }
 
-/// Smallest number of tokens after the choice of a WinoGrande task that are scored without the choice, less one.
+/// If all sentences of a WinoGrande task have more tokens than this from the choice on, the choice is not scored.
 const MIN_TRAILING: usize = 3;
 
 impl Task {

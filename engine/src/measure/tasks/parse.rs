@@ -3,7 +3,7 @@
 use super::TaskText;
 use crate::measure::error::MeasureError;
 
-/// Largest number of answers of a question.
+/// Maximum number of answers of a question.
 const MAX_ANSWERS: u32 = 100;
 
 fn invalid(task: usize, problem: &str) -> MeasureError {
@@ -26,14 +26,14 @@ pub(super) fn hellaswag(text: &str) -> Result<Vec<TaskText>, MeasureError> {
     if !lines.len().is_multiple_of(6) {
         return Err(invalid(
             n_tasks,
-            "expected six lines a task: context, index, and four endings",
+            "expected six lines per task: context, index, and four endings",
         ));
     }
     let tasks = lines.chunks_exact(6).enumerate();
     tasks
         .map(|(i, lines)| {
             let right: Option<usize> = lines[1].trim().parse().ok().filter(|&right| right < 4);
-            let right = right.ok_or_else(|| invalid(i, "the index of the right ending is not 0, 1, 2, or 3"))?;
+            let right = right.ok_or_else(|| invalid(i, "the index of the correct ending is not 0, 1, 2, or 3"))?;
             Ok(TaskText {
                 texts: lines[2..]
                     .iter()
@@ -102,7 +102,7 @@ pub(super) fn multiple_choice(bytes: &[u8]) -> Result<Vec<TaskText>, MeasureErro
             input.task = task;
             let question = input.string()?;
             let (answers, is_right) = input.answers()?;
-            // Answers with several right ones, which llama.cpp ignores, too.
+            // The second list, which can have several correct answers, is skipped, as in llama.cpp.
             input.answers()?;
             if question.is_empty() || answers.is_empty() || answers.iter().any(String::is_empty) {
                 return Err(invalid(task, "the question or an answer is empty"));

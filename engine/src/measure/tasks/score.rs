@@ -68,7 +68,7 @@ impl TaskTally {
 /// Divides tasks into groups that are decoded at once, of at most `n_batch` tokens and [`MAX_SEQUENCES`] answers.
 ///
 /// # Errors
-/// If a task has more than `n_batch` tokens.
+/// Returns an error if a task has more than `n_batch` tokens.
 pub fn pack(tasks: &[Task], n_batch: usize) -> Result<Vec<Range<usize>>, MeasureError> {
     let mut groups: Vec<Range<usize>> = Vec::new();
     let (mut n_tokens, mut n_answers) = (0, 0);
@@ -95,7 +95,7 @@ pub fn pack(tasks: &[Task], n_batch: usize) -> Result<Vec<Range<usize>>, Measure
 /// Decodes tasks at once and scores their answers.
 ///
 /// # Errors
-/// If decoding fails, or a logit is not a number.
+/// Returns an error if decoding fails, or a logit is not a number.
 pub fn score_tasks(context: &mut Context, kind: TaskKind, tasks: &[Task]) -> Result<Vec<Score>, MeasureError> {
     let mut batch = Batch::new();
     let mut first_seq = 0;

@@ -261,7 +261,7 @@ enum Inst {
     Match,
 }
 
-/// NFA builder. Code is emitted back to front, so that every instruction knows its successor.
+/// NFA builder. Instructions are emitted back to front, so that the successor of each instruction already exists.
 struct Nfa<'a> {
     sets: &'a CharSets,
     masks: &'a [u64],

@@ -112,7 +112,7 @@ impl Chain {
         self.run_on(ThreadPool::with_core_per_thread(&[n_threads]), Precision::High, times)
     }
 
-    /// [`run`](Chain::run) on the threads of a pool.
+    /// Like [`run`](Chain::run), on the threads of a pool.
     fn run_on(&mut self, pool: ThreadPool, precision: Precision, times: usize) -> Vec<u8> {
         let n_threads = pool.n_threads();
         let params = BackendParams {

@@ -6,8 +6,8 @@
 use super::lane_step::LaneStep;
 use crate::backend::cpu::view::Source;
 
-/// Size of a mean in floats: the maximum score, the sum of `exp(score - max)`, and the sum of the values
-/// weighted by the same factors.
+/// Size of a mean in floats: the maximum score, the sum of `exp(score - max)`, and the sum of
+/// `value * exp(score - max)`.
 const MEAN: usize = 3;
 
 pub(super) struct Compress<'a> {

@@ -50,8 +50,8 @@ pub(super) fn index_scores(task: Task<'_>) {
         let n_rows = if weights.is_some() { 1 } else { n_head };
         let row = |row: usize| {
             let at = task.target.tile(t * n_rows + row, 1, cells.clone());
-            // SAFETY: `Target::tile` checks the bounds. The queue gave this chunk to one thread, operands do
-            // not overlap the result (checked in `NodeMemory::new`), and only one slice is alive at a time.
+            // SAFETY: `Target::tile` checks the bounds. The queue gave this chunk to one thread, and only one slice is
+            // alive at a time. Operands do not overlap the result (checked in `NodeMemory::new`).
             unsafe { std::slice::from_raw_parts_mut(at, cells.len()) }
         };
         (0..n_rows).for_each(|r| row(r).fill(f32::NEG_INFINITY));

@@ -122,9 +122,9 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), Stolen> {
                     allow_reassociation,
                     ..weights
                 };
-                // SAFETY: `Target::tile` checks the bounds of the result. No other thread takes this chunk of
-                // rows and columns, hence no other thread writes there. The operands do not overlap the
-                // result, checked in `NodeMemory::new`.
+                // SAFETY: `Target::tile` checks the bounds of the result. No other thread takes this chunk of rows and
+                // columns, so no other thread writes there. The operands do not overlap the result, checked in
+                // `NodeMemory::new`.
                 unsafe { matmul(&args, out, target.tensor.ne[0], scratch) };
             };
             let columns = tile.columns.clone();
