@@ -81,7 +81,7 @@ impl Builder<Chat> {
     /// Starts the conversation and allocates its context.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if a setting is invalid, the model has no chat template, or memory is
+    /// Returns an [`Error`](crate::Error) if a setting is invalid, the model has no chat template, or memory is
     /// insufficient.
     pub fn start(self) -> Result<Chat> {
         Chat::start(self)
@@ -118,7 +118,7 @@ impl Chat {
     /// Adds a question to the conversation and starts its response.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if the conversation does not fit in the context or the model cannot be
+    /// Returns an [`Error`](crate::Error) if the conversation does not fit in the context or the model cannot be
     /// computed. The question is then removed.
     pub fn ask(&mut self, question: impl Into<String>) -> Result<Response<'_>> {
         self.send(Message::user(question))
@@ -145,8 +145,8 @@ impl Chat {
     /// ```
     ///
     /// # Errors
-    /// [`Error`](crate::Error) as for [`Chat::ask`], or if there is no projector or a file cannot be decoded. The
-    /// question is then removed.
+    /// Returns an [`Error`](crate::Error) as for [`Chat::ask`], or if there is no projector or a file cannot be
+    /// decoded. The question is then removed.
     pub fn ask_with(&mut self, question: impl Into<String>, files: &[impl AsRef<[u8]>]) -> Result<Response<'_>> {
         let mut rows = Vec::with_capacity(files.len());
         if !files.is_empty() {
@@ -179,7 +179,7 @@ impl Chat {
     /// Starts a response to the messages as they are.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if the conversation does not fit in the context or the model cannot be
+    /// Returns an [`Error`](crate::Error) if the conversation does not fit in the context or the model cannot be
     /// computed.
     pub fn respond(&mut self) -> Result<Response<'_>> {
         let (prompt, media) = self.prompt()?;
@@ -200,7 +200,7 @@ impl Chat {
     /// Writes the messages to a JSON file, with a text in place of each image and audio file.
     ///
     /// # Errors
-    /// [`Error::Conversation`](crate::Error::Conversation) if the file cannot be written.
+    /// Returns [`Error::Conversation`](crate::Error::Conversation) if the file cannot be written.
     pub fn save(&self, file: impl AsRef<Path>) -> Result<()> {
         save_messages(&ChatMedia::described(&self.messages), file.as_ref())
     }
@@ -208,8 +208,8 @@ impl Chat {
     /// Replaces the messages by the messages of a file that [`Chat::save`] has written.
     ///
     /// # Errors
-    /// [`Error::Conversation`](crate::Error::Conversation) if the file is not a saved conversation. The messages are
-    /// then unchanged.
+    /// Returns [`Error::Conversation`](crate::Error::Conversation) if the file is not a saved conversation. The
+    /// messages are then unchanged.
     pub fn load(&mut self, file: impl AsRef<Path>) -> Result<()> {
         self.messages = load_messages(file.as_ref())?;
         Ok(())

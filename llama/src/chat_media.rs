@@ -38,7 +38,7 @@ impl ChatMedia {
     /// messages are replaced.
     ///
     /// # Errors
-    /// [`Error::ChangedMedia`] if a message has other marks than media, or its media are unknown.
+    /// Returns [`Error::ChangedMedia`] if a message has other marks than media, or its media are unknown.
     pub fn of(&self, messages: &[Message]) -> Result<(Vec<Message>, Vec<Arc<MediaRows>>)> {
         let mut rows = Vec::new();
         let mut cleaned = messages.to_vec();

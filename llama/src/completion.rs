@@ -30,7 +30,7 @@ impl Builder<Completion> {
     /// Allocates the context.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if a setting is invalid or memory is insufficient.
+    /// Returns an [`Error`](crate::Error) if a setting is invalid or memory is insufficient.
     pub fn start(self) -> Result<Completion> {
         Completion::start(self)
     }
@@ -49,7 +49,7 @@ impl Completion {
     /// Starts the completion of a text. Control tokens in the text, such as `<|im_end|>`, have their effect.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if the text does not fit in the context or the model cannot be computed.
+    /// Returns an [`Error`](crate::Error) if the text does not fit in the context or the model cannot be computed.
     pub fn complete(&mut self, prompt: &str) -> Result<Response<'_>> {
         self.cancel.reset();
         let tokens = self.session.vocab().tokenize(prompt, true, true);

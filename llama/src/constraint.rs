@@ -23,7 +23,7 @@ impl PendingConstraint {
     /// to compile and serves the first tokens. The second computes token masks faster and replaces the first.
     ///
     /// # Errors
-    /// [`Error::Grammar`] for invalid syntax. All other errors are returned by [`PendingConstraint::get`].
+    /// Returns [`Error::Grammar`] for invalid syntax. All other errors are returned by [`PendingConstraint::get`].
     pub fn compile<V>(grammar: &Grammar, vocab: V, n_logits: usize) -> Result<PendingConstraint>
     where
         V: AsRef<Vocab> + Send + 'static,
@@ -58,7 +58,8 @@ impl PendingConstraint {
     /// Returns the constraint in its initial state, after waiting for its compilation if necessary.
     ///
     /// # Errors
-    /// [`Error::Grammar`] on the first call if the compilation failed, [`Error::CompilerThread`] afterwards.
+    /// Returns [`Error::Grammar`] on the first call if the compilation failed, and [`Error::CompilerThread`]
+    /// afterwards.
     pub fn get(&mut self) -> Result<Constraint> {
         let state = std::mem::replace(&mut self.0, State::Failed);
         let constraint = match state {

@@ -57,7 +57,7 @@ pub fn n_fitting(texts: &[MediaPrompt], n_batch: usize) -> usize {
 /// [`Context::embedding`] by the index of the text.
 ///
 /// # Errors
-/// [`DecodeError`] if nothing could be decoded. Rejected texts are in [`Context::rejected`].
+/// Returns a [`DecodeError`] if nothing could be decoded. Rejected texts are in [`Context::rejected`].
 pub fn decode_texts(context: &mut Context, texts: &[MediaPrompt]) -> Result<(), DecodeError> {
     let mut batch = Batch::new();
     for (seq, text) in texts.iter().enumerate() {
@@ -84,7 +84,7 @@ impl Model {
     /// mean of the tokens, and a causal model the last token. Only the last token attends to the whole text.
     ///
     /// # Errors
-    /// [`Error`] if a text is empty or too long, or if the model does not support embeddings.
+    /// Returns an [`Error`] if a text is empty or too long, or if the model does not support embeddings.
     pub fn embed<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Vec<f32>>> {
         let pooling = default_pooling(self.engine());
         if matches!(pooling, Pooling::None | Pooling::Rank) {

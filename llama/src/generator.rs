@@ -98,7 +98,7 @@ impl Generator {
     /// `out`. Incomplete characters and possible stop strings are withheld until a later token.
     ///
     /// # Errors
-    /// [`SampleError`] if no token can be sampled.
+    /// Returns a [`SampleError`] if no token can be sampled.
     pub fn next(&mut self, logits: TokenLogits<'_>, vocab: &Vocab, out: &mut String) -> Result<Sampled, SampleError> {
         if let Some(end) = self.budget.as_mut().and_then(Budget::end) {
             self.forced.extend(vocab.tokenize(&end, false, true));

@@ -10,7 +10,7 @@ use media::image::{Filter, RgbImage, crop, resize, resize_corner, resize_square}
 /// image that is extended to a square. Other borders are black.
 ///
 /// # Errors
-/// [`MediaError`] if the encoder takes no images of this size.
+/// Returns a [`MediaError`] if the encoder takes no images of this size.
 pub fn image_parts(sizes: &ImageSizes, border: [u8; 3], image: &RgbImage) -> Result<Vec<RgbImage>, MediaError> {
     let rules = sizes.rules();
     let filter = match rules.resize {

@@ -87,7 +87,7 @@ pub struct Projector {
 pub(crate) struct RecentRows(Vec<Arc<MediaRows>>);
 
 impl RecentRows {
-    /// Returns cached rows and marks them as most recent.
+    /// Returns cached rows and marks them as the most recently used.
     pub fn get(&mut self, id: u128) -> Option<Arc<MediaRows>> {
         let at = self.0.iter().position(|rows| rows.id() == id)?;
         let rows = self.0.remove(at);
@@ -95,7 +95,7 @@ impl RecentRows {
         Some(rows)
     }
 
-    /// Adds rows. Evicts the least recent rows until the remaining rows fit in [`CACHE_BYTES`].
+    /// Adds rows. Evicts the least recently used rows until the remaining rows fit in [`CACHE_BYTES`].
     pub fn push(&mut self, rows: Arc<MediaRows>) {
         self.0.push(rows);
         let bytes = |rows: &Arc<MediaRows>| size_of_val(rows.rows());
@@ -110,7 +110,7 @@ impl Projector {
     /// context determine threads and precision.
     ///
     /// # Errors
-    /// [`ImageError`] if the file is invalid or belongs to another model.
+    /// Returns an [`ImageError`] if the file is invalid or belongs to another model.
     pub fn open(
         path: &Path,
         load: &LoadParams,
@@ -139,7 +139,7 @@ impl Projector {
     /// Encodes an image file in memory without the cache of recent images.
     ///
     /// # Errors
-    /// [`ImageError`] if the file exceeds a limit or cannot be decoded, or the encoder fails.
+    /// Returns an [`ImageError`] if the file exceeds a limit or cannot be decoded, or the encoder fails.
     pub fn encode(&mut self, file: &[u8], limits: &Limits) -> Result<Arc<MediaRows>, ImageError> {
         let (parts, size) = decoded(&self.encoder, file, limits)?;
         Ok(self.encoder.encode_parts(&pixels(&parts), size)?)
@@ -153,7 +153,7 @@ impl Projector {
     /// Limits the number of rows of an image; see [`MediaEncoder::limit_rows`].
     ///
     /// # Errors
-    /// [`ImageError::Encoder`] if all images have one size, or the limits are invalid.
+    /// Returns [`ImageError::Encoder`] if all images have one size, or the limits are invalid.
     pub fn limit_rows(&mut self, min: Option<usize>, max: Option<usize>) -> Result<(), ImageError> {
         self.encoder.limit_rows(min, max)?;
         self.layout.sizes = *self.encoder.sizes();
@@ -168,7 +168,7 @@ impl Projector {
     /// Returns the rows of an image file in memory. A recent image is not encoded again.
     ///
     /// # Errors
-    /// [`ImageError`] if the file cannot be decoded, or the encoder fails.
+    /// Returns an [`ImageError`] if the file cannot be decoded, or the encoder fails.
     pub fn rows(&mut self, file: &[u8]) -> Result<Arc<MediaRows>, ImageError> {
         let (parts, size) = decoded(&self.encoder, file, &Limits::default())?;
         let id = self.encoder.id_of_parts(&pixels(&parts), size);
@@ -196,7 +196,8 @@ impl ImageLayout {
     /// Returns the number of rows of an image file in memory, from its header.
     ///
     /// # Errors
-    /// [`ImageError`] if the file exceeds a limit, its header is invalid, or the encoder takes no images of this size.
+    /// Returns an [`ImageError`] if the file exceeds a limit, its header is invalid, or the encoder takes no images of
+    /// this size.
     pub fn n_rows(&self, file: &[u8], limits: &Limits) -> Result<usize, ImageError> {
         let (width, height) = size(file, limits)?;
         Ok(self.sizes.n_rows(width as usize, height as usize)?)
@@ -205,8 +206,8 @@ impl ImageLayout {
     /// Returns the texts between the rows of an image file in memory, each with the number of rows before it.
     ///
     /// # Errors
-    /// [`ImageError`] if the file exceeds a limit or its header is invalid, or the encoder does not accept images of
-    /// its size.
+    /// Returns an [`ImageError`] if the file exceeds a limit or its header is invalid, or the encoder does not accept
+    /// images of its size.
     pub fn texts(&self, file: &[u8], limits: &Limits) -> Result<Vec<(usize, String)>, ImageError> {
         let (width, height) = size(file, limits)?;
         Ok(self.sizes.texts(width as usize, height as usize)?)
@@ -350,7 +351,7 @@ fn push_rows(tokens: &mut Vec<Token>, rows: &MediaRows, vocab: &Vocab) {
 /// Returns the rows of an image file in memory.
 ///
 /// # Errors
-/// [`ImageError`] if the file cannot be decoded, or the encoder fails.
+/// Returns an [`ImageError`] if the file cannot be decoded, or the encoder fails.
 pub fn encode_image(encoder: &mut MediaEncoder, file: &[u8]) -> Result<Arc<MediaRows>, ImageError> {
     let (parts, size) = decoded(encoder, file, &Limits::default())?;
     Ok(encoder.encode_parts(&pixels(&parts), size)?)
@@ -359,7 +360,7 @@ pub fn encode_image(encoder: &mut MediaEncoder, file: &[u8]) -> Result<Arc<Media
 /// Parts of an image, and its width and height before resizing.
 type Parts = (Vec<RgbImage>, [usize; 2]);
 
-/// Decodes an image, and resizes and splits it as the encoder takes it.
+/// Decodes an image, and resizes and splits it for the encoder.
 fn decoded(encoder: &MediaEncoder, file: &[u8], limits: &Limits) -> Result<Parts, ImageError> {
     let image = decode(file, limits)?;
     let size = [image.width as usize, image.height as usize];

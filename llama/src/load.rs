@@ -27,7 +27,7 @@ pub fn usable_gpus(mut on_unusable: impl FnMut(&dyn Device, &BackendError)) -> V
 /// Loads a model from a GGUF file or the directory of a checkpoint.
 ///
 /// # Errors
-/// [`ModelError`] if a file is invalid, the architecture is not registered, or memory is insufficient.
+/// Returns a [`ModelError`] if a file is invalid, the architecture is not registered, or memory is insufficient.
 pub fn load_model(path: &Path, params: &LoadParams) -> Result<Model, ModelError> {
     let mapping = if params.archs.is_empty() {
         archs::ALL

@@ -121,7 +121,7 @@ impl Model {
     /// contains it.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if the download fails, or if a file is invalid or does not fit in memory.
+    /// Returns an [`Error`](crate::Error) if the download fails, or if a file is invalid or does not fit in memory.
     pub fn open(model: impl AsRef<Path>) -> Result<Model> {
         Model::options().open(model)
     }
@@ -232,7 +232,7 @@ impl ModelOptions {
     /// Opens a model: a file, or with the feature `hub` a name; see [`Model::open`].
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if the download fails, or if a file is invalid or does not fit in memory.
+    /// Returns an [`Error`](crate::Error) if the download fails, or if a file is invalid or does not fit in memory.
     pub fn open(self, model: impl AsRef<Path>) -> Result<Model> {
         #[cfg(feature = "hub")]
         let path = crate::hub::resolve(model.as_ref(), &self.hub)?;

@@ -44,8 +44,8 @@ impl MediaLayout {
     /// Returns the number of rows of a file in memory, from its headers.
     ///
     /// # Errors
-    /// [`SoundError`] if the projector does not encode the medium, or the encoder does not accept images of this size.
-    /// Also if the file exceeds a limit, or its header is invalid.
+    /// Returns a [`SoundError`] if the projector does not encode the medium, or if the encoder does not accept images
+    /// of this size. The same applies if the file exceeds a limit or its header is invalid.
     pub fn n_rows(&self, medium: Medium, file: &[u8], limits: &Limits) -> Result<usize, SoundError> {
         match (medium, &self.image, &self.audio) {
             (Medium::Image, Some(layout), _) => Ok(layout.n_rows(file, limits)?),
@@ -57,8 +57,8 @@ impl MediaLayout {
     /// Returns the texts between the rows of a file in memory, each with the number of rows before it.
     ///
     /// # Errors
-    /// [`SoundError`] if the file exceeds a limit, its header is invalid, or the encoder does not accept images of its
-    /// size.
+    /// Returns a [`SoundError`] if the file exceeds a limit, its header is invalid, or the encoder does not accept
+    /// images of its size.
     pub fn texts(&self, medium: Medium, file: &[u8], limits: &Limits) -> Result<Vec<(usize, String)>, SoundError> {
         match (medium, &self.image) {
             (Medium::Image, Some(layout)) => Ok(layout.texts(file, limits)?),
@@ -93,7 +93,7 @@ impl MediaProjector {
     /// not supported, only the other one is loaded.
     ///
     /// # Errors
-    /// [`SoundError`] if the file is invalid or belongs to another model.
+    /// Returns a [`SoundError`] if the file is invalid or belongs to another model.
     pub fn open(
         path: &Path,
         load: &LoadParams,
@@ -160,8 +160,8 @@ impl MediaProjector {
     /// Encodes a file in memory without the cache of recent media.
     ///
     /// # Errors
-    /// [`SoundError`] if the projector does not encode the medium, the file exceeds a limit or cannot be decoded, or
-    /// the encoder fails.
+    /// Returns a [`SoundError`] if the projector does not encode the medium, the file exceeds a limit or cannot be
+    /// decoded, or the encoder fails.
     pub fn encode(&mut self, medium: Medium, file: &[u8], limits: &Limits) -> Result<Arc<MediaRows>, SoundError> {
         match (medium, &mut self.image, &mut self.audio) {
             (Medium::Image, Some(projector), _) => Ok(projector.encode(file, limits)?),
@@ -173,7 +173,8 @@ impl MediaProjector {
     /// Returns the rows of a file in memory. A recent file is not encoded again.
     ///
     /// # Errors
-    /// [`SoundError`] if the projector does not encode the medium, the file cannot be decoded, or the encoder fails.
+    /// Returns a [`SoundError`] if the projector does not encode the medium, the file cannot be decoded, or the encoder
+    /// fails.
     pub fn rows(&mut self, medium: Medium, file: &[u8]) -> Result<Arc<MediaRows>, SoundError> {
         match (medium, &mut self.image, &mut self.audio) {
             (Medium::Image, Some(projector), _) => Ok(projector.rows(file)?),
@@ -200,7 +201,7 @@ impl MediaProjector {
     /// Limits the number of rows of an image like [`Projector::limit_rows`]. Does nothing without limits.
     ///
     /// # Errors
-    /// [`SoundError`] if the projector encodes no images, or the limits are invalid.
+    /// Returns a [`SoundError`] if the projector encodes no images, or the limits are invalid.
     pub fn limit_rows(&mut self, min: Option<usize>, max: Option<usize>) -> Result<(), SoundError> {
         match &mut self.image {
             Some(projector) => Ok(projector.limit_rows(min, max)?),
@@ -267,7 +268,7 @@ fn medium_of(model: &Model) -> Medium {
 /// Loads the encoder of a projector file and computes the rows of an image or audio file.
 ///
 /// # Errors
-/// [`SoundError`] if the file cannot be decoded, or the encoder fails.
+/// Returns a [`SoundError`] if the file cannot be decoded, or the encoder fails.
 pub fn encode_medium(model: Arc<Model>, context: &ContextParams, file: &[u8]) -> Result<Arc<MediaRows>, SoundError> {
     match medium_of(&model) {
         Medium::Image => {

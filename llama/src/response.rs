@@ -141,7 +141,7 @@ impl<'a> Response<'a> {
     /// Generates the rest of the response and returns the whole answer.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if no token can be sampled or the model cannot be computed.
+    /// Returns an [`Error`](crate::Error) if no token can be sampled or the model cannot be computed.
     pub fn text(mut self) -> Result<String> {
         self.complete()?;
         Ok(std::mem::take(&mut self.answer))
@@ -150,7 +150,7 @@ impl<'a> Response<'a> {
     /// Generates the rest of the response.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if no token can be sampled or the model cannot be computed.
+    /// Returns an [`Error`](crate::Error) if no token can be sampled or the model cannot be computed.
     pub fn complete(&mut self) -> Result<()> {
         self.try_for_each(|piece| piece.map(drop))
     }

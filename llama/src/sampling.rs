@@ -7,7 +7,7 @@ use engine::sample::{LogitBias, SampleError, SamplerChain, SamplerParams};
 /// and with `ignore_eos` also the end-of-generation tokens.
 ///
 /// # Errors
-/// [`SampleError`] if a parameter is out of range or refers to an unknown token.
+/// Returns a [`SampleError`] if a parameter is out of range or refers to an unknown token.
 pub fn sampler_chain(model: &Model, params: &SamplerParams, ignore_eos: bool) -> Result<SamplerChain, SampleError> {
     let vocab = model.vocab();
     let eog: &[_] = if ignore_eos { vocab.eog_tokens() } else { &[] };

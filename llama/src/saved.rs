@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// Writes messages to a file. An error leaves the previous content of the file unchanged.
 ///
 /// # Errors
-/// [`Error::Conversation`] if the file cannot be written.
+/// Returns [`Error::Conversation`] if the file cannot be written.
 pub fn save_messages(messages: &[Message], file: &Path) -> Result<()> {
     let object = |message: &Message| {
         let mut object = Map::new();
@@ -39,7 +39,7 @@ pub fn save_messages(messages: &[Message], file: &Path) -> Result<()> {
 /// Reads messages from a file that [`save_messages`] has written.
 ///
 /// # Errors
-/// [`Error::Conversation`] if the file cannot be read or contains anything else.
+/// Returns [`Error::Conversation`] if the file cannot be read or contains anything else.
 pub fn load_messages(file: &Path) -> Result<Vec<Message>> {
     let text = fs::read(file).map_err(|e| error(file, &e))?;
     let objects: Vec<Map<String, Json>> = serde_json::from_slice(&text).map_err(|e| error(file, &e))?;

@@ -25,7 +25,7 @@ use crate::{CancelHandle, Error, Result};
 /// `params`, down to `n_ctx_min`.
 ///
 /// # Errors
-/// The error of the first attempt.
+/// Returns the error of the first attempt.
 pub fn fitting_context(
     model: &Arc<Model>,
     params: &mut ContextParams,
@@ -169,7 +169,7 @@ impl Session {
     /// prompt are kept in addition to BOS; `None` keeps the whole first prompt.
     ///
     /// # Errors
-    /// [`MemoryError`] if the model does not support context shifts.
+    /// Returns a [`MemoryError`] if the model does not support context shifts.
     pub fn enable_shift(&mut self, keep: Option<usize>) -> Result<(), MemoryError> {
         self.context.check_shift()?;
         let bos = self.vocab().bos().filter(|bos| self.cached.first() == Some(bos));
@@ -209,7 +209,7 @@ impl Session {
     /// Writes the context and its tokens to a file.
     ///
     /// # Errors
-    /// [`StateError`] if the state cannot be read or the file cannot be written.
+    /// Returns a [`StateError`] if the state cannot be read or the file cannot be written.
     pub fn save(&mut self, file: &Path) -> Result<(), StateError> {
         self.context.save_session(file, &self.cached)
     }
@@ -218,7 +218,7 @@ impl Session {
     /// file; the file is not a session unless both are equal.
     ///
     /// # Errors
-    /// [`StateError`] if the file is invalid or belongs to another model.
+    /// Returns a [`StateError`] if the file is invalid or belongs to another model.
     pub fn restore(&mut self, file: &Path) -> Result<(usize, usize), StateError> {
         self.cached = self.context.load_session(file)?;
         Ok((self.context.n_past(0), self.cached.len()))
@@ -234,7 +234,7 @@ impl Session {
     /// If the prompt is cancelled, the generation has already ended.
     ///
     /// # Errors
-    /// [`Error`] if a setting is invalid, the prompt does not fit, or the model cannot be computed.
+    /// Returns an [`Error`] if a setting is invalid, the prompt does not fit, or the model cannot be computed.
     pub fn start(&mut self, prompt: &[Token], mut params: GenerationParams<'_>) -> Result<Generation> {
         if params.stops.iter().any(String::is_empty) {
             return Err(Error::EmptyStop);
@@ -290,7 +290,7 @@ impl Session {
     /// generation has ended.
     ///
     /// # Errors
-    /// [`Error`] if no token can be sampled or the model cannot be computed.
+    /// Returns an [`Error`] if no token can be sampled or the model cannot be computed.
     pub fn advance(&mut self, generation: &mut Generation, out: &mut String) -> Result<bool> {
         if generation.finish.is_some() {
             return Ok(false);

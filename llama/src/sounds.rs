@@ -49,7 +49,7 @@ impl AudioLayout {
     /// Returns the number of rows of an audio file in memory, from the headers of the file and of its packets.
     ///
     /// # Errors
-    /// [`SoundError`] if the file exceeds a limit or a header is invalid.
+    /// Returns a [`SoundError`] if the file exceeds a limit or a header is invalid.
     pub fn n_rows(&self, file: &[u8], limits: &Limits) -> Result<usize, SoundError> {
         // Durations are multiples of a sample. The difference is smaller than one, and larger than rounding errors.
         let n_samples = (duration(file, limits)? * self.rules.rate as f64 - 1e-6)
@@ -84,7 +84,7 @@ impl AudioProjector {
     /// Creates a projector from an encoder and the texts around its rows.
     ///
     /// # Errors
-    /// [`AudioError`] if the model is not an encoder of audio, or memory is insufficient.
+    /// Returns an [`AudioError`] if the model is not an encoder of audio, or memory is insufficient.
     pub(crate) fn new(
         model: Arc<Model>,
         context: &ContextParams,
@@ -112,7 +112,7 @@ impl AudioProjector {
     /// Encodes an audio file in memory without the cache of recent audio.
     ///
     /// # Errors
-    /// [`SoundError`] if the file exceeds a limit or cannot be decoded, or the encoder fails.
+    /// Returns a [`SoundError`] if the file exceeds a limit or cannot be decoded, or the encoder fails.
     pub fn encode(&mut self, file: &[u8], limits: &Limits) -> Result<Arc<MediaRows>, SoundError> {
         encode_audio(&mut self.encoder, file, limits)
     }
@@ -130,7 +130,7 @@ impl AudioProjector {
     /// Returns the rows of an audio file in memory. Recent audio is not encoded again.
     ///
     /// # Errors
-    /// [`SoundError`] if the file cannot be decoded, or the encoder fails.
+    /// Returns a [`SoundError`] if the file cannot be decoded, or the encoder fails.
     pub fn rows(&mut self, file: &[u8]) -> Result<Arc<MediaRows>, SoundError> {
         let (n_samples, spectrogram) = decoded(&self.encoder, file, &Limits::default())?;
         let id = self.encoder.id_of(n_samples, &spectrogram);
@@ -146,7 +146,7 @@ impl AudioProjector {
 /// Returns the rows of an audio file in memory.
 ///
 /// # Errors
-/// [`SoundError`] if the file cannot be decoded, or the encoder fails.
+/// Returns a [`SoundError`] if the file cannot be decoded, or the encoder fails.
 pub fn encode_audio(encoder: &mut AudioEncoder, file: &[u8], limits: &Limits) -> Result<Arc<MediaRows>, SoundError> {
     let (n_samples, spectrogram) = decoded(encoder, file, limits)?;
     Ok(encoder.encode(n_samples, &spectrogram)?)

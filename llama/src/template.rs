@@ -89,7 +89,7 @@ impl PromptTemplate {
     /// Compiles a template from its Jinja source.
     ///
     /// # Errors
-    /// [`ChatError::NoTemplate`] if the source is empty, another [`ChatError`] if it is invalid.
+    /// Returns [`ChatError::NoTemplate`] if the source is empty, and another [`ChatError`] if it is invalid.
     pub fn new(source: &str, vocab: &Vocab) -> Result<PromptTemplate, ChatError> {
         let text = |token: Option<Token>| token.map_or_else(String::new, |t| vocab.text(t).into_owned());
         let template = ChatTemplate::new(source, &text(vocab.bos()), &text(vocab.eos()))?;
@@ -106,7 +106,7 @@ impl PromptTemplate {
     /// (`tokenizer.chat_template.tool_use`).
     ///
     /// # Errors
-    /// [`ChatError::NoTemplate`] if the file has no template, another [`ChatError`] if it is invalid.
+    /// Returns [`ChatError::NoTemplate`] if the file has no template, and another [`ChatError`] if it is invalid.
     pub fn of_model(metadata: &Metadata, vocab: &Vocab) -> Result<PromptTemplate, ChatError> {
         let default = match of_file(metadata, "")? {
             Some(source) => Some(source),
@@ -125,7 +125,7 @@ impl PromptTemplate {
     /// built-in template.
     ///
     /// # Errors
-    /// [`ChatError::UnknownName`] if a name is unknown, another [`ChatError`] if the template is invalid.
+    /// Returns [`ChatError::UnknownName`] if a name is unknown, and another [`ChatError`] if the template is invalid.
     pub fn given(text: &str, metadata: &Metadata, vocab: &Vocab) -> Result<PromptTemplate, ChatError> {
         let name = text.trim();
         if name.is_empty() || name.contains(['{', '\n']) {
@@ -146,7 +146,7 @@ impl PromptTemplate {
     /// Compiles the ChatML template, for models without a template.
     ///
     /// # Errors
-    /// [`ChatError`] if the template cannot be compiled.
+    /// Returns a [`ChatError`] if the template cannot be compiled.
     pub fn chatml(vocab: &Vocab) -> Result<PromptTemplate, ChatError> {
         PromptTemplate::new(template_names::CHATML, vocab)
     }
@@ -183,7 +183,7 @@ impl PromptTemplate {
     /// Renders the prompt for the next response.
     ///
     /// # Errors
-    /// [`ChatError`] if the template rejects the messages or fails.
+    /// Returns a [`ChatError`] if the template rejects the messages or fails.
     pub fn prompt(
         &self,
         vocab: &Vocab,
@@ -197,7 +197,7 @@ impl PromptTemplate {
     /// Renders the messages without the header of a response.
     ///
     /// # Errors
-    /// [`ChatError`] if the template rejects the messages or fails.
+    /// Returns a [`ChatError`] if the template rejects the messages or fails.
     pub fn transcript(
         &self,
         vocab: &Vocab,
@@ -212,7 +212,7 @@ impl PromptTemplate {
     /// messages and in the tools are marked as text.
     ///
     /// # Errors
-    /// [`ChatError`] if the template rejects the messages or fails.
+    /// Returns a [`ChatError`] if the template rejects the messages or fails.
     pub fn rendered(
         &self,
         vocab: &Vocab,

@@ -121,7 +121,7 @@ pub struct Transcriber {
     model: Arc<Model>,
     context: Context,
     rules: Rules,
-    /// Preprocessing of audio. A chunk is a window.
+    /// Preprocessing of audio. Each window of speech is one chunk.
     audio: AudioRules,
     batch: Batch,
     logits: Vec<f32>,
@@ -137,8 +137,8 @@ impl Transcriber {
     /// and values are f32.
     ///
     /// # Errors
-    /// [`TranscribeError`] if the model does not recognize speech, its vocabulary lacks a control token, or the context
-    /// cannot be created.
+    /// Returns a [`TranscribeError`] if the model does not recognize speech, its vocabulary lacks a control token, or
+    /// the context cannot be created.
     pub fn new(model: &Arc<Model>, params: &ContextParams) -> Result<Transcriber> {
         let arch = model.arch().name;
         let audio = audio_of(model).ok_or(TranscribeError::Architecture { arch })?;
@@ -172,7 +172,8 @@ impl Transcriber {
     /// Transcribes speech. `samples` are mono, from -1 to 1, at [`SPEECH_RATE`].
     ///
     /// # Errors
-    /// [`TranscribeError`] if the model does not support the language, or if running the model fails or is cancelled.
+    /// Returns a [`TranscribeError`] if the model does not support the language, or if running the model fails or is
+    /// cancelled.
     pub fn transcribe(&mut self, samples: &[f32], options: &TranscribeOptions) -> Result<Transcription> {
         let spectrogram = self.spectrogram(samples);
         let n_frames = samples.len().div_ceil(HOP);

@@ -145,7 +145,7 @@ impl Embedder {
     /// Checks the lengths and tokens of inputs. `name` is the request field reported in errors.
     ///
     /// # Errors
-    /// 400 if an input is empty or too long, or has unknown tokens.
+    /// Returns status 400 if an input is empty or too long, or has unknown tokens.
     pub fn check(&self, texts: &[MediaPrompt], name: &str) -> ApiResult<()> {
         let (n_max, n_vocab) = (self.n_max(), self.model.base().n_vocab());
         for (i, MediaPrompt { tokens: text, media }) in texts.iter().enumerate() {

@@ -13,7 +13,7 @@ pub trait MediaInput: Clone + Send + 'static {
     /// Checks the lengths of the prompts. The media have rows of zeros.
     ///
     /// # Errors
-    /// 400 if a prompt exceeds the context.
+    /// Returns status 400 if a prompt exceeds the context.
     fn check_length(&self, app: &App) -> ApiResult<()>;
 }
 
@@ -30,7 +30,7 @@ impl MediaInput for Conversation {
 
 /// Reads a request, encodes the media of its input, and starts the request.
 ///
-/// Reading and starting run on a blocking thread. A request that waits for the encoder needs no thread. A prompt that
+/// `read` and `start` run on a blocking thread. A request that waits for the encoder occupies no thread. A prompt that
 /// exceeds the context is rejected before its media are encoded.
 pub async fn begin<I, R, T>(
     app: &Shared,

@@ -86,7 +86,7 @@ impl MediaQueue {
     /// Encodes the files that have no rows yet. `owner` separates the cached files of clients.
     ///
     /// # Errors
-    /// 400 if a file is damaged, 500 if the encoder fails.
+    /// Returns status 400 if a file is damaged, and 500 if the encoder fails.
     pub async fn encode(&self, files: &mut [MediaFile], owner: u64, metrics: &Arc<Metrics>) -> ApiResult<()> {
         for file in files.iter_mut().filter(|file| file.rows.is_none()) {
             file.rows = Some(self.rows(file, owner, metrics).await?);

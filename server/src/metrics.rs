@@ -32,7 +32,7 @@ pub struct Metrics {
     pub n_decoded_sequences: Counter,
     /// Preempted sequences.
     pub n_preempted: Counter,
-    /// Largest number of tokens in a sequence.
+    /// Maximum number of tokens in a sequence.
     pub n_tokens_max: Counter,
     /// Completions that ended with an end-of-sequence token or a stop string.
     pub n_stopped: Counter,

@@ -149,7 +149,7 @@ impl ModelService {
     /// Encodes files, unless they are cached.
     ///
     /// # Errors
-    /// 400 if a file is damaged, 500 if the encoder fails.
+    /// Returns status 400 if a file is damaged, and 500 if the encoder fails.
     pub async fn encode_media(&self, files: &mut [MediaFile], client: u64) -> ApiResult<()> {
         let owner = self.scheduler.settings().cache_owner(client);
         match &self.media {
@@ -161,7 +161,7 @@ impl ModelService {
     /// Checks that a prompt fits in the context.
     ///
     /// # Errors
-    /// 400 if the prompt is too long.
+    /// Returns status 400 if the prompt is too long.
     pub fn check_length(&self, prompt: &[Token]) -> ApiResult<()> {
         let (n_prompt, n_ctx) = (prompt.len(), self.scheduler.n_ctx());
         if n_prompt > n_ctx {

@@ -36,7 +36,7 @@ impl SpeechRecognizer {
     /// Transcribes the speech of an audio file. Also returns the duration of the audio in seconds.
     ///
     /// # Errors
-    /// 400 if the file is damaged or exceeds a limit, 501 if the model does not recognize speech.
+    /// Returns status 400 if the file is damaged or exceeds a limit, and 501 if the model does not recognize speech.
     pub async fn transcribe(
         &self,
         file: Bytes,

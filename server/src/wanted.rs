@@ -24,7 +24,7 @@ impl Waiting {
         Waiting(Arc::new(AtomicBool::new(true)))
     }
 
-    /// Returns a function that runs `work` and lets [`is_wanted`] find out whether the client is still waiting.
+    /// Returns a function that runs `work`. Within it, [`is_wanted`] returns whether the client is still waiting.
     pub fn follow<T, F: FnOnce() -> T>(&self, work: F) -> impl FnOnce() -> T + use<T, F> {
         let flag = self.0.clone();
         move || {

@@ -478,8 +478,14 @@ fn media_of_completions_replace_markers_in_order() {
     assert_eq!(answers[2]["content"], first["content"]);
     assert_eq!(answers[0]["content"], answer(two, &[5, 0])["content"]);
     for (body, reason) in [
-        (ask("a", &[0]), "has 0 times <__media__>, expected 1"),
-        (ask(two, &[0]), "has 2 times <__media__>, expected 1"),
+        (
+            ask("a", &[0]),
+            "expected 1 of <__media__> in prompt_string (one per file), found 0",
+        ),
+        (
+            ask(two, &[0]),
+            "expected 1 of <__media__> in prompt_string (one per file), found 2",
+        ),
         (
             json!({"prompt": {"prompt_string": "<__media__>", "multimodal_data": ["!"]}}),
             "invalid base64",

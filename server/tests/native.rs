@@ -172,7 +172,7 @@ fn encoder_supports_rerank_and_embeddings_only() {
     );
 }
 
-/// Server with a fill-in-the-middle model, whose marker tokens are words of the vocabulary.
+/// Starts a server with a fill-in-the-middle model, whose marker tokens are words of the vocabulary.
 fn filling(suffix_first: bool) -> Server {
     let ids = [("fim_pre", 5_u32), ("fim_suf", 6), ("fim_mid", 7), ("fim_sep", 8)];
     let model = tests::text_model_with("llama", None, |metadata| {

@@ -1,6 +1,6 @@
 // Application state and its operations. Views listen to the events and never modify state directly. Events: `list`
-// (chats or their names changed), `chat` (shown messages changed), `node` (a message grew), `server` (models or
-// reachability changed), `problem` (an error message for the user).
+// (chats or their names changed), `chat` (shown messages changed), and `node` (a message grew). `server` reports
+// changes of models or reachability, and `problem` an error message for the user.
 
 import { begin, pause, take } from './completion.js';
 import { get, post, stream } from './api.js';

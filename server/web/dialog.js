@@ -12,7 +12,7 @@ export function dialog(title, ...children) {
   const head = h('div', { class: 'dialog-head' }, h('h2', { id }, title), iconButton('close', 'Close', close));
   const element = h('dialog', { 'aria-labelledby': id }, head, ...children);
   element.addEventListener('close', () => element.remove());
-  // Only clicks that start outside the dialog.
+  // Close the dialog only for clicks that start outside of it.
   element.addEventListener('mousedown', (event) => {
     if (event.target === element) {
       close();

@@ -153,7 +153,7 @@ fn check_space(path: &Path, n: u64) -> HubResult {
     #[cfg(unix)]
     {
         let directory = path.parent().unwrap_or(path);
-        // A file system that does not tell its free space reports errors when it is full.
+        // A file system that does not report its free space returns errors when it is full.
         let Ok(space) = rustix::fs::statvfs(directory) else {
             return Ok(());
         };

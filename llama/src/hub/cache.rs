@@ -45,7 +45,7 @@ impl Cache {
     /// Opens the cache given by `HF_HUB_CACHE` or `HF_HOME`, or in the user's cache directory.
     ///
     /// # Errors
-    /// [`HubError`] if no environment variable locates the cache.
+    /// Returns a [`HubError`] if no environment variable locates the cache.
     pub fn of_user() -> HubResult<Cache> {
         let root = dirs::variable("HF_HUB_CACHE").or_else(|| Some(hub_home()?.join("hub")));
         let root = root.ok_or_else(|| {
@@ -173,7 +173,7 @@ impl Cache {
     /// the projectors. Returns the bytes freed, or `None` if no model matches.
     ///
     /// # Errors
-    /// [`HubError`] if a file cannot be removed.
+    /// Returns a [`HubError`] if a file cannot be removed.
     pub fn remove(&self, name: &Name) -> HubResult<Option<u64>> {
         let is_meant = |entry: &Entry| match (&name.quant, &name.file) {
             (Some(quant), _) => entry.name.quant.as_ref().is_some_and(|q| q.eq_ignore_ascii_case(quant)),

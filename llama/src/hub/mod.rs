@@ -88,7 +88,7 @@ impl HubOptions {
 /// Returns the file at a path, or the file of the model with this name, which is downloaded if necessary.
 ///
 /// # Errors
-/// [`HubError`] if the name is unknown or the download fails.
+/// Returns a [`HubError`] if the name is unknown or the download fails.
 pub fn resolve(given: &Path, options: &HubOptions) -> HubResult<PathBuf> {
     if given.exists() {
         return Ok(given.to_owned());
@@ -122,7 +122,7 @@ impl Hub {
     /// Creates a hub from the options and the environment.
     ///
     /// # Errors
-    /// [`HubError`] if `HF_ENDPOINT` or the token is invalid, or if the cache cannot be located.
+    /// Returns a [`HubError`] if `HF_ENDPOINT` or the token is invalid, or if the cache cannot be located.
     pub fn new(options: HubOptions) -> HubResult<Hub> {
         let is_set =
             |name: &str| std::env::var(name).is_ok_and(|v| matches!(v.as_str(), "1" | "true" | "TRUE" | "yes" | "on"));
@@ -140,7 +140,7 @@ impl Hub {
     /// Returns the model's first file, downloading the model unless it is cached.
     ///
     /// # Errors
-    /// [`HubError`] if the hub does not have the model or the download fails.
+    /// Returns a [`HubError`] if the hub does not have the model or the download fails.
     pub fn model(&self, name: &Name) -> HubResult<PathBuf> {
         match self.cache.find(name) {
             Some(entry) if self.verify(&entry)? => Ok(entry.path),
@@ -152,7 +152,7 @@ impl Hub {
     /// Returns the projector of the model, downloading it unless it is cached. The model itself is not downloaded.
     ///
     /// # Errors
-    /// [`HubError`] if the hub does not have the projector or the download fails.
+    /// Returns a [`HubError`] if the hub does not have the projector or the download fails.
     pub fn projector(&self, name: &Name) -> HubResult<PathBuf> {
         if let Some(entry) = self.cache.find(name)
             && let Some(projector) = &entry.projector
@@ -176,7 +176,7 @@ impl Hub {
     /// Downloads the latest version of the model and of its projector, reusing cached files.
     ///
     /// # Errors
-    /// [`HubError`] if the hub does not have the model or the download fails.
+    /// Returns a [`HubError`] if the hub does not have the model or the download fails.
     pub fn pull(&self, name: &Name) -> HubResult<PathBuf> {
         if self.offline {
             return Err(offline(name));
@@ -187,7 +187,7 @@ impl Hub {
     /// Returns the file of a URL, downloading it unless it is cached.
     ///
     /// # Errors
-    /// [`HubError`] if the URL is invalid or the download fails.
+    /// Returns a [`HubError`] if the URL is invalid or the download fails.
     pub fn address(&self, url: &str) -> HubResult<PathBuf> {
         if let Some(name) = address::of_hub(&self.client, url) {
             return self.model(&name);
@@ -217,7 +217,7 @@ impl Hub {
     /// Checks with a single attempt that the hub has the model.
     ///
     /// # Errors
-    /// [`HubError`] if the hub does not have the model or cannot be reached.
+    /// Returns a [`HubError`] if the hub does not have the model or cannot be reached.
     pub fn has(&self, name: &Name) -> HubResult {
         let mut client = self.client.clone();
         client.retry.attempts = 1;
@@ -227,7 +227,7 @@ impl Hub {
     /// Returns the model's first file if it is cached.
     ///
     /// # Errors
-    /// [`HubError`] if a cached file cannot be read.
+    /// Returns a [`HubError`] if a cached file cannot be read.
     pub fn cached(&self, name: &Name) -> HubResult<Option<PathBuf>> {
         match self.cache.find(name) {
             Some(entry) if self.verify(&entry)? => Ok(Some(entry.path)),

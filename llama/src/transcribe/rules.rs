@@ -7,11 +7,11 @@ use engine::vocab::{Token, Vocab};
 
 use super::{TIMESTAMP_STEP, TranscribeError, TranscribeOptions};
 
-/// Latest first timestamp in steps: 1 second.
+/// Maximum first timestamp in steps: 1 second.
 const MAX_FIRST_TIMESTAMP: usize = 50;
 /// Vocabularies of this size or more have languages.
 const MULTILINGUAL_VOCAB: usize = 51_865;
-/// Most tokens of preceding text in a prompt.
+/// Maximum number of tokens of preceding text in a prompt.
 const MAX_BEFORE: usize = 223;
 
 /// Control tokens of a model.

@@ -325,7 +325,7 @@ fn filters(facts: &Facts, n_mel: usize) -> Vec<MelFilter> {
 const LINEAR_END: f64 = 1000.0;
 const LINEAR_MEL: f64 = 15.0;
 
-/// Logarithm of the frequency ratio of one mel.
+/// Returns the logarithm of the frequency ratio of one mel.
 fn log_step() -> f64 {
     6.4f64.ln() / 27.0
 }

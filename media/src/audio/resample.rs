@@ -116,7 +116,7 @@ impl Resampler {
     }
 }
 
-/// Value of the windowed sinc at a distance in zero crossings.
+/// Returns the value of the windowed sinc at a distance in zero crossings.
 fn kernel(distance: f64) -> f64 {
     if distance.abs() >= WIDTH {
         return 0.0;
@@ -127,7 +127,7 @@ fn kernel(distance: f64) -> f64 {
     sinc * window
 }
 
-/// Modified Bessel function of the first kind and order zero, by its power series.
+/// Computes the modified Bessel function of the first kind and order zero by its power series.
 fn bessel_i0(x: f64) -> f64 {
     let quarter = x * x / 4.0;
     let (mut term, mut sum, mut k) = (1.0, 1.0, 1.0);

@@ -2,7 +2,7 @@ use super::exif::Orientation;
 use super::{RgbImage, bmp, gif, jpeg, png, webp};
 use crate::{Format, Limits, MediaError};
 
-/// Facts from the header of an image.
+/// Properties from the header of an image.
 #[derive(Clone, Copy)]
 pub(super) struct Header {
     pub(super) width: u32,

@@ -5,7 +5,7 @@ use super::RgbImage;
 /// Filter of [`resize`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Filter {
-    /// Triangle: linear interpolation when enlarging.
+    /// Triangle: linear interpolation when upsampling.
     Bilinear,
     /// Cubic convolution with a = -0.5.
     Bicubic,
@@ -17,7 +17,7 @@ pub enum Filter {
 const PRECISION_BITS: u32 = 32 - 8 - 2;
 
 impl Filter {
-    /// Distance from which on the filter is zero.
+    /// Returns the distance from which on the filter is zero.
     fn support(self) -> f64 {
         match self {
             Filter::Bilinear => 1.0,

@@ -28,7 +28,7 @@ impl FileLimit<'_> {
     /// Checks a size in bytes.
     ///
     /// # Errors
-    /// A message that names the exceeded limit.
+    /// Returns a message that names the exceeded limit.
     pub fn check(&self, n_bytes: usize) -> Result<(), ContentError> {
         let FileLimit { max, left, .. } = *self;
         if n_bytes > max {
@@ -48,8 +48,9 @@ impl FileLimit<'_> {
 
     /// Reads a file whose memory is counted.
     ///
-    /// # Errors If the file exceeds a limit, cannot be read, or does not fit into memory in addition to the bodies of
-    /// other requests.
+    /// # Errors
+    /// Returns an error if the file exceeds a limit or cannot be read. Also fails if the file does not fit into memory in
+    /// addition to the bodies of other requests.
     pub fn read(&self, mut reader: impl Read) -> Result<Vec<u8>, ContentError> {
         let mut bytes = Vec::new();
         loop {

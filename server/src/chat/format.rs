@@ -30,7 +30,7 @@ const LOG: &str = "llama::chat";
 /// Settings of chats with a model.
 #[derive(Clone, Debug, Default)]
 pub struct ChatParams {
-    /// Chat template that overrides the template of the model file: Jinja source, or the name of a template of
+    /// Chat template that overrides the template of the model file. It is Jinja source, or the name of a template of
     /// the file or of a built-in template.
     pub template: Option<String>,
     /// Special tokens in the content of messages are parsed; by default they are text.

@@ -68,7 +68,8 @@ impl MediaSources {
 
     /// Downloads the file of an `http:` or `https:` URL from an admitted web server.
     ///
-    /// # Errors If the file is rejected, cannot be downloaded, or exceeds a limit.
+    /// # Errors
+    /// Returns an error if the file is rejected, cannot be downloaded, or exceeds a limit.
     pub fn download(&self, url: &str, limit: FileLimit<'_>) -> Result<Vec<u8>, ContentError> {
         if self.domains.is_empty() {
             return Err("files of other servers are not fetched; send the file as a `data:` URL".into());

@@ -19,7 +19,7 @@ pub fn messages(list: Vec<Json>, reader: &mut ContentReader) -> ApiResult<Vec<Me
         .collect()
 }
 
-/// True if a completion can continue this message: role `assistant` and no tool calls.
+/// Returns true if a completion can continue this message: role `assistant` and no tool calls.
 pub fn can_continue(message: &Message) -> bool {
     message.role == "assistant" && !message.fields.contains_key("tool_calls")
 }

@@ -50,7 +50,7 @@ impl Charge {
     /// Adds `n` bytes.
     ///
     /// # Errors
-    /// 413 if the request needs too much memory, 503 if all requests together do.
+    /// Returns status 413 if the request needs too much memory, and 503 if all requests together do.
     pub fn add(&self, n: usize) -> Result<(), ApiError> {
         let of_media = self.media.saturating_mul(COPIES);
         let (max_request, max_total) = (

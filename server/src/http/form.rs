@@ -56,7 +56,7 @@ impl Form {
     /// Removes and returns the text of the first field with this name; `None` if the text is empty.
     ///
     /// # Errors
-    /// 400 if the field is not UTF-8.
+    /// Returns status 400 if the field is not UTF-8.
     pub fn text(&mut self, name: &str) -> ApiResult<Option<String>> {
         let Some(bytes) = self.take(name).filter(|bytes| !bytes.is_empty()) else {
             return Ok(None);

@@ -20,7 +20,7 @@ static SINGLE: [HeaderName; 7] = [
 /// Checks that no header that decides about access is repeated.
 ///
 /// # Errors
-/// 400 that names the header.
+/// Returns a 400 error that names the header.
 pub fn check_repeated(headers: &HeaderMap) -> Result<(), ApiError> {
     let repeated = SINGLE
         .iter()
@@ -35,7 +35,7 @@ pub fn check_repeated(headers: &HeaderMap) -> Result<(), ApiError> {
 /// and the host of a listed origin. Requests without a host are not from browsers.
 ///
 /// # Errors
-/// 403 that names the host.
+/// Returns a 403 error that names the host.
 pub fn check_host(headers: &HeaderMap, uri: &Uri, listed: &[String]) -> Result<(), ApiError> {
     let of_uri = uri.authority().map(|authority| authority.as_str());
     let of_header = headers.get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
@@ -51,11 +51,11 @@ pub fn check_host(headers: &HeaderMap, uri: &Uri, listed: &[String]) -> Result<(
     )))
 }
 
-/// Checks that a request without an `Origin` header is not one that a browser sends for a page of another site.
-/// Links to this server are followed.
+/// Rejects requests without an `Origin` header that a browser sends for a page of another site. Links to this server
+/// are allowed.
 ///
 /// # Errors
-/// 403.
+/// Returns a 403 error if a browser sent the request for a page of another site.
 pub fn check_site(method: &Method, headers: &HeaderMap, listed: &[String]) -> Result<(), ApiError> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let is_other = matches!(text("sec-fetch-site"), Some("cross-site" | "same-site"));

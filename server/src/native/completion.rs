@@ -41,7 +41,7 @@ pub const FIELDS: &[Field] = &[
     ),
     Field::flag(
         "post_sampling_probs",
-        "Return the probabilities that the samplers leave instead (false).",
+        "Return the probabilities after all samplers instead (false).",
     ),
     Field::integer(
         "n_indent",

@@ -24,7 +24,7 @@ pub const FIELDS: &[Field] = &[
     Field::ignored("model", "Ignored."),
 ];
 
-/// Highest order of a norm.
+/// Maximum order of a norm.
 const MAX_ORDER: i64 = 64;
 
 /// Handles `POST /embedding`. Each embedding is wrapped in a list, as in llama-server, whose list may have an

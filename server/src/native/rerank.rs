@@ -17,7 +17,7 @@ pub const FIELDS: &[Field] = &[
     Field::list("documents", "Strings or objects with `text`, up to 2048."),
     Field::list(
         "texts",
-        "The documents in requests to Text Embeddings Inference; the response is then a list of `index` and `score`.",
+        "Documents, as in the API of Text Embeddings Inference; the response is then a list of `index` and `score`.",
     ),
     Field::flag("return_text", "With `texts`, return them with their scores (false)."),
     Field::ignored("raw_scores", "Ignored; scores are never converted."),

@@ -101,7 +101,10 @@ pub const FIELDS: &[Field] = &[
         "prompt_cache_retention",
         "Ignored; cache entries are evicted when memory is needed.",
     ),
-    Field::object("extra_body", "Further fields of this table, as some clients send them."),
+    Field::object(
+        "extra_body",
+        "Additional fields of this table, which some clients send here.",
+    ),
     Field::ignored("user", "Ignored."),
     Field::ignored("metadata", "Ignored."),
     Field::ignored("store", "Ignored; completions are not stored."),

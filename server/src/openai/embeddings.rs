@@ -38,7 +38,7 @@ pub const MAX_TEXTS: usize = 2048;
 /// Reads `dimensions`, the length of the embeddings.
 ///
 /// # Errors
-/// If the length is not from 1 to `n_embd`.
+/// Returns an error if the length is not from 1 to `n_embd`.
 pub fn dimensions(fields: &mut Fields, n_embd: usize) -> ApiResult<Option<usize>> {
     between("dimensions", fields.integer("dimensions")?, 1, n_embd as i64)
 }

@@ -188,7 +188,7 @@ fn with_media(
     let (n_media, n_marks) = (marks.chars().count(), text.matches(MEDIA_MARKER).count());
     if n_media != n_marks {
         return Err(format!(
-            "multimodal_data: prompt_string has {n_marks} times {MEDIA_MARKER}, expected {n_media}, the number of files"
+            "multimodal_data: expected {n_media} of {MEDIA_MARKER} in prompt_string (one per file), found {n_marks}"
         )
         .into());
     }

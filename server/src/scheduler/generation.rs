@@ -73,7 +73,7 @@ impl Generation {
         }
     }
 
-    /// True once the client has dropped the event stream.
+    /// Returns true once the client has dropped the event stream.
     pub fn is_abandoned(&self) -> bool {
         self.events.is_closed()
     }
@@ -84,7 +84,7 @@ impl Generation {
         self.generator.end_reasoning()
     }
 
-    /// True if the request asks for 0 tokens.
+    /// Returns true if the request has a limit of 0 tokens.
     pub fn is_prompt_only(&self) -> bool {
         self.limits.max_tokens == Some(0)
     }

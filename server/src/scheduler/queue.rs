@@ -49,7 +49,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// True once all clients of the job have disconnected.
+    /// Returns true once all clients of the job have disconnected.
     pub fn is_abandoned(&self) -> bool {
         self.generations.iter().all(Generation::is_abandoned)
     }
@@ -86,7 +86,7 @@ impl Job {
         }
     }
 
-    /// True once the deadline has passed.
+    /// Returns true once the deadline has passed.
     pub fn is_expired(&self) -> bool {
         self.deadline.is_some_and(|deadline| self.arrived.elapsed() >= deadline)
     }

@@ -1,4 +1,4 @@
-//! Enlargement of channels and conversion of colors, bit for bit as in libjpeg-turbo.
+//! Upsampling of channels and conversion of colors, bit for bit as in libjpeg-turbo.
 
 use super::frame::{Component, Frame};
 
@@ -35,7 +35,7 @@ pub(super) fn rgb(frame: &Frame, space: ColorSpace, planes: &[&[u8]]) -> Vec<u8>
     let mut data = vec![0; 3 * width * height];
     // Upsampled rows of half-width channels may be up to 3 samples wider than the image.
     let room = width.next_multiple_of(32);
-    let mut rows: Vec<Enlarged> = frame.components.iter().map(|_| Enlarged::new(room)).collect();
+    let mut rows: Vec<Upsampled> = frame.components.iter().map(|_| Upsampled::new(room)).collect();
     for (y, out) in data.chunks_exact_mut(3 * width).enumerate() {
         for ((row, component), plane) in rows.iter_mut().zip(&frame.components).zip(planes) {
             row.fill(component, frame.max, plane, y);
@@ -63,15 +63,15 @@ pub(super) fn rgb(frame: &Frame, space: ColorSpace, planes: &[&[u8]]) -> Vec<u8>
 }
 
 /// Row of a channel in the width of the image.
-struct Enlarged {
+struct Upsampled {
     samples: Vec<u8>,
     /// Sums of two rows.
     sums: Vec<u16>,
 }
 
-impl Enlarged {
-    fn new(room: usize) -> Enlarged {
-        Enlarged {
+impl Upsampled {
+    fn new(room: usize) -> Upsampled {
+        Upsampled {
             samples: vec![0; room],
             sums: Vec::new(),
         }
@@ -94,7 +94,7 @@ impl Enlarged {
         };
         match [across, down] {
             [1, 1] => self.samples[..width].copy_from_slice(near),
-            [2, 1] if width > 2 => enlarge(near, &mut self.samples),
+            [2, 1] if width > 2 => upsample(near, &mut self.samples),
             [1, 2] => {
                 let bias = if is_upper { 1 } else { 2 };
                 for ((sample, &near), &far) in self.samples.iter_mut().zip(near).zip(far()) {
@@ -106,7 +106,7 @@ impl Enlarged {
                 self.sums.clear();
                 self.sums
                     .extend(sums.map(|(&near, &far)| 3 * u16::from(near) + u16::from(far)));
-                enlarge_sums(&self.sums, &mut self.samples);
+                upsample_sums(&self.sums, &mut self.samples);
             }
             _ => {
                 let targets = self.samples.chunks_mut(across).zip(near);
@@ -117,7 +117,7 @@ impl Enlarged {
 }
 
 /// Doubles the width of a row: each sample has three quarters of the weight of its two results.
-fn enlarge(row: &[u8], out: &mut [u8]) {
+fn upsample(row: &[u8], out: &mut [u8]) {
     let n = row.len();
     let (pairs, _) = out.as_chunks_mut::<2>();
     let mix = |near: u8, far: u8, bias: u16| ((3 * u16::from(near) + u16::from(far) + bias) >> 2) as u8;
@@ -129,7 +129,7 @@ fn enlarge(row: &[u8], out: &mut [u8]) {
 }
 
 /// Doubles the width of a row of sums of 4 samples.
-fn enlarge_sums(row: &[u16], out: &mut [u8]) {
+fn upsample_sums(row: &[u16], out: &mut [u8]) {
     let n = row.len();
     let (pairs, _) = out.as_chunks_mut::<2>();
     let mix = |near: u16, far: u16, bias: u16| ((3 * near + far + bias) >> 4) as u8;
@@ -233,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn enlarged_rows_keep_constants_and_slopes() {
+    fn upsampled_rows_keep_constants_and_slopes() {
         let mut out = [0; 8];
-        enlarge(&[9; 4], &mut out);
+        upsample(&[9; 4], &mut out);
         assert_eq!(out, [9; 8]);
-        enlarge(&[0, 40, 80, 120], &mut out);
+        upsample(&[0, 40, 80, 120], &mut out);
         assert_eq!(out, [0, 10, 30, 50, 70, 90, 110, 120]);
-        enlarge_sums(&[0, 160, 320, 480], &mut out);
+        upsample_sums(&[0, 160, 320, 480], &mut out);
         assert_eq!(out, [0, 10, 30, 50, 70, 90, 110, 120]);
     }
 }

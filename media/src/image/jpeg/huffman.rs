@@ -138,7 +138,7 @@ impl<'a> Bits<'a> {
         let chunk = self.data.get(self.at..).and_then(|rest| rest.first_chunk());
         if let Some(chunk) = chunk {
             let bits = u64::from_be_bytes(*chunk);
-            // A byte of 0xff is a zero byte of the complement.
+            // Detects bytes of 0xff, which may start a marker: they are the zero bytes of the complement.
             let is_plain = (!bits).wrapping_sub(0x0101_0101_0101_0101) & bits & 0x8080_8080_8080_8080 == 0;
             if is_plain && self.n < 56 {
                 let n_bytes = (64 - self.n) / 8;

@@ -1,7 +1,7 @@
 //! JPEG, baseline and progressive, with the pixels of libjpeg-turbo, which Pillow uses.
 //!
 //! A scan is decoded to coefficients, which [`idct`] transforms to samples at once, or after all scans if the image is
-//! progressive. [`color`] enlarges the channels and converts their colors.
+//! progressive. [`color`] upsamples the channels and converts their colors.
 
 mod color;
 mod frame;
@@ -27,7 +27,7 @@ fn unsupported(feature: impl ToString) -> MediaError {
     MediaError::unsupported(Format::Jpeg, feature)
 }
 
-/// Most scans of a progressive image. Encoders write about ten; each costs a pass over the whole image.
+/// Maximum number of scans of a progressive image. Encoders write about ten; each costs a pass over the whole image.
 const MAX_SCANS: usize = 64;
 
 pub(super) fn header(bytes: &[u8]) -> Result<Header, MediaError> {

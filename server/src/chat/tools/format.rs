@@ -132,7 +132,7 @@ impl ToolFormat {
     /// Detects the format of a template. `None` if the template does not render tools.
     ///
     /// # Errors
-    /// Returns a description of the problem if the template renders tools, but not in a supported way.
+    /// Returns a description of the problem if the template renders tools in an unsupported way.
     pub fn detect(template: &ChatTemplate, source: &str) -> Result<Option<ToolFormat>, String> {
         let schema = json!({"type": "object", "properties": {A: {"type": "string", "description": "-"}, B: {"type": "integer", "description": "-"}}, "required": [A]});
         let tool = |name: &str| json!({"type": "function", "function": {"name": name, "description": "-", "parameters": schema}});
@@ -158,7 +158,7 @@ impl ToolFormat {
         match (format, failure) {
             (Some(format), _) => Ok(Some(format)),
             (None, Some(error)) => Err(format!("it fails with tool calls: {error}")),
-            (None, None) => Err("the form of its tool calls is not known".to_owned()),
+            (None, None) => Err("the format of its tool calls is unknown".to_owned()),
         }
     }
 

@@ -130,7 +130,7 @@ fn taking_text(tool: &Json) -> Json {
     let mut description = tool["description"].as_str().unwrap_or_default().to_owned();
     if let Some(grammar) = tool["format"]["definition"].as_str() {
         let syntax = tool["format"]["syntax"].as_str().unwrap_or_default();
-        description += &format!("\n\nThe {INPUT} has to keep to this grammar ({syntax}):\n{grammar}");
+        description += &format!("\n\nThe {INPUT} must match this grammar ({syntax}):\n{grammar}");
     }
     let parameters = json!({
         "type": "object", "properties": { INPUT: { "type": "string" } }, "required": [INPUT], "additionalProperties": false,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Most prompt tokens of a turn that the next turn may have to compute again.
+/// Maximum number of prompt tokens of a turn that the next turn may have to recompute.
 const SLACK: usize = 8;
 
 /// Runs turns of `n` conversations with a common system prompt, one conversation after the other. With
