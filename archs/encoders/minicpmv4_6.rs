@@ -1,5 +1,5 @@
-//! MiniCPM-V 4.6: SigLIP over images of any size, with the nearest rows of a table of learned positions. After one of the
-//! layers, the patches of a block attend to each other and are merged, and the merged patches of larger blocks are
+//! MiniCPM-V 4.6: SigLIP over images of any size, with the nearest rows of a table of learned positions. After one of
+//! the layers, the patches of a block attend to each other and are merged. The merged patches of larger blocks are
 //! projected. A large image is also split into tiles.
 
 arch_macros::encoder! {

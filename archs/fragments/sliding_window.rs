@@ -1,8 +1,7 @@
-//! Sliding windows: their length `n_swa`, the layers that have one (`is_swa`), and the base and scale of
-//! their rotary positions.
-//! The options `length` and `period` are defaults for the file's keys; without them, the keys are required. A
-//! length of 0 disables the windows. A period is the distance between full-attention layers; `kind =
-//! dense_first` puts the full layer first in each period, `kind = [bool]` reads one flag per layer.
+//! Sliding windows: their length `n_swa`, the layers that have one (`is_swa`), and the base and scale of their rotary
+//! positions. The options `length` and `period` are defaults for the file's keys; without them, the keys are required.
+//! A length of 0 disables the windows. A period is the distance between full-attention layers. `kind = dense_first`
+//! puts the full layer first in each period; `kind = [bool]` reads one flag per layer.
 
 fragment! {
     options(length?, period?, kind = pattern, base = rope_freq_base);

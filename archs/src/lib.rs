@@ -3,7 +3,7 @@
 
 #![allow(
     clippy::approx_constant,
-    reason = "declarations have the numbers of published models"
+    reason = "declarations contain the constants of published models"
 )]
 
 #[cfg(test)]

@@ -208,7 +208,7 @@ fn quantized_checkpoint_is_cached_until_it_changes() {
         "--quantize",
         "q8_0",
     ]))
-    .fails_saying(&["--quantize applies to the directory of a checkpoint"]);
+    .fails_saying(&["--quantize requires the directory of a checkpoint"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::common::{Ended, Home, ended};
 
-/// Text of a few hundred tokens for a vocabulary of characters.
+/// Returns a text of a few hundred tokens for a vocabulary of characters.
 fn text(home: &Home) -> String {
     let text: String = (0..60).map(|i| format!("{} ships sail on the sea. ", i * i)).collect();
     let path = home.path("text.txt");

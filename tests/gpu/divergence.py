@@ -3,8 +3,7 @@
 
 divergence.py REFERENCE.logits OTHER.logits...
 
-Prints a JSON line for each other file: the mean Kullback-Leibler divergence of its distributions over the tokens, the
-top-1 agreement, and the NMSE of the logits.
+Prints a JSON line for each other file: the mean Kullback-Leibler divergence over the tokens, the top-1 agreement, and the NMSE of the logits.
 """
 
 import array

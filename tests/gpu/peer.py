@@ -3,8 +3,9 @@
 
     peer.py LIBRARY OUT
 
-Needs cuobjdump, ptxas, and fatbinary in PATH. Kernels that tests/gpu/run.sh does not measure are removed: matmuls of types other than Q8_0,
-Q4_K, and Q6_K, and attention with heads other than 64 and 128. The library loads a removed kernel only when the kernel is launched.
+Needs cuobjdump, ptxas, and fatbinary in PATH. Removes the kernels that tests/gpu/run.sh does not measure. The remaining matmuls are of the
+types Q8_0, Q4_K, and Q6_K, and the remaining attention has heads of 64 and 128. The library
+loads kernels lazily, so only the launch of a removed kernel fails.
 """
 
 import os

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// Runs the body of a test with the emulated driver. `name` is the full test name, as printed by the harness.
 ///
 /// # Panics
-/// If the driver or NVRTC is unavailable, or the body fails.
+/// Panics if the driver or NVRTC is unavailable, or the body fails.
 pub fn with_device(name: &str, body: impl FnOnce()) {
     with_settings(name, "", body);
 }
@@ -19,7 +19,7 @@ pub fn with_device(name: &str, body: impl FnOnce()) {
 /// Like [`with_device`], with settings of the emulated driver. Real GPUs ignore the settings.
 ///
 /// # Panics
-/// If the driver or NVRTC is unavailable, or the body fails.
+/// Panics if the driver or NVRTC is unavailable, or the body fails.
 pub fn with_settings(name: &str, settings: &str, body: impl FnOnce()) {
     match std::env::var("LLAMA_CUDA").as_deref() {
         Ok("here") => body(),
@@ -36,7 +36,7 @@ const ARCHIVE: &str = "LLAMA_TEST_ARCHIVE";
 /// file. If `LLAMA_CUDA` is set, the test is skipped, since NVRTC may be present.
 ///
 /// # Panics
-/// If the driver or NVRTC is unavailable, or a body fails.
+/// Panics if the driver or NVRTC is unavailable, or a body fails.
 pub fn with_archive(name: &str, write: impl FnOnce(&PathBuf), read: impl FnOnce(&PathBuf)) {
     let archive = std::env::var_os(ARCHIVE).map(PathBuf::from);
     match (std::env::var("LLAMA_CUDA").as_deref(), archive) {
@@ -72,7 +72,7 @@ fn run_in_subprocess(name: &str, settings: &str) {
 /// Runs the tests selected by `arguments` with the emulated driver and returns their output.
 ///
 /// # Panics
-/// If the driver or NVRTC is unavailable, or a test fails.
+/// Panics if the driver or NVRTC is unavailable, or a test fails.
 pub fn run_tests(arguments: &[&str]) -> String {
     run_in("true", "here", arguments)
 }
@@ -80,7 +80,7 @@ pub fn run_tests(arguments: &[&str]) -> String {
 /// Like [`run_tests`], with settings of the emulated driver.
 ///
 /// # Panics
-/// If the driver or NVRTC is unavailable, or a test fails.
+/// Panics if the driver or NVRTC is unavailable, or a test fails.
 pub fn run_tests_with(settings: &str, arguments: &[&str]) -> String {
     run_in(&format!("export LLAMA_CUDA_EMU={settings}"), "here", arguments)
 }

@@ -16,7 +16,7 @@ pub const MINILM: &str = "all-MiniLM-L6-v2.gguf";
 /// Returns the path of a published model, downloading it if necessary.
 ///
 /// # Panics
-/// If the model is not cached and cannot be downloaded.
+/// Panics if the model is not cached and cannot be downloaded.
 pub fn path(file: &str) -> PathBuf {
     let script = crate::root().join("tests/tools/fetch_models.py");
     let output = Command::new("python3").arg(script).arg(file).output();
@@ -32,7 +32,7 @@ pub fn path(file: &str) -> PathBuf {
 /// Loads a published model on the CPU.
 ///
 /// # Panics
-/// If the model cannot be downloaded or loaded.
+/// Panics if the model cannot be downloaded or loaded.
 pub fn model(file: &str) -> Arc<Model> {
     let model = Model::load(path(file), archs::ALL, &LoadParams::default());
     Arc::new(model.unwrap_or_else(|e| panic!("{e}")))

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// the directory of the build.
 ///
 /// # Panics
-/// If none of these directories is a repository.
+/// Panics if none of these directories is a repository.
 pub fn root() -> PathBuf {
     if let Some(directory) = std::env::var_os("LLAMA_TESTS_ROOT") {
         return directory.into();

@@ -115,8 +115,8 @@ fn calibration_changes_a_token_embedding_that_is_the_output_matrix() {
     }
 }
 
-/// First tokens have a larger weight in the inputs of attention, so values of the first token change less than with
-/// rounding by the other tokens alone.
+/// First tokens have a larger weight in the inputs of attention. Values of the first token therefore change less than
+/// with rounding by the other tokens alone.
 #[test]
 fn calibration_keeps_values_of_first_tokens() {
     let bytes = tests::text_model_with("gpt2", None, |metadata| {

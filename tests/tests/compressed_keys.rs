@@ -13,7 +13,8 @@ use tests::{decode_last, decode_one, fixture, nmse, place_on};
 
 const LIMIT: f64 = 1e-10;
 
-/// Small and large groups, an indexer that skips most small groups, and a window shorter than both.
+/// Returns a configuration with small and large groups, an indexer that skips most small groups, and a window that is
+/// shorter than both.
 fn configuration(n_hash: u32) -> Configuration {
     let header = Gguf::open_header(&fixture("deepseek4-moe").header).expect("the fixture is readable");
     let keys = [

@@ -155,7 +155,7 @@ fn error_lists_every_refused_form() {
     });
 }
 
-/// A section of an ELF file of 64 bits.
+/// Returns the contents of a section of a 64-bit ELF file.
 fn section<'a>(elf: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let number = |at: usize, n: usize| {
         let bytes = &elf[at..at + n];

@@ -73,8 +73,8 @@ fn kernels_of<N: AsRef<str>>(fixtures: &[N], gpu: Gpu) -> Vec<Specialization> {
     found.into_values().collect()
 }
 
-/// Returns the lines of `ptxas` about values in local memory: spilled registers, and arrays that are indexed at
-/// run time, which are in the stack frame.
+/// Returns the lines of `ptxas` about values in local memory: spilled registers, and arrays in the stack frame that are
+/// indexed at run time.
 pub(crate) fn local_memory(ptx: &str, capability: i32) -> String {
     local_memory_in(&assembled(ptx, capability))
 }

@@ -79,8 +79,8 @@ const FAMILIES: [Sample; 15] = [
 /// Types of the matrices.
 const MIXES: [&str; 7] = ["q4_k_m", "q5_k_m", "q6_K", "q8_0", "q4_0", "f16", "bf16"];
 
-/// Few and many multiprocessors, with little and much shared memory: an RTX 3060, a 4090, and an H100 with and without
-/// kernels for compute capability 9.0.
+/// GPUs with few and many multiprocessors, and with little and much shared memory: an RTX 3060, a 4090, and an H100.
+/// The H100 is listed with and without kernels for compute capability 9.0.
 const GPUS: [Gpu; 4] = [
     Gpu {
         multiprocessors: 28,

@@ -14,8 +14,8 @@ use tests::{context, decode_last, exact, nmse, place_on};
 use crate::cuda::{card, params};
 use crate::cuda_fusion::Sketch;
 
-/// Checks sums of long rows. A chain of `n` additions has an NMSE of about `n / 2` times the NMSE of a rounding,
-/// `2^-48 / 3`: 2e-12 for 4096 products. Sums in steps have less than a tenth of that.
+/// Checks sums of long rows. A chain of `n` additions has an NMSE of about `n / 2` times the NMSE of a rounding (`2^-48
+/// / 3`). For 4096 products, this is 2e-12. Sums in steps have less than a tenth of that.
 #[test]
 fn long_rows_are_summed_in_steps() {
     const WIDTH: usize = 4096;

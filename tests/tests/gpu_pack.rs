@@ -78,7 +78,8 @@ fn pack_program(directory: &Path, call: &str, name: &str, script: &str) {
     assert!(packed.success());
 }
 
-/// Returns call 1 without tools of the CUDA toolkit, and with a library path on which NVRTC seems to be.
+/// Returns the command of call 1. `PATH` lacks the tools of the CUDA toolkit, and an empty file in `LD_LIBRARY_PATH`
+/// replaces NVRTC.
 fn first_call(directory: &Path, limit: &str) -> Command {
     let mut run = command(directory, "run.sh", &["1"]);
     run.env("LLAMA_GPU_LIMIT", limit).env("PATH", "/usr/bin:/bin");

@@ -13,7 +13,7 @@ use tests::{exact, nmse};
 /// Largest NMSE to the published implementation in 64 bits. Rounding in 32 bits alone causes about 1e-12.
 const BOUND: f64 = 1e-10;
 
-/// Least number of families, so that a script that writes nothing cannot pass.
+/// Minimum number of families, so that a script that writes nothing cannot pass.
 const N_FAMILIES: usize = 60;
 
 /// Families that `llama convert` reads.

@@ -104,7 +104,8 @@ fn against_truth(truth: &Truth, logits: &[f32], n_vocab: usize) -> (f64, f64) {
     (kl / n, top1 as f64 / n)
 }
 
-/// KL divergence from the reference: the 32 most likely tokens individually, all others as one event.
+/// Returns the KL divergence from the reference, with the 32 most likely tokens individually and all other tokens as
+/// one event.
 fn divergence(logits: &[f32], ids: &[usize], logprobs: &[f64]) -> f64 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
     let norm = max + logits.iter().map(|&l| (f64::from(l) - max).exp()).sum::<f64>().ln();

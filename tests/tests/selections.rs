@@ -286,8 +286,9 @@ fn selections_are_independent_of_cells() {
     }
 }
 
-/// Writes every recording as `NAME.gguf` with seeded weights, and its header, for recording logits with
-/// another engine: `LLAMA_SELECTIONS=DIR cargo test -p llama-tests --test all write_rec -- --ignored`.
+/// Writes the model and the header of every recording, so that another engine can record its logits. Models are
+/// `NAME.gguf` with seeded weights. Run it with `LLAMA_SELECTIONS=DIR cargo test -p llama-tests --test all write_rec --
+/// --ignored`.
 #[test]
 #[ignore = "writes files"]
 fn write_recordings() {

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use engine::chat::{ChatTemplate, Message};
 use serde_json::{Map, Value as Json};
 
-/// Least number of prompts, so that a directory with few templates cannot pass.
+/// Minimum number of prompts, so that a directory with few templates cannot pass.
 const N_PROMPTS: usize = 1000;
 
 /// Templates that fail in Jinja2 for some conversations, with the reason why the engine renders them.
@@ -31,7 +31,7 @@ const LENIENT: &[(&str, &str)] = &[
     ),
 ];
 
-/// Time of the script's clock.
+/// Returns the time of the script's clock.
 fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_750_000_000)
 }

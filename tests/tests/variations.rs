@@ -58,8 +58,9 @@ fn models_without_rotation_load_and_decode() {
     );
 }
 
-/// Writes every configuration as `NAME.gguf` with seeded weights, and its header, for recording logits with
-/// another engine: `LLAMA_VARIATIONS=DIR cargo test -p llama-tests --test all write_variations -- --ignored`.
+/// Writes the model and the header of every configuration, so that another engine can record its logits. Models are
+/// `NAME.gguf` with seeded weights. Run it with `LLAMA_VARIATIONS=DIR cargo test -p llama-tests --test all
+/// write_variations -- --ignored`.
 #[test]
 #[ignore = "writes files"]
 fn write_variations() {

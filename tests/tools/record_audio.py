@@ -353,8 +353,7 @@ GLMA = {
 
 def glma(audio, text):
     tensors, n_head, n_embd = audio.tensors, audio.key("attention.head_count"), audio.key("embedding_length")
-    # Files store pairs (2 i, 2 i + 1) of the published model in the first half of a head; transformers uses (i, i + d
-    # / 4).
+    # Files rotate pairs (2 i, 2 i + 1) in the first half of a head; transformers rotates (i, i + d / 4).
     for name in [name for name in tensors if ".attn_q." in name or ".attn_k." in name]:
         heads = tensors[name].reshape(n_head, n_embd // n_head, -1)
         rotated = n_embd // n_head // 2

@@ -1,5 +1,5 @@
 //! Forwarding of named arguments. `..` at the end of a call passes on the options of the enclosing function
-//! that the callee accepts and that the call does not name explicitly.
+//! that the callee accepts, unless the call names them.
 //!
 //! ```text
 //! fn attend(x, ..) { wo(attend_heads(x, ..)) }

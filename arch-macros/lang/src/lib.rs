@@ -99,7 +99,7 @@ pub fn compile_with(input: TokenStream, library: &dyn Library) -> Result<model::
     analyze(parse::parse, input, library, Errors::new(), checked).result
 }
 
-/// Last stage of a compilation that returns the checked model.
+/// Returns the checked model. This is the last stage of a compilation without code generation.
 fn checked(arch: model::Arch, _: &mut Errors) -> Option<model::Arch> {
     Some(arch)
 }

@@ -112,7 +112,7 @@ pub fn macro_tokens(file: TokenStream, name: &str) -> syn::Result<Option<TokenSt
 /// Checks that a file has at most one declaration.
 ///
 /// # Errors
-/// An error at the second one.
+/// Returns an error at the second declaration.
 pub fn single_declaration(file: TokenStream) -> syn::Result<()> {
     let file: syn::File = syn::parse2(file)?;
     let declares = |item: &syn::Item| match item {

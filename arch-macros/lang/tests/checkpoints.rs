@@ -241,7 +241,7 @@ const FAULTS: &[(&str, &[&str])] = &[
         r#"checkpoint "A" like "A" { n_swa = 1; attn_norm <- ".n"; } checkpoint "A" { n_swa = 1; attn_norm <- ".n"; }"#,
         &[
             "\"A\": class \"A\" has two sections",
-            "\"A\": the section for \"A\" is like itself",
+            "\"A\": the section for \"A\" inherits from itself",
         ],
     ),
 ];
@@ -297,7 +297,7 @@ fn mtp_layers_have_separate_names() {
     for (changes, expected) in [
         (
             [(of_layer, ""), (of_mtp, "attn_norm <- \"mtp.fc\";")],
-            "attn_norm: `attn_norm` is not only in layers of multi-token prediction, as sources in `mtp` are",
+            "attn_norm: `attn_norm` also exists outside multi-token prediction layers; sources in `mtp` must exist only in these layers",
         ),
         (
             [(of_layer, of_layer), (of_mtp, "eh_proj <- \"mtp.fc.{}\";")],
@@ -408,5 +408,5 @@ fn sections_of_parent_are_inherited_if_they_fit() {
     let found = inherited(&mapped, true).unwrap();
     assert_eq!(found[0], section(&["A"], "up"));
     let unknown = inherited("checkpoint \"D\" like \"D\" {}", true).unwrap_err();
-    assert_eq!(unknown, ["\"D\": the section for \"D\" is like itself"]);
+    assert_eq!(unknown, ["\"D\": the section for \"D\" inherits from itself"]);
 }

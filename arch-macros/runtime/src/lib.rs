@@ -93,7 +93,7 @@ fn listed(faults: &[Fault]) -> String {
 /// Reads and compiles a declaration. The architecture stays in memory until the process ends.
 ///
 /// # Errors
-/// [`DeclarationError`] if the file cannot be read or has errors.
+/// Returns a [`DeclarationError`] if the file cannot be read or has errors.
 pub fn load(path: &Path) -> Result<Registered, DeclarationError> {
     of_file(path, declare)
 }
@@ -101,7 +101,7 @@ pub fn load(path: &Path) -> Result<Registered, DeclarationError> {
 /// Returns the values of the graph of a declaration in a file, for drawings.
 ///
 /// # Errors
-/// [`DeclarationError`] if the file cannot be read or has errors.
+/// Returns a [`DeclarationError`] if the file cannot be read or has errors.
 pub fn graph(path: &Path) -> Result<Vec<FlowNode>, DeclarationError> {
     of_file(path, graph_of)
 }
@@ -109,7 +109,7 @@ pub fn graph(path: &Path) -> Result<Vec<FlowNode>, DeclarationError> {
 /// Returns the values of the graph of a built-in architecture or encoder, or `None` if the name is unknown.
 ///
 /// # Errors
-/// [`DeclarationError`] if the declaration has errors. Built-in declarations have none.
+/// Returns a [`DeclarationError`] if the declaration has errors. Built-in declarations have none.
 pub fn built_in_graph(name: &str, is_encoder: bool) -> Result<Option<Vec<FlowNode>>, DeclarationError> {
     let library: &(dyn Library + Sync) = if is_encoder { &BuiltInEncoders } else { &BuiltIn };
     let source = library.find(name);
@@ -141,7 +141,7 @@ fn of_file<T>(
 /// refer to `file`.
 ///
 /// # Errors
-/// [`DeclarationError`] if the text has errors or exceeds a limit.
+/// Returns a [`DeclarationError`] if the text has errors or exceeds a limit.
 pub fn embedded(file: &str, text: &str) -> Result<Registered, DeclarationError> {
     declare(file, text, &*library::built_in(text))
 }
@@ -149,7 +149,7 @@ pub fn embedded(file: &str, text: &str) -> Result<Registered, DeclarationError> 
 /// Compiles the text of a declaration. Locations in messages refer to `file`.
 ///
 /// # Errors
-/// [`DeclarationError`] if the text has errors or exceeds a limit.
+/// Returns a [`DeclarationError`] if the text has errors or exceeds a limit.
 pub fn declare(file: &str, text: &str, library: &(dyn Library + Sync)) -> Result<Registered, DeclarationError> {
     let compiled = compile(file, text, library, |arch, digest, errors| {
         lower::architecture(&arch, text, digest, errors)
@@ -160,7 +160,7 @@ pub fn declare(file: &str, text: &str, library: &(dyn Library + Sync)) -> Result
 /// Returns all errors of a declaration, a fragment, or a parent, within the limits. It may contain `rust!`.
 ///
 /// # Errors
-/// [`DeclarationError`] if the text exceeds a limit.
+/// Returns a [`DeclarationError`] if the text exceeds a limit.
 pub fn check(file: &str, text: &str, library: &(dyn Library + Sync)) -> Result<Vec<Fault>, DeclarationError> {
     match compile(file, text, library, |_, _, _| Some(())) {
         Ok(_) => Ok(Vec::new()),

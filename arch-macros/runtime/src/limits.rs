@@ -47,8 +47,8 @@ pub enum TextError {
 /// Reads a file of at most [`MAX_BYTES`].
 ///
 /// # Errors
-/// Errors of the system, `InvalidData` for text that is not UTF-8, and `InvalidInput` for a file that is too large or
-/// not a regular file.
+/// Returns `InvalidData` if the text is not UTF-8, and `InvalidInput` if the file is too large or is not a regular
+/// file. Also returns all errors of the system.
 pub fn read(path: &Path) -> io::Result<String> {
     let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
     // Opening a pipe would wait for its writer.
@@ -89,7 +89,7 @@ pub fn declaration_files(directory: &Path) -> Vec<PathBuf> {
 /// Checks the size and depth of a text.
 ///
 /// # Errors
-/// [`TextError`] for the first exceeded limit.
+/// Returns a [`TextError`] for the first exceeded limit.
 pub fn check(text: &str) -> Result<(), TextError> {
     n_tokens(text).map(|_| ())
 }

@@ -89,7 +89,7 @@ fn mutated_declarations_never_panic() {
     assert!((1..CASES / 2).contains(&n_valid), "{n_valid} of {CASES} are valid");
 }
 
-/// A declaration with functions and statements in its graph.
+/// Returns a declaration with functions and statements in its graph.
 fn with_graph(functions: &str, statements: &str) -> String {
     format!(
         "arch_macros::arch! {{\nname: \"a\";\nlike: \"llama\";\ngraph {{\n{functions}\nlet x = token_embd[tokens];\nfor layer {{\n\

@@ -1,5 +1,5 @@
-//! Input and output of SAM, and the sizes of images and tiles: patches with the rows of a square position table, and
-//! four convolutions after the blocks. The last two have a stride of 2.
+//! Input and output of SAM, and the sizes of images and tiles. Patches are added to the rows of a square position
+//! table. Four convolutions follow the blocks; the last two have a stride of 2.
 
 fragment! {
     options(tile = 640, most = 9);

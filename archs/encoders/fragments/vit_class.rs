@@ -1,5 +1,5 @@
-//! Input of a vision transformer (ViT) with a class token: a learned column, and the patches of an image, projected to
-//! the width of the encoder. A learned embedding is added at each of the `side * side + 1` positions.
+//! Input of a vision transformer (ViT) with a class token: a learned column and the projected patches of an image. A
+//! learned embedding is added at each of the `side * side + 1` positions.
 
 fragment! {
     hparams {

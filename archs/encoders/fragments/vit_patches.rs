@@ -1,5 +1,5 @@
-//! Input of a vision transformer (ViT): the patches of an image, projected to the width of the encoder, plus a learned
-//! embedding for each of the `side * side` positions. `image_size`, `patch_size`, and `n_out` are keys of the file.
+//! Input of a vision transformer (ViT): the projected patches of an image, plus a learned embedding for each of the
+//! `side * side` positions. `image_size`, `patch_size`, and `n_out` are keys of the file.
 
 fragment! {
     options(side);

@@ -1,5 +1,5 @@
-//! Projectors with learned queries for each window of patches: their sizes, the matrix of the first projector, and the
-//! row that follows each line of a split image.
+//! Projectors with learned queries for each window of patches. Declares their sizes, the matrix of the first projector,
+//! and the row after each line of a split image.
 
 fragment! {
     hparams {

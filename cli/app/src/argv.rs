@@ -1,5 +1,5 @@
-//! Rewrites llama.cpp-style arguments before clap parses them: foreign flag names, multi-letter short flags
-//! such as `-ngl`, and command lines without a subcommand, which default to `run`.
+//! Rewrites llama.cpp-style arguments before clap parses them: foreign flag names, and multi-letter short flags such as
+//! `-ngl`. A command line without a subcommand defaults to `run`.
 
 use std::ffi::OsString;
 

@@ -105,7 +105,7 @@ pub fn n_bytes(directory: &Path) -> u64 {
 pub fn quantized(directory: &Path, mixture: Mixture, arch: &str) -> Outcome<PathBuf> {
     if !is_checkpoint(directory) {
         return Err(Failure::new(format_args!(
-            "--quantize applies to the directory of a checkpoint, and {} is none; `llama quantize` writes a smaller file",
+            "--quantize requires the directory of a checkpoint, found {}; use `llama quantize` to quantize a file",
             directory.display()
         )));
     }

@@ -122,8 +122,8 @@ fn files() -> Vec<Found> {
 /// Finds an architecture or an encoder in the directories of declarations. Callers search the built-in ones first.
 ///
 /// # Errors
-/// The errors of the declaration with this name, or a message if several files of a directory have this name, or if
-/// `LLAMA_ARCHS` is not a directory.
+/// Returns the errors of the declaration with this name, or a message if several files of a directory have this name, or
+/// if `LLAMA_ARCHS` is not a directory.
 pub fn find(name: &str, is_encoder: bool) -> Result<Option<Registered>, String> {
     if let Some(directory) = dirs::variable(DIRECTORY).filter(|directory| !directory.is_dir()) {
         return Err(format!("{DIRECTORY}={}: not a directory", directory.display()));
@@ -165,7 +165,7 @@ pub fn maps(registered: &Registered, classes: &[String]) -> bool {
 /// Finds an architecture in the directories of declarations that maps checkpoints of one of these classes.
 ///
 /// # Errors
-/// The errors of a declaration that names the class, or a message if its name is not unique in its directory.
+/// Returns the errors of a declaration that names the class, or a message if its name is not unique in its directory.
 pub fn find_by_class(classes: &[String]) -> Outcome<Option<Registered>> {
     let files = files();
     for found in files.iter().filter(|found| !found.is_encoder) {
@@ -189,7 +189,7 @@ pub fn finder() -> FindArch {
 /// Returns the declaration in a model file.
 ///
 /// # Errors
-/// A message if the file has no declaration, or the declaration has errors.
+/// Returns a message if the file has no declaration, or the declaration has errors.
 pub fn read(wanted: &WantedArch<'_>) -> Result<Option<Registered>, String> {
     in_file(wanted.metadata, wanted.path).map(Some).map_err(message)
 }

@@ -244,7 +244,7 @@ impl Numa {
     /// Applies the mode to all models and threads of this process.
     ///
     /// # Errors
-    /// [`Failure`] if the CPUs of this machine are unknown.
+    /// Returns a [`Failure`] if the CPUs of this machine are unknown.
     pub fn apply(self) -> Outcome<()> {
         let mode = match self {
             // CPUs outside of the affinity mask of the process are never used.

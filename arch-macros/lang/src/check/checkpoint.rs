@@ -156,7 +156,7 @@ fn bases<'a>(section: &'a CheckpointDecl, decl: &'a Decl, errors: &mut Errors) -
             bases.len() > all().count() || std::ptr::eq(base, section)
         });
         if is_cycle {
-            errors.at(like, format!("the section for {name:?} is like itself"));
+            errors.at(like, format!("the section for {name:?} inherits from itself"));
             return None;
         }
         let Some(base) = base else {
@@ -434,7 +434,7 @@ impl<'a> Sections<'a> {
         let is_mtp = tensor.conditions.iter().any(|(c, truth)| *truth && c.text == "is_mtp");
         if s.of_mtp && !is_mtp {
             let message = format!(
-                "`{}` is not only in layers of multi-token prediction, as sources in `mtp` are",
+                "`{}` also exists outside multi-token prediction layers; sources in `mtp` must exist only in these layers",
                 s.target
             );
             self.errors.at(&s.target, message);

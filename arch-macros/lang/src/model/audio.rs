@@ -19,6 +19,6 @@ pub struct Audio {
     pub piece: Option<Scalar>,
     /// Engine's variant of the treatment of silence.
     pub silence: &'static str,
-    /// Largest number of positions that the encoder reads at a time.
+    /// Maximum number of positions that the encoder reads at a time.
     pub chunk: Scalar,
 }

@@ -54,7 +54,7 @@ pub enum ImageSize {
     Area { side: Scalar, unit: Scalar },
     /// Multiples of a unit in pixels, with a longest side.
     Longest { side: Scalar, unit: Scalar },
-    /// Multiples of a unit in pixels, as large as a maximum area in squares of the unit allows.
+    /// Multiples of a unit in pixels. Images are scaled to the largest area of at most `max` squares of the unit.
     Within { unit: Scalar, max: Scalar },
     /// Multiples of a unit in pixels. The area is at most the number of whole units that fit into the image.
     Fitting {
@@ -63,9 +63,11 @@ pub enum ImageSize {
         min: Scalar,
         max: Scalar,
     },
-    /// Multiples of a unit in pixels, with about the ratio of the image. Images are scaled down to an area in squares of the unit.
+    /// Multiples of a unit in pixels, with about the ratio of the image. Images are scaled down to at most `max`
+    /// squares of the unit.
     Closest { unit: Scalar, max: Scalar },
-    /// Multiples of a unit in pixels. Images are scaled down in steps of a fiftieth to an area in squares of the unit.
+    /// Multiples of a unit in pixels. Images are scaled down in steps of a fiftieth of their sides, to at most `max`
+    /// squares of the unit.
     Stepped { unit: Scalar, max: Scalar },
     /// Multiples of a unit in pixels, padded with borders. Images are only scaled to limits of the area.
     Extended {
@@ -74,7 +76,7 @@ pub enum ImageSize {
         min: Scalar,
         max: Scalar,
     },
-    /// Multiples of a unit in pixels, padded with borders. Images are scaled down to an area in squares of the unit.
+    /// Multiples of a unit in pixels, padded with borders. Images are scaled down to at most `max` squares of the unit.
     Bordered { unit: Scalar, max: Scalar },
     /// Multiples of a unit in pixels.
     Multiple {

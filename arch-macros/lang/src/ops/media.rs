@@ -385,7 +385,7 @@ fn grid_sinusoids(c: &mut Call<'_>) -> Option<Shape> {
     Some(Shape(vec![c.dim("d")?, Dim::n_tokens()]))
 }
 
-/// Shape of a value for each `n` columns.
+/// Returns the shape of a result with one column for each `n` columns of `x`.
 pub(super) fn pooled(c: &mut Call<'_>) -> Option<Shape> {
     let (x, n) = (c.shape("x")?, c.dim("n")?);
     let rows = x.dim(1).div_known(&n, c.multiples);
@@ -477,7 +477,7 @@ fn depthwise_grid(c: &mut Call<'_>) -> Option<Shape> {
     (!ranks.contains(&false)).then(|| Shape(vec![x.dim(0), columns]))
 }
 
-/// Number of columns after a convolution over the lines of `x`.
+/// Returns the number of columns after a convolution over the lines of `x`.
 fn columns_after(c: &mut Call<'_>, name: &str, x: &Shape) -> Option<Dim> {
     let stride = c.dim("stride")?;
     match stride.as_constant() {

@@ -109,7 +109,7 @@ pub(super) const fn keyword_some(name: &'static str, kind: ParamKind) -> Param {
     }
 }
 
-/// Positional epsilon of a norm, with the file's value as the default.
+/// Returns the positional epsilon of a norm, with the file's value as the default.
 pub(super) const fn epsilon(of_norm: &'static str) -> Param {
     Param {
         name: "eps",

@@ -21,8 +21,8 @@ use crate::diag::Errors;
 use super::ranges::{set, unknown};
 use super::{end_of, items};
 
-/// Facts of the section.
-const FACTS: [&str; 4] = ["rate", "mel", "frames", "chunk"];
+/// Settings of the section `audio`.
+const SETTINGS: [&str; 4] = ["rate", "mel", "frames", "chunk"];
 
 /// Parses the braces of a section.
 pub fn audio(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<AudioSyntax> {
@@ -35,18 +35,18 @@ pub fn audio(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Re
         frames: None,
         chunk: None,
     };
-    items(&content, errors, |input, _| fact(input, &mut audio));
+    items(&content, errors, |input, _| setting(input, &mut audio));
     Ok(audio)
 }
 
-fn fact(input: ParseStream<'_>, audio: &mut AudioSyntax) -> syn::Result<()> {
+fn setting(input: ParseStream<'_>, audio: &mut AudioSyntax) -> syn::Result<()> {
     let word = input.call(Ident::parse_any)?;
     match word.to_string().as_str() {
         "rate" => set(&mut audio.rate, &word, input, |input| input.parse()),
         "mel" => set(&mut audio.mel, &word, input, word_of),
         "frames" => set(&mut audio.frames, &word, input, frames),
         "chunk" => set(&mut audio.chunk, &word, input, word_of),
-        _ => unknown(&word, &FACTS),
+        _ => unknown(&word, &SETTINGS),
     }
 }
 

@@ -3,10 +3,10 @@
 //! ```ebnf
 //! encoder   = { part | section } ;                                     (* without the sections about tokens *)
 //! part      = "of" ":" medium ";"
-//!           | "image" "{" { fact } "}"
+//!           | "image" "{" { setting } "}"
 //!           | "tiles" "{" { split } "}"                                (* images that are split *)
 //!           | "text" "{" piece { "," piece } "}" ;                      (* the prompt around a medium *)
-//! fact      = "size" ":" sizing ";"
+//! setting   = "size" ":" sizing ";"
 //!           | "resize" ":" filter ";"
 //!           | "patches" ":" EXPR [ "in" "blocks" "(" EXPR ")" [ "of" ( "windows" | "blocks" ) "(" EXPR ")" ] ] ";"
 //!                               (* sides of a patch, of a block in patches, of a window or a larger block in blocks *)
@@ -66,8 +66,8 @@ const PARTS: [&str; 11] = [
     "name", "of", "like", "hparams", "image", "audio", "tiles", "text", "tensors", "graph", "test",
 ];
 
-/// Facts of the section `image`.
-const FACTS: [&str; 6] = ["size", "resize", "patches", "class", "between_rows", "positions"];
+/// Settings of the section `image`.
+const SETTINGS: [&str; 6] = ["size", "resize", "patches", "class", "between_rows", "positions"];
 
 /// Parses the contents of one `encoder!`. Errors are added to `errors`.
 pub fn encoder(input: TokenStream, errors: &mut Errors) -> Decl {
@@ -139,11 +139,11 @@ fn image(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result
         between_rows: None,
         positions: None,
     };
-    items(&content, errors, |input, _| fact(input, &mut image));
+    items(&content, errors, |input, _| setting(input, &mut image));
     Ok(image)
 }
 
-fn fact(input: ParseStream<'_>, image: &mut ImageSyntax) -> syn::Result<()> {
+fn setting(input: ParseStream<'_>, image: &mut ImageSyntax) -> syn::Result<()> {
     let word = input.call(Ident::parse_any)?;
     match word.to_string().as_str() {
         "size" => set(&mut image.size, &word, input, size),
@@ -152,7 +152,7 @@ fn fact(input: ParseStream<'_>, image: &mut ImageSyntax) -> syn::Result<()> {
         "class" => set(&mut image.class, &word, input, |input| input.parse()),
         "between_rows" => set(&mut image.between_rows, &word, input, |input| input.parse()),
         "positions" => set(&mut image.positions, &word, input, |input| input.parse()),
-        _ => unknown(&word, &FACTS),
+        _ => unknown(&word, &SETTINGS),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Facts of encoders: lines that are given once, named expressions, and ranges.
+//! Settings of encoders, each given at most once, and their values: named expressions and ranges.
 
 use syn::parse::{Parse, ParseStream};
 use syn::{Expr, ExprRange, Ident, RangeLimits, Token};
@@ -6,7 +6,7 @@ use syn::{Expr, ExprRange, Ident, RangeLimits, Token};
 use super::line;
 use crate::diag::did_you_mean;
 
-/// Parses `: content ;` after the name of a fact into an empty slot.
+/// Parses `: content ;` after the name of a setting into an empty slot.
 pub(super) fn set<T>(
     slot: &mut Option<T>,
     name: &Ident,
@@ -20,10 +20,10 @@ pub(super) fn set<T>(
     Ok(())
 }
 
-/// Returns the error for an unknown fact.
-pub(super) fn unknown<T>(name: &Ident, facts: &[&str]) -> syn::Result<T> {
-    let hint = did_you_mean(&name.to_string(), facts.iter().copied());
-    let message = format!("expected `{}`, found `{name}`{hint}", facts.join("`, `"));
+/// Returns the error for an unknown setting.
+pub(super) fn unknown<T>(name: &Ident, settings: &[&str]) -> syn::Result<T> {
+    let hint = did_you_mean(&name.to_string(), settings.iter().copied());
+    let message = format!("expected `{}`, found `{name}`{hint}", settings.join("`, `"));
     Err(syn::Error::new(name.span(), message))
 }
 

@@ -11,8 +11,8 @@ use crate::diag::Errors;
 use super::ranges::{limits, named, set, unknown};
 use super::{end_of, items};
 
-/// Facts of the section `tiles`.
-const FACTS: [&str; 7] = ["grid", "above", "tile", "between", "between_rows", "overview", "whole"];
+/// Settings of the section `tiles`.
+const SETTINGS: [&str; 7] = ["grid", "above", "tile", "between", "between_rows", "overview", "whole"];
 
 pub(super) fn tiles(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<TilesSyntax> {
     let content;
@@ -27,11 +27,11 @@ pub(super) fn tiles(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> 
         overview: None,
         whole: None,
     };
-    items(&content, errors, |input, _| fact(input, &mut tiles));
+    items(&content, errors, |input, _| setting(input, &mut tiles));
     Ok(tiles)
 }
 
-fn fact(input: ParseStream<'_>, tiles: &mut TilesSyntax) -> syn::Result<()> {
+fn setting(input: ParseStream<'_>, tiles: &mut TilesSyntax) -> syn::Result<()> {
     let word = input.call(Ident::parse_any)?;
     let pair = |input: ParseStream<'_>| Ok((input.parse()?, around(input)?));
     match word.to_string().as_str() {
@@ -42,7 +42,7 @@ fn fact(input: ParseStream<'_>, tiles: &mut TilesSyntax) -> syn::Result<()> {
         "between_rows" => set(&mut tiles.between_rows, &word, input, |input| input.parse()),
         "overview" => set(&mut tiles.overview, &word, input, pair),
         "whole" => set(&mut tiles.whole, &word, input, around),
-        _ => unknown(&word, &FACTS),
+        _ => unknown(&word, &SETTINGS),
     }
 }
 

@@ -166,7 +166,7 @@ pub enum PrecisionArg {
     High,
     /// Like high, with 8-bit integers (bf16 with AMX) in large batches of low-bit weights
     Fast,
-    /// Like fast, with 8-bit integers in batches of 9 or more tokens, as of many sequences or drafts
+    /// Like fast, with 8-bit integers in batches of 9 or more tokens, such as many sequences or drafts
     Fastest,
 }
 

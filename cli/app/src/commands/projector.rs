@@ -107,7 +107,7 @@ impl ProjectorSummary {
 /// none is supported.
 ///
 /// # Errors
-/// [`ModelError`] if the file cannot be loaded.
+/// Returns a [`ModelError`] if the file cannot be loaded.
 pub fn encoder_plans(header: &Gguf, path: &Path, params: &LoadParams) -> Result<Vec<LoadPlan>, ModelError> {
     let media = encoder_media(&header.metadata);
     let (mut plans, mut unsupported) = (Vec::new(), None);

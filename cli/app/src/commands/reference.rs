@@ -130,7 +130,8 @@ fn print(out: &mut dyn Write, command: &Command, groups: &[Group]) -> Outcome {
     Ok(())
 }
 
-/// Names a group, with the options that the command has or lacks unless it has all; `None` if it has none.
+/// Formats a reference to a group of shared options. If the command has only a part of the group, the text lists these
+/// options or the missing ones. Returns `None` if the command has none.
 fn reference(group: &Group, entries: &[Entry]) -> Option<String> {
     let has = |entry: &&Entry| entries.iter().any(|e| e.line == entry.line);
     let (with, without): (Vec<&Entry>, Vec<&Entry>) = group.entries.iter().partition(has);

@@ -43,7 +43,7 @@ pub struct Given {
 impl Given {
     /// Parses the command line. Arguments after a syntax error may be missing; the error is reported later.
     pub fn of(program: &Command, line: &[OsString]) -> Given {
-        // Only a built command knows the members of its groups.
+        // Only a built command lists the members of its groups.
         let mut program = program.clone().ignore_errors(true);
         program.build();
         let command = argv::command_of(&program, line).clone();

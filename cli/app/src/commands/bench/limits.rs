@@ -74,7 +74,8 @@ const ROUNDS: usize = 1 << 21;
 /// Iterations of the tile loop, which take 1 to 20 milliseconds.
 const TILE_ROUNDS: usize = 1 << 12;
 
-/// Returns multiply-adds per second of a loop that returns its number of multiply-adds.
+/// Returns the multiply-adds per second of `multiply`, which runs a number of rounds and returns its number of
+/// multiply-adds.
 fn arithmetic_limit(n_threads: usize, rounds: usize, multiply: fn(usize) -> Option<usize>) -> Option<f64> {
     multiply(1)?;
     let done = AtomicUsize::new(0);

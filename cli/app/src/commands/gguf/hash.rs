@@ -18,7 +18,7 @@ use crate::input;
 /// Arguments of `llama gguf hash`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Each line is `sha256 DIGEST FILE:TENSOR`, as llama.cpp's gguf-hash prints; the last line is the digest of the model.\nThe digest of a model covers names, types, shapes and data of all tensors in order of their names."
+    after_help = "Each line is `sha256 DIGEST FILE:TENSOR`, as llama.cpp's gguf-hash prints.\nThe last line is the digest of the model: names, types, shapes, and data of all tensors, in the order of their names."
 )]
 pub struct HashArgs {
     /// GGUF file, or the first of several

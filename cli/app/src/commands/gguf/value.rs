@@ -63,7 +63,7 @@ impl Assignment {
     /// Returns the value, whose type is the given one or that of the key in `metadata`.
     ///
     /// # Errors
-    /// A sentence if the key is new and has no type, or if the text is not a value of the type.
+    /// Returns a sentence if the key is new and has no type, or if the text is not a value of the type.
     pub fn value(&self, metadata: &Metadata) -> Result<Value, String> {
         let ty = match (self.ty, metadata.get(&self.key)) {
             (Some(ty), _) => ty,

@@ -46,8 +46,8 @@ pub struct QuantizeArgs {
     /// Type of the token embedding
     #[arg(long, value_name = "TYPE", value_parser = encodable)]
     pub token_embedding_type: Option<GgmlType>,
-    /// Choose types by the role of each matrix: larger types for attention, shared experts, and mixers of models with
-    /// experts or recurrent layers, and the base type for experts
+    /// Choose types by role in models with experts or recurrent layers: larger types for attention, shared experts, and
+    /// mixers, and the base type for experts
     #[arg(long, conflicts_with = "pure")]
     pub role_mixture: bool,
     /// Choose the types of llama.cpp (default)

@@ -1,4 +1,4 @@
-//! Printed properties of the file, as text and as JSON.
+//! Prints the properties of a quantized file as text or JSON.
 
 use std::io::Write;
 

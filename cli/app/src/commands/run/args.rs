@@ -136,4 +136,4 @@ impl RunArgs {
     }
 }
 
-const RUN_NOTES: &str = "The first argument is the model if it is an existing file, contains a path separator, ends in .gguf or is a name accepted by `llama pull`. Otherwise it is the prompt.";
+const RUN_NOTES: &str = "The first argument is the model if it is an existing file, a path, FILE.gguf, or a name accepted by `llama pull`. Otherwise, it is the prompt.";
