@@ -139,7 +139,7 @@ pub const fn activation_bytes(form: ActivationForm, k: usize) -> usize {
 /// the row.
 ///
 /// # Panics
-/// If `out` is not [`activation_bytes`] long, or if [`activation_form`] never returns `form` on this CPU.
+/// Panics if `out` is not [`activation_bytes`] long, or if [`activation_form`] never returns `form` on this CPU.
 pub fn quantize_activations(form: ActivationForm, x: &[f32], out: &mut [u8]) {
     quantize_with(kernels(), form, x, out);
 }
@@ -151,7 +151,7 @@ pub const BF16_STEP: usize = STEP;
 /// [`BF16_STEP`].
 ///
 /// # Panics
-/// If `out` is not two bytes per padded element, or the CPU has no bf16 kernels.
+/// Panics if `out` is not two bytes per padded element, or the CPU has no bf16 kernels.
 pub fn round_to_bf16(x: &[f32], out: &mut [u8]) {
     let needed = x.len().next_multiple_of(BF16_STEP) * size_of::<u16>();
     assert!(

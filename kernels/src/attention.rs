@@ -65,7 +65,7 @@ fn chunk(d: usize) -> usize {
 /// for each head.
 ///
 /// # Panics
-/// If the type cannot be dequantized, a slice is too short, or the number of rows exceeds [`KEYS`].
+/// Panics if the type cannot be dequantized, a slice is too short, or the number of rows exceeds [`KEYS`].
 pub fn scores(keys: &CacheRows<'_>, mask: u64, queries: &[f32], out: &mut [f32], scratch: &mut [f32]) {
     // SAFETY: `kernels()` selects kernels that this CPU supports.
     unsafe { scores_with(kernels(), keys, mask, queries, out, scratch) }
@@ -143,7 +143,7 @@ pub(crate) unsafe fn scores_with(
 /// the factors by which earlier sums of values must be multiplied.
 ///
 /// # Panics
-/// If the slices differ in the number of queries, or that is not a multiple of the number of tokens.
+/// Panics if the slices differ in the number of queries, or that is not a multiple of the number of tokens.
 pub fn softmax_step(scores: &mut [f32], seen: &[u64], max: &mut [f32], sum: &mut [f32], factors: &mut [f32]) {
     // SAFETY: `kernels()` selects kernels that this CPU supports.
     unsafe { softmax_step_with(kernels(), scores, seen, max, sum, factors) }
@@ -196,7 +196,7 @@ pub(crate) unsafe fn softmax_step_with(
 /// `out` is unchanged. All operands are grouped by head.
 ///
 /// # Panics
-/// If the type cannot be dequantized, a slice is too short, or the number of rows exceeds [`KEYS`].
+/// Panics if the type cannot be dequantized, a slice is too short, or the number of rows exceeds [`KEYS`].
 pub fn add_values(
     values: &CacheRows<'_>,
     seen: &[u64],

@@ -23,7 +23,7 @@ pub fn can_quantize(ty: GgmlType) -> bool {
 /// together.
 ///
 /// # Panics
-/// If the type has no decoder (see [`can_decode`]), or the lengths disagree.
+/// Panics if the type has no decoder (see [`can_decode`]), or the lengths disagree.
 pub fn dequantize_row(ty: GgmlType, src: &[u8], dst: &mut [f32]) {
     if ty.row_header() > 0 {
         check_lengths(ty, src.len(), dst.len());
@@ -41,7 +41,7 @@ pub fn dequantize_row(ty: GgmlType, src: &[u8], dst: &mut [f32]) {
 /// Converts rows of `n` elements of a file to the [type in memory](GgmlType::in_memory).
 ///
 /// # Panics
-/// If `src` and `dst` do not have the lengths of an equal number of whole rows.
+/// Panics if `src` and `dst` do not have the lengths of an equal number of whole rows.
 pub fn rows_in_memory(ty: GgmlType, n: usize, src: &[u8], dst: &mut [u8]) {
     let in_memory = ty.in_memory();
     let (from, to) = (ty.row_bytes(n).unwrap_or(0), in_memory.row_bytes(n).unwrap_or(0));
@@ -79,7 +79,7 @@ fn blocks_in_memory(ty: GgmlType, row: &[u8]) -> impl Iterator<Item = [u8; MAX_B
 /// Encodes floats to blocks. `dst` may be unaligned.
 ///
 /// # Panics
-/// If the type has no encoder (see [`can_quantize`]), or the lengths disagree.
+/// Panics if the type has no encoder (see [`can_quantize`]), or the lengths disagree.
 pub fn quantize_row(ty: GgmlType, src: &[f32], dst: &mut [u8]) {
     let quantize = kernels()
         .for_type(ty)

@@ -241,7 +241,7 @@ impl Kernels {
     /// Returns the kernels of a type.
     ///
     /// # Panics
-    /// If the type has none; see [`can_dequantize`](crate::can_dequantize).
+    /// Panics if the type has no kernels; see [`can_dequantize`](crate::can_dequantize).
     #[inline]
     pub(crate) fn for_type(&'static self, ty: GgmlType) -> &'static TypeKernels {
         self.find(ty).unwrap_or_else(|| panic!("{ty} has no kernels"))
@@ -256,7 +256,7 @@ impl Kernels {
     /// Returns the attention kernels for many queries per page.
     ///
     /// # Panics
-    /// If this instruction set has none.
+    /// Panics if this instruction set has no such kernels.
     pub(crate) fn tiled_attention(&'static self) -> &'static AttentionTiles {
         self.attention_tiles
             .unwrap_or_else(|| panic!("{:?} has no tiled attention", self.isa))
@@ -270,7 +270,7 @@ impl Kernels {
     /// Returns the kernels that multiply 16-bit floats in pairs of 16-bit integers.
     ///
     /// # Panics
-    /// If this instruction set has none.
+    /// Panics if this instruction set has no such kernels.
     pub(crate) fn pair_kernels(&'static self) -> &'static PairKernels {
         let pairs = self.int.pairs.as_ref();
         pairs.unwrap_or_else(|| panic!("{:?} has no kernels for pairs", self.isa))
@@ -279,7 +279,7 @@ impl Kernels {
     /// Returns the kernels for bf16 activations and weights of floating-point types.
     ///
     /// # Panics
-    /// If this instruction set has none.
+    /// Panics if this instruction set has no such kernels.
     pub(crate) fn bf16_kernels(&'static self) -> &'static FloatTileKernels {
         self.float_tiles
             .unwrap_or_else(|| panic!("{:?} has no bf16 kernels", self.isa))
@@ -288,7 +288,7 @@ impl Kernels {
     /// Returns the kernels for AMX tiles.
     ///
     /// # Panics
-    /// If this instruction set has none.
+    /// Panics if this instruction set has no such kernels.
     pub(crate) fn amx_kernels(&'static self) -> &'static TileKernels {
         self.tile_unit
             .unwrap_or_else(|| panic!("{:?} has no tile unit", self.isa))

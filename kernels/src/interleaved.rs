@@ -63,7 +63,7 @@ pub fn can_interleave(ty: GgmlType, k: usize) -> bool {
 /// rows in a file, except for TQ1_0 and the grid types.
 ///
 /// # Panics
-/// If such rows [cannot be interleaved](can_interleave).
+/// Panics if such rows [cannot be interleaved](can_interleave).
 pub fn interleaved_bytes(ty: GgmlType, k: usize) -> usize {
     assert!(can_interleave(ty, k), "cannot interleave rows of {k} {ty} weights");
     let block_bytes = form(ty).map_or(0, |form| form.block_bytes);
@@ -73,7 +73,7 @@ pub fn interleaved_bytes(ty: GgmlType, k: usize) -> usize {
 /// Interleaves [`GROUP_ROWS`] rows of `k` weights into a group.
 ///
 /// # Panics
-/// If `rows` does not have the size of 8 rows in a file, or `group` is not [`interleaved_bytes`] long.
+/// Panics if `rows` does not have the size of 8 rows in a file, or `group` is not [`interleaved_bytes`] long.
 pub fn interleave(ty: GgmlType, k: usize, rows: &[u8], group: &mut [u8]) {
     let form = checked_form(ty, k, rows.len(), group.len());
     let (row, block) = (rows.len() / GROUP_ROWS, ty.block_bytes());
@@ -113,7 +113,7 @@ fn interleave_blocks<'a>(fields: &[Field], row_block: impl Fn(usize) -> &'a [u8]
 /// Restores the rows of a group; the inverse of [`interleave`].
 ///
 /// # Panics
-/// If `rows` does not have the size of 8 rows in a file, or `group` is not [`interleaved_bytes`] long.
+/// Panics if `rows` does not have the size of 8 rows in a file, or `group` is not [`interleaved_bytes`] long.
 pub fn deinterleave(ty: GgmlType, k: usize, group: &[u8], rows: &mut [u8]) {
     checked_form(ty, k, rows.len(), group.len());
     let row_bytes = rows.len() / GROUP_ROWS;
@@ -125,8 +125,8 @@ pub fn deinterleave(ty: GgmlType, k: usize, group: &[u8], rows: &mut [u8]) {
 /// Restores row `r` of a group.
 ///
 /// # Panics
-/// If `group` is not [`interleaved_bytes`] long, `row` does not have the size of a row in a file, or `r` is
-/// at least [`GROUP_ROWS`].
+/// Panics if `group` is not [`interleaved_bytes`] long, `row` does not have the size of a row in a file, or `r` is at
+/// least [`GROUP_ROWS`].
 pub fn deinterleave_row(ty: GgmlType, k: usize, group: &[u8], r: usize, row: &mut [u8]) {
     let form = checked_form(ty, k, GROUP_ROWS * row.len(), group.len());
     assert!(

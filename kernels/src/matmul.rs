@@ -96,7 +96,7 @@ const fn group_floats(k: usize) -> usize {
 /// - bf16: weights are rounded to bf16 and accumulated in f32. Results do not depend on `n`.
 ///
 /// # Panics
-/// If the type cannot be dequantized or does not support the form of the activations. Also if `k` is not a whole
+/// Panics if the type cannot be dequantized or does not support the form of the activations. Also if `k` is not a whole
 /// number of blocks, a slice is too short, or the scratch memory is smaller than [`matmul_scratch`].
 ///
 /// # Safety

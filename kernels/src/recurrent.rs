@@ -16,7 +16,7 @@ use crate::lengths::same_length;
 /// ```
 ///
 /// # Panics
-/// If lengths disagree.
+/// Panics if lengths disagree.
 pub fn scan(decay: &[f32], scale: f32, x: &[f32], b: &[f32], c: &[f32], state: &mut [f32], y: &mut [f32]) {
     let (m, n) = (x.len(), b.len());
     for (a, b) in [(decay.len(), n), (c.len(), n), (y.len(), m), (state.len(), m * n)] {
@@ -46,7 +46,7 @@ pub fn scan(decay: &[f32], scale: f32, x: &[f32], b: &[f32], c: &[f32], state: &
 /// ```
 ///
 /// # Panics
-/// If lengths disagree.
+/// Panics if lengths disagree.
 pub fn scan_channels(dt: &[f32], a: &[f32], x: &[f32], b: &[f32], c: &[f32], state: &mut [f32], y: &mut [f32]) {
     let (m, n) = (x.len(), b.len());
     let lengths = [
@@ -83,7 +83,7 @@ pub fn scan_channels(dt: &[f32], a: &[f32], x: &[f32], b: &[f32], c: &[f32], sta
 /// ```
 ///
 /// # Panics
-/// If lengths disagree.
+/// Panics if lengths disagree.
 pub fn wkv6([r, w, k, v]: [&[f32]; 4], bonus: f32, state: &mut [f32], y: &mut [f32]) {
     let n = r.len();
     for (a, b) in [
@@ -119,7 +119,7 @@ pub fn wkv6([r, w, k, v]: [&[f32]; 4], bonus: f32, state: &mut [f32], y: &mut [f
 /// ```
 ///
 /// # Panics
-/// If lengths disagree.
+/// Panics if lengths disagree.
 pub fn wkv7([r, w, k, v, a, b]: [&[f32]; 6], state: &mut [f32], y: &mut [f32]) {
     let n = r.len();
     for len in [w, k, v, a, b].map(<[f32]>::len) {

@@ -7,7 +7,7 @@ use crate::dispatch::kernels;
 /// rounding to f32, the error is at most 1e-10 for angles up to 10^6, and 1e-6 up to 2^31.
 ///
 /// # Panics
-/// If the slices differ in length.
+/// Panics if the slices differ in length.
 pub fn sin_cos_in_place(angles: &mut [f32], magnitude: f32, cos: &mut [f32]) {
     assert_eq!(angles.len(), cos.len());
     // SAFETY: both slices have `cos.len()` floats; `kernels()` matches this CPU.
@@ -17,7 +17,7 @@ pub fn sin_cos_in_place(angles: &mut [f32], magnitude: f32, cos: &mut [f32]) {
 /// Rotates adjacent pairs: `(x[2 i] * cos[i] - x[2 i + 1] * sin[i], x[2 i] * sin[i] + x[2 i + 1] * cos[i])`.
 ///
 /// # Panics
-/// If there is not exactly one sine and cosine per pair.
+/// Panics if there is not exactly one sine and cosine per pair.
 pub fn rotate_pairs(x: &mut [f32], sin: &[f32], cos: &[f32]) {
     assert_pairs(x, sin, cos);
     // SAFETY: `assert_pairs` checked the lengths; `kernels()` matches this CPU.
@@ -27,7 +27,7 @@ pub fn rotate_pairs(x: &mut [f32], sin: &[f32], cos: &[f32]) {
 /// Rotates pairs of elements from the two halves, `x[i]` and `x[n + i]`, like [`rotate_pairs`].
 ///
 /// # Panics
-/// If there is not exactly one sine and cosine per pair.
+/// Panics if there is not exactly one sine and cosine per pair.
 pub fn rotate_halves(x: &mut [f32], sin: &[f32], cos: &[f32]) {
     assert_pairs(x, sin, cos);
     // SAFETY: `assert_pairs` checked the lengths; `kernels()` matches this CPU.

@@ -36,7 +36,7 @@ pub fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
 /// state.
 ///
 /// # Panics
-/// If `x` is too short for `a.len()` rows.
+/// Panics if `x` is too short for `a.len()` rows.
 pub fn axpy_rows(a: &[f32], x: &[f32], stride: usize, y: &mut [f32]) {
     if a.is_empty() {
         return;
@@ -58,7 +58,7 @@ pub fn axpy_rows(a: &[f32], x: &[f32], stride: usize, y: &mut [f32]) {
 /// step of a recurrent state: rows decay, and an outer product is added.
 ///
 /// # Panics
-/// If `c`, `a`, and `x` differ in the number of rows.
+/// Panics if `c`, `a`, and `x` differ in the number of rows.
 pub fn scale_add_outer(c: &[f32], a: &[f32], d: &[f32], x: &mut [f32]) {
     same_length(c.len(), a.len());
     assert!(
@@ -134,7 +134,7 @@ element_wise! {
 /// Computes `out[i] = x[i] / sqrt(mean(x^2) + eps)`, multiplied by `weight[i]` if given.
 ///
 /// # Panics
-/// If `out` or `weight` has another length than `x`.
+/// Panics if `out` or `weight` has another length than `x`.
 pub fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
     same_length(x.len(), out.len());
     let weight = weight_ptr(weight, x.len());
@@ -145,7 +145,7 @@ pub fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
 /// Computes [`rms_norm`] in place.
 ///
 /// # Panics
-/// If `weight` has another length than `x`.
+/// Panics if `weight` has another length than `x`.
 pub fn rms_norm_in_place(x: &mut [f32], weight: Option<&[f32]>, eps: f32) {
     let (weight, x_ptr) = (weight_ptr(weight, x.len()), x.as_mut_ptr());
     // SAFETY: all rows have the same length, and `out` may equal `x`; `kernels()` matches this CPU.
@@ -155,7 +155,7 @@ pub fn rms_norm_in_place(x: &mut [f32], weight: Option<&[f32]>, eps: f32) {
 /// Computes `out[i] = (x[i] - mean(x)) / sqrt(variance(x) + eps)`.
 ///
 /// # Panics
-/// If `out` has another length than `x`.
+/// Panics if `out` has another length than `x`.
 pub fn norm(x: &[f32], eps: f32, out: &mut [f32]) {
     same_length(x.len(), out.len());
     // SAFETY: both rows have the same length; `kernels()` matches this CPU.

@@ -65,7 +65,7 @@ pub fn scratch(d: usize) -> usize {
 /// Packs queries of `d` elements as an operand of [`scores`].
 ///
 /// # Panics
-/// If the slices do not match in size, or the CPU has no such kernels.
+/// Panics if the slices do not match in size, or the CPU has no such kernels.
 pub fn pack_queries(queries: &[f32], d: usize, out: &mut [u8]) {
     // SAFETY: `kernels()` selects kernels that this CPU supports.
     unsafe { pack_queries_with(kernels(), queries, d, out) }
@@ -112,8 +112,8 @@ pub struct OperandPage {
 /// is not finite and the operand cannot represent that.
 ///
 /// # Panics
-/// If the type cannot be dequantized, a slice is too short, the number of rows exceeds [`KEYS`], or the CPU
-/// has no such kernels.
+/// Panics if the type cannot be dequantized, a slice is too short, the number of rows exceeds [`KEYS`], or the CPU has
+/// no such kernels.
 pub fn pack_keys(keys: &CacheRows<'_>, mask: u64, at: OperandPage, out: &mut [u8], scratch: &mut [f32]) -> bool {
     // SAFETY: `kernels()` selects kernels that this CPU supports.
     unsafe { pack_keys_with(kernels(), keys, mask, at, out, scratch) }
@@ -145,8 +145,8 @@ pub(crate) unsafe fn pack_keys_with(
 /// hide it from queries that do not see it.
 ///
 /// # Panics
-/// If the type cannot be dequantized, a slice is too short, the number of rows exceeds [`KEYS`], or the CPU
-/// has no such kernels.
+/// Panics if the type cannot be dequantized, a slice is too short, the number of rows exceeds [`KEYS`], or the CPU has
+/// no such kernels.
 pub fn pack_values(values: &CacheRows<'_>, mask: u64, at: OperandPage, out: &mut [u8], scratch: &mut [f32]) -> bool {
     // SAFETY: `kernels()` selects kernels that this CPU supports.
     unsafe { pack_values_with(kernels(), values, mask, at, out, scratch) }
@@ -194,7 +194,7 @@ pub struct ScoreOperands<'a> {
 /// [`score_stride`] floats apart. Scores of keys whose bit in `mask` is clear are unspecified.
 ///
 /// # Panics
-/// If a slice is too short, or the CPU has no such kernels.
+/// Panics if a slice is too short, or the CPU has no such kernels.
 pub fn scores(operands: &ScoreOperands<'_>, out: &mut [f32]) {
     // SAFETY: `kernels()` selects kernels that this CPU supports.
     unsafe { scores_with(kernels(), operands, out) }
@@ -280,7 +280,7 @@ pub struct WeightOperands<'a> {
 /// to `out` as an operand of [`add_values`] with the same values.
 ///
 /// # Panics
-/// If a slice is too short, or the CPU has no such kernels.
+/// Panics if a slice is too short, or the CPU has no such kernels.
 pub fn weights(operands: WeightOperands<'_>, out: &mut [u8]) {
     // SAFETY: `kernels()` selects kernels that this CPU supports.
     unsafe { weights_with(kernels(), operands, out) }
@@ -370,7 +370,7 @@ pub struct ValueOperands<'a> {
 /// Computes `out[q * d..] = factors[q] * out[q * d..] + sum_i weights[q][i] * values[i]`.
 ///
 /// # Panics
-/// If a slice is too short, or the CPU has no such kernels.
+/// Panics if a slice is too short, or the CPU has no such kernels.
 pub fn add_values(operands: &ValueOperands<'_>, out: &mut [f32], scratch: &mut [f32]) {
     // SAFETY: `kernels()` selects kernels that this CPU supports.
     unsafe { add_values_with(kernels(), operands, out, scratch) }

@@ -34,7 +34,7 @@ impl Feedback {
     /// last range may have fewer columns. Columns of different ranges are treated as independent.
     ///
     /// # Panics
-    /// If a matrix is not square, or the matrices have less or more than `n` columns.
+    /// Panics if a matrix is not square, or the matrices have less or more than `n` columns.
     pub fn new(mut factors: Vec<Vec<f32>>, n: usize, width: usize) -> Feedback {
         assert_eq!(
             factors.len(),

@@ -72,7 +72,7 @@ pub fn can_encode(ty: GgmlType) -> bool {
 /// arbitrary blocks. Importance is not negative; only its ratios within a block matter.
 ///
 /// # Panics
-/// If the type has no encoder (see [`can_encode`]), or the lengths disagree.
+/// Panics if the type has no encoder (see [`can_encode`]), or the lengths disagree.
 pub fn encode_row(ty: GgmlType, src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
     let encode = encoder(ty).unwrap_or_else(|| panic!("{ty} cannot be encoded"));
     crate::lengths::check_lengths(ty, dst.len(), src.len());
@@ -129,7 +129,7 @@ pub fn can_encode_rows(ty: GgmlType) -> bool {
 /// columns after it. Results are the same on every CPU.
 ///
 /// # Panics
-/// If the type has no such encoder (see [`can_encode_rows`]), or the lengths disagree.
+/// Panics if the type has no such encoder (see [`can_encode_rows`]), or the lengths disagree.
 pub fn encode_rows(ty: GgmlType, src: &[f32], feedback: &Feedback, dst: &mut [u8]) {
     let n_in = feedback.n_in();
     let is_whole = n_in > 0 && n_in.is_multiple_of(ty.block_size()) && src.len().is_multiple_of(n_in);

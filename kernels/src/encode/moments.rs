@@ -24,7 +24,7 @@ for_this_cpu! {
 /// `x` has inputs of `n` floats.
 ///
 /// # Panics
-/// If the lengths are not multiples of `n`, or there are more than `n` rows.
+/// Panics if the lengths are not multiples of `n`, or there are more than `n` rows.
 pub fn add_moments(rows: &mut [f32], first: usize, n: usize, x: &[f32]) {
     assert!(
         n > 0 && rows.len().is_multiple_of(n) && x.len().is_multiple_of(n),
@@ -74,7 +74,7 @@ fn add_tile_of(rows: &mut [f32], (row, column): (usize, usize), n: usize, x: &[f
 /// squared diagonal elements of `C` cannot be below either.
 ///
 /// # Panics
-/// If there are more rows than columns from `first` on.
+/// Panics if there are more rows than columns from `first` on.
 pub fn factor_diagonal(block: &mut [f32], first: usize, n: usize, floor: f32) {
     let n_rows = block.len() / n;
     assert!(first + n_rows <= n, "rows {first} to {} of {n}", first + n_rows);

@@ -198,7 +198,7 @@ pub(crate) struct FillGroups {
 /// Substitutes for a [`FillPanel`] in a form of integers that an instruction set never multiplies.
 ///
 /// # Panics
-/// Always.
+/// Always panics.
 pub(crate) unsafe fn no_panel<F>(_: [*const u8; GROUPS], _: usize, _: &mut PanelChunk<F>) {
     unreachable!("the instruction set multiplies panels of another form");
 }

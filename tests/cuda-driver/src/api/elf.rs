@@ -35,7 +35,7 @@ fn u64_at(bytes: &[u8], at: usize) -> usize {
 /// Returns the PTX in the debug information of machine code.
 ///
 /// # Errors
-/// A message if the file is damaged, or was compiled without line numbers.
+/// Returns a message if the file is damaged, or was compiled without line numbers.
 ///
 /// # Safety
 /// `image` points to a complete ELF file of 64 bits.

@@ -66,7 +66,7 @@ impl Driver {
     /// Loads a module, which is null-terminated PTX or machine code, and returns its handle.
     ///
     /// # Errors
-    /// The error code, and a message that is empty unless the code is at fault.
+    /// Returns the error code, and a message that is empty unless the code is at fault.
     fn load(&mut self, image: *const c_char) -> Result<u64, (Error, String)> {
         let device = self.current().map_err(|e| (e, String::new()))?;
         self.reject_during_capture(device).map_err(|e| (e, String::new()))?;

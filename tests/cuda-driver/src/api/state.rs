@@ -223,7 +223,7 @@ impl Driver {
     /// Returns the device of the current context.
     ///
     /// # Errors
-    /// If the thread has no valid context, or the device has failed.
+    /// Returns an error if the thread has no valid context, or the device has failed.
     pub fn current(&self) -> Outcome<u32> {
         self.check_initialized()?;
         let device = CONTEXTS.get().ok_or(Error::INVALID_CONTEXT)?;

@@ -93,7 +93,7 @@ impl Config {
     /// Parses comma-separated settings.
     ///
     /// # Errors
-    /// A message if a setting has no value, is unknown, or is not a number.
+    /// Returns a message if a setting has no value, is unknown, or is not a number.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut config = Self::default();
         for setting in text.split(',').map(str::trim).filter(|s| !s.is_empty()) {

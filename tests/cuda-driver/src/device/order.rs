@@ -94,7 +94,7 @@ impl StreamOrder {
     /// Records an access of the current operation of `stream`.
     ///
     /// # Errors
-    /// A message if a conflicting access of another stream is not ordered before this one.
+    /// Returns a message if a conflicting access of another stream is not ordered before this one.
     pub fn touch(&mut self, stream: u64, range: Range, operation: &str) -> Result<(), String> {
         let clock = self.clocks.entry(stream).or_default();
         let time = clock.get(&stream).copied().unwrap_or_default();

@@ -27,7 +27,7 @@ impl Warp {
     /// Returns the member mask of an exchange.
     ///
     /// # Errors
-    /// If the lanes pass different masks, or a participating lane is missing in the mask.
+    /// Returns an error if the lanes pass different masks, or a participating lane is missing in the mask.
     fn check_members(&self, e: &Exchange, on: u32) -> Result<u32, Box<Fault>> {
         let Some(slot) = e.members else {
             return Ok(on);
