@@ -231,6 +231,14 @@ fn invalid_server_options_fail_before_loading() {
 }
 
 #[test]
+fn serve_reports_threads_that_cannot_start() {
+    // No address space has room for such a stack.
+    let mut command = Home::new().llama(&["serve", "no-such-file.gguf", "--port", "0"]);
+    command.env("RUST_MIN_STACK", (1_u64 << 47).to_string());
+    ended(command).fails_saying(&["cannot start worker threads", "ulimit -u"]);
+}
+
+#[test]
 fn embedding_model_serves_only_embeddings() {
     let home = Home::new();
     let model = home.model("bert-dense", None);

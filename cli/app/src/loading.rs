@@ -1,6 +1,6 @@
 //! Loads models with the options of the command line.
 
-use std::error::Error as _;
+use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -214,11 +214,16 @@ impl LoadArgs {
 fn start_workers() -> Outcome {
     match rayon::ThreadPoolBuilder::new().build_global() {
         // An error without a source: the threads exist.
-        Err(error) if error.source().is_some() => Err(Failure::new(format_args!(
-            "cannot start worker threads: {error}; raise the limits on threads and memory (ulimit -u, ulimit -v)"
-        ))),
+        Err(error) if error.source().is_some() => Err(no_threads(&error)),
         _ => Ok(()),
     }
+}
+
+/// Creates the error for threads that cannot be started.
+pub fn no_threads(error: &dyn Error) -> Failure {
+    Failure::new(format_args!(
+        "cannot start worker threads: {error}; raise the limits on threads and memory (ulimit -u, ulimit -v)"
+    ))
 }
 
 /// Warns if `--arch` differs from the architecture in the file.

@@ -1,8 +1,9 @@
 //! Loads a model with everything needed to serve it, for `llama serve` and `llama batch`.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{io, thread};
 
 use engine::backend::ThreadPool;
 use engine::context::{Context, ContextParams, MAX_SEQUENCES};
@@ -15,12 +16,13 @@ use server::chat::{ChatParams, MediaSources};
 use server::media_encoder::{MediaQueue, encoder_threads};
 use server::scheduler::{Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
+use tokio::runtime::Runtime;
 use tracing::warn;
 
 use crate::args::{LoadArgs, ServingArgs};
 use crate::drafting::Source;
 use crate::failure::{Failure, Outcome};
-use crate::loading::{no_context, warn_of_threads};
+use crate::loading::{no_context, no_threads, warn_of_threads};
 use crate::{checkpoints, images, version};
 
 /// Default context size in tokens, if the training context is not smaller.
@@ -28,6 +30,33 @@ const DEFAULT_CONTEXT: usize = 8192;
 
 /// Maximum sequences with drafts by a model or MTP layer, which need memory each.
 const MAX_DRAFTED: usize = 8;
+
+/// Threads for connections; the model uses its own threads.
+const N_THREADS: usize = 2;
+/// Threads for blocking work, such as compiling grammars and tokenizing long prompts.
+const N_BLOCKING: usize = 16;
+
+/// Starts the runtime for requests.
+pub fn runtime() -> Outcome<Runtime> {
+    check_threads(N_THREADS + 1).map_err(|e| no_threads(&e))?;
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(N_THREADS).max_blocking_threads(N_BLOCKING).enable_all();
+    Ok(builder.build()?)
+}
+
+/// Checks that `n` more threads can run at the same time. Tokio panics if its first thread cannot be started, and never
+/// runs blocking work if only that thread can.
+fn check_threads(n: usize) -> io::Result<()> {
+    let gate = Mutex::new(());
+    thread::scope(|scope| {
+        // No thread exits before all of them have been started.
+        let _closed = gate.lock();
+        for _ in 0..n {
+            thread::Builder::new().spawn_scoped(scope, || drop(gate.lock()))?;
+        }
+        Ok(())
+    })
+}
 
 /// Loads a model with everything needed to serve it.
 pub fn app(args: &ServingArgs, path: &Path) -> Outcome<App> {

@@ -14,7 +14,7 @@ use tracing::info;
 
 use crate::args::ServingArgs;
 use crate::failure::{Failure, Outcome};
-use crate::serving::app;
+use crate::serving::{app, runtime};
 use crate::{fetch, format};
 
 /// Arguments of `llama batch`.
@@ -72,10 +72,7 @@ pub fn run(args: &BatchArgs) -> Outcome {
     let app = app(&args.serving, &path)?;
     let n_at_once = 2 * app.service.scheduler.settings().n_parallel;
     let routes = router(Arc::new(app), AccessPolicy::default());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime = runtime()?;
     let (start, mut last, n_left) = (Instant::now(), Instant::now(), n_lines - done.len());
     let tell = |progress: Progress| {
         if last.elapsed() >= PAUSE {

@@ -23,14 +23,9 @@ use tokio::sync::watch;
 use tracing::info;
 
 use crate::failure::{Failure, Outcome};
-use crate::serving::app;
+use crate::serving::{app, runtime};
 use crate::{checkpoints, fetch, format, input, interrupt};
 use args::ServeArgs;
-
-/// Threads for connections; the model uses its own threads.
-const N_THREADS: usize = 2;
-/// Threads for blocking work, such as compiling grammars and tokenizing long prompts.
-const N_BLOCKING: usize = 16;
 
 /// Callback that stops accepting requests.
 type Close = Box<dyn Fn() + Send + Sync>;
@@ -49,11 +44,7 @@ pub fn run(mut args: ServeArgs, program: Command) -> Outcome {
     for (name, why) in args.without_effect.given() {
         info!("{name} has no effect: {why}");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(N_THREADS)
-        .max_blocking_threads(N_BLOCKING)
-        .enable_all()
-        .build()?;
+    let runtime = runtime()?;
     check_models(args)?;
     check_directories(args)?;
     // Bind before loading the model, to report a port conflict early.
