@@ -52,6 +52,28 @@ fn prompt_sources_are_equivalent() {
     );
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn positional_model_path_may_be_invalid_utf8() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let path = home.path("").join(std::ffi::OsStr::from_bytes(b"m\xff.gguf"));
+    std::fs::rename(model, &path).unwrap();
+    for command in [&["run"][..], &[]] {
+        let mut command = home.llama(command);
+        command.arg(&path).args(["hello", "-n", "4", "--no-stats"]);
+        assert!(!ended(command).succeeds().is_empty());
+    }
+    let mut tokenize = home.llama(&["tokenize"]);
+    tokenize.arg(&path).arg("a");
+    ended(tokenize).succeeds();
+    let mut prompt = home.llama(&["run"]);
+    prompt.arg("-m").arg(&path).arg(std::ffi::OsStr::from_bytes(b"a\xff"));
+    ended(prompt).fails_saying(&["argument \"a\\xFF\" is not valid UTF-8"]);
+}
+
 #[test]
 fn chat_template_is_applied_unless_raw() {
     let home = Home::new();

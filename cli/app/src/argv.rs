@@ -41,7 +41,7 @@ enum Rewrite {
 /// `help COMMAND` becomes `COMMAND --help`.
 pub fn normalize(args: impl IntoIterator<Item = OsString>, program: &Command) -> Result<Vec<OsString>, clap::Error> {
     let mut args: Vec<OsString> = args.into_iter().collect();
-    if args.get(1).and_then(|arg| arg.to_str()).is_some_and(is_for_run) {
+    if args.get(1).is_some_and(|arg| is_for_run(&arg.to_string_lossy())) {
         args.insert(1, "run".into());
     }
     if args.get(1).is_some_and(|arg| arg == "help") {

@@ -1,5 +1,6 @@
 //! Decides whether a positional argument names a model or is a prompt, for all commands.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 use crate::args::HubArgs;
@@ -7,20 +8,35 @@ use crate::checkpoints::is_checkpoint;
 use crate::failure::{Failure, Outcome};
 use crate::hub::{HubError, Name};
 
-/// Returns the model and the remaining arguments. The model is given by `-m`, by `hub`, or as the first
-/// positional argument.
+/// Returns the model and the remaining arguments, which must be UTF-8. See [`model_and_words`].
 pub fn model_and_texts(
     model: Option<&Path>,
     hub: &HubArgs,
-    words: Vec<String>,
+    words: Vec<OsString>,
 ) -> Outcome<(Option<PathBuf>, Vec<String>)> {
+    let (model, words) = model_and_words(model, hub, words)?;
+    let text = |word: OsString| {
+        let wrong = |word: OsString| Failure::new(format_args!("argument {word:?} is not valid UTF-8"));
+        word.into_string().map_err(wrong)
+    };
+    Ok((model, words.into_iter().map(text).collect::<Outcome<_>>()?))
+}
+
+/// Returns the model and the remaining arguments. The model is given by `-m`, by `hub`, or as the first
+/// positional argument.
+pub fn model_and_words(
+    model: Option<&Path>,
+    hub: &HubArgs,
+    words: Vec<OsString>,
+) -> Outcome<(Option<PathBuf>, Vec<OsString>)> {
     if model.is_some() || hub.names_a_model() {
         return Ok((model.map(Path::to_owned), words));
     }
     let mut words = words.into_iter();
     match words.next() {
         Some(first) if names_a_model(&first) => Ok((Some(first.into()), words.collect())),
-        Some(first) if looks_like_a_name(&first) => {
+        Some(first) if first.to_str().is_some_and(looks_like_a_name) => {
+            let first = first.to_string_lossy();
             let why = Failure::from(HubError::invalid_name(&first));
             Err(why.with_remedy(format_args!("use -p {first:?} to pass it as a prompt")))
         }
@@ -29,7 +45,9 @@ pub fn model_and_texts(
 }
 
 /// Returns true if a positional argument is a model. A path to a missing file must not be taken for a prompt.
-pub fn names_a_model(text: &str) -> bool {
+pub fn names_a_model(word: &OsStr) -> bool {
+    // Only paths can be invalid UTF-8.
+    let Some(text) = word.to_str() else { return true };
     let looks_like_a_path = !text.contains(char::is_whitespace) && text.contains(MAIN_SEPARATOR);
     Path::new(text).is_file()
         || is_checkpoint(Path::new(text))
@@ -50,7 +68,7 @@ mod tests {
     use super::*;
 
     fn split(model: Option<&str>, words: &[&str]) -> Option<(Option<String>, Vec<String>)> {
-        let words = words.iter().map(ToString::to_string).collect();
+        let words = words.iter().map(OsString::from).collect();
         let (model, texts) = model_and_texts(model.map(Path::new), &HubArgs::default(), words).ok()?;
         Some((model.map(|path| path.display().to_string()), texts))
     }

@@ -1,5 +1,6 @@
 //! `llama embed`: embeds texts, compares them, or ranks documents with a classifier.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub struct EmbedArgs {
     pub model: Option<PathBuf>,
     /// GGUF file (unless -m is given), then texts to embed [default: standard input]
     #[arg(value_name = "MODEL|TEXT")]
-    pub words: Vec<String>,
+    pub words: Vec<OsString>,
     /// Text to embed (may be repeated)
     #[arg(short, long, value_name = "TEXT")]
     pub prompt: Vec<String>,

@@ -1,6 +1,7 @@
 //! `llama tokenize`: prints the tokens of a text.
 
 use std::io::Write;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -26,10 +27,10 @@ pub struct TokenizeArgs {
     pub model: Option<PathBuf>,
     /// GGUF file, unless -m is given
     #[arg(value_name = "MODEL", allow_hyphen_values = true)]
-    pub first: Option<String>,
+    pub first: Option<OsString>,
     /// String to tokenize [default: standard input]
     #[arg(value_name = "TEXT", allow_hyphen_values = true)]
-    pub second: Option<String>,
+    pub second: Option<OsString>,
     /// String to tokenize; replaces TEXT
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: Option<String>,

@@ -1,5 +1,6 @@
 //! `llama transcribe`: writes down the speech of audio files.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use crate::args::{HubArgs, LoadArgs, PrecisionArgs};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::loading::warn_of_threads;
-use crate::naming::model_and_texts;
+use crate::naming::model_and_words;
 use crate::{fetch, interrupt};
 
 /// Arguments of `llama transcribe`.
@@ -25,7 +26,7 @@ pub struct TranscribeArgs {
     pub model: Option<PathBuf>,
     /// GGUF file (unless -m is given), then audio files: WAV, MP3, FLAC or OGG Vorbis
     #[arg(value_name = "MODEL|FILE", required = true)]
-    pub files: Vec<String>,
+    pub files: Vec<OsString>,
     /// Spoken language, such as en or de [default: detected]
     #[arg(short, long, value_name = "CODE")]
     pub language: Option<String>,
@@ -75,7 +76,7 @@ pub enum Task {
 
 /// Transcribes the files one after the other and prints each result.
 pub fn run(args: &TranscribeArgs) -> Outcome {
-    let (model, files) = model_and_texts(args.model.as_deref(), &args.hub, args.files.clone())?;
+    let (model, files) = model_and_words(args.model.as_deref(), &args.hub, args.files.clone())?;
     if files.is_empty() {
         return Err(Failure::new("no audio file given; pass it after the model"));
     }
@@ -102,7 +103,7 @@ pub fn run(args: &TranscribeArgs) -> Outcome {
     for file in &files {
         let samples = samples(Path::new(file))?;
         let transcription = transcriber.transcribe(&samples, &options).map_err(failure)?;
-        print(args, file, &transcription)?;
+        print(args, &file.to_string_lossy(), &transcription)?;
     }
     Ok(())
 }

@@ -95,7 +95,7 @@ fn ids_of(command: &Command, matches: &ArgMatches) -> Vec<String> {
     let texts = positional
         .iter()
         .filter_map(|arg| matches.get_raw(arg.get_id().as_str()));
-    let texts: Vec<_> = texts.flatten().map(|text| text.to_string_lossy()).collect();
+    let texts: Vec<_> = texts.flatten().collect();
     // A command with one positional argument takes a model; other commands decide by the text.
     let takes_one = command.get_positionals().count() == 1;
     let has_model = texts.first().is_some_and(|first| {

@@ -1,5 +1,6 @@
 //! Arguments of `llama run`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -18,12 +19,12 @@ pub struct RunArgs {
     ///
     /// Without a model, the default model is used. It is downloaded on first use.
     #[arg(value_name = "MODEL")]
-    pub first: Option<String>,
+    pub first: Option<OsString>,
     /// Prompt to answer
     ///
     /// Without a prompt, `llama run` reads standard input, or starts a chat if standard input is a terminal.
     #[arg(value_name = "PROMPT")]
-    pub second: Option<String>,
+    pub second: Option<OsString>,
     /// GGUF file or model name; replaces MODEL
     #[arg(short, long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
