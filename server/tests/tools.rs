@@ -234,6 +234,32 @@ fn stream_numbers_tool_calls() {
     }
 }
 
+/// A call that `max_tokens` cuts off before its arguments is withheld.
+#[test]
+fn cut_call_is_never_content() {
+    let tagged = server();
+    let plain = Server::with(Options {
+        n_ctx: 4096,
+        ..Options::default()
+    });
+    for server in [tagged, plain] {
+        for n in 1..24 {
+            let more = json!({"tool_choice": "required", "seed": 3, "max_tokens": n, "stream": true});
+            let events = server.events(PATH, &body(more));
+            let choices = events
+                .iter()
+                .filter_map(|event| serde_json::from_str::<Json>(event).ok())
+                .map(|event| event["choices"][0].clone());
+            let choices: Vec<Json> = choices.collect();
+            let contents = choices.iter().filter_map(|choice| choice["delta"]["content"].as_str());
+            assert_eq!(contents.collect::<String>().trim(), "", "{n} tokens: {choices:?}");
+            let finish = choices.iter().find_map(|choice| choice["finish_reason"].as_str());
+            let has_whole = choices.iter().any(|choice| choice["finish_reason"] == "tool_calls");
+            assert!(finish == Some("length") || has_whole, "{n} tokens: {choices:?}");
+        }
+    }
+}
+
 #[test]
 fn tool_results_are_added_to_conversation() {
     let server = server();

@@ -40,7 +40,10 @@ const N_BLOCKING: usize = 16;
 pub fn runtime() -> Outcome<Runtime> {
     check_threads(N_THREADS + 1).map_err(|e| no_threads(&e))?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(N_THREADS).max_blocking_threads(N_BLOCKING).enable_all();
+    builder
+        .worker_threads(N_THREADS)
+        .max_blocking_threads(N_BLOCKING)
+        .enable_all();
     Ok(builder.build()?)
 }
 

@@ -13,6 +13,15 @@ pub enum OutputEvent {
     Arguments(String),
 }
 
+/// End of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The model or a stop string ended the output.
+    Complete,
+    /// A limit cut off the output, possibly inside a tool call.
+    CutOff,
+}
+
 /// A function call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Call {

@@ -36,7 +36,7 @@ pub mod tools;
 
 pub use content_error::ContentError;
 pub use conversation::Conversation;
-pub use event::{Call, OutputEvent};
+pub use event::{Call, Ending, OutputEvent};
 pub use file_limit::FileLimit;
 pub use format::{ChatFormat, ChatParams, Prompt, is_control};
 pub use media_files::{MediaFile, MediaFormat, medium_of};

@@ -7,7 +7,7 @@ use engine::sample::Token;
 use engine::speculate::Drafted;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::event::{Call, OutputEvent};
+use super::event::{Call, Ending, OutputEvent};
 use super::parser::OutputParser;
 use crate::api::{ApiError, ApiResult};
 use crate::scheduler::{Event, Finish, PromptDone, PromptProgress, TokenLogprob};
@@ -300,7 +300,7 @@ impl OutputStream {
                 self.usage.n_generated += 1;
                 let begun = *self.begun.get_or_insert_with(Instant::now);
                 self.usage.t_generated = self.t_ended.max(begun.elapsed());
-                self.push_text(first + choice, &text, logprob, false);
+                self.push_text(first + choice, &text, logprob, None);
             }
             Event::End {
                 choice,
@@ -311,7 +311,11 @@ impl OutputStream {
                 t_generated,
             } => {
                 let choice = first + choice;
-                self.push_text(choice, &text, None, true);
+                let ending = match finish {
+                    Finish::Model(_) | Finish::Stop(_) => Ending::Complete,
+                    Finish::Limit | Finish::ContextFull => Ending::CutOff,
+                };
+                self.push_text(choice, &text, None, Some(ending));
                 self.usage.n_generated += n_generated;
                 self.usage.n_generated -= std::mem::take(&mut self.n_reported[choice]);
                 self.usage.drafted.n_drafts += drafted.n_drafts;
@@ -354,13 +358,13 @@ impl OutputStream {
 
     /// Parses output text into deltas; the first delta carries `logprob`. Reasoning followed by content in one
     /// parser result becomes a single delta.
-    fn push_text(&mut self, choice: usize, text: &str, mut logprob: Option<TokenLogprob>, is_last: bool) {
+    fn push_text(&mut self, choice: usize, text: &str, mut logprob: Option<TokenLogprob>, ending: Option<Ending>) {
         if let Some(trace) = &mut self.trace {
             trace.outputs[choice] += text;
         }
-        let events = self.parsers[choice].push(text, is_last);
+        let events = self.parsers[choice].push(text, ending);
         let is_reasoning = events.iter().any(|event| matches!(event, OutputEvent::Reasoning(_)));
-        self.usage.n_reasoning += usize::from(is_reasoning && !is_last);
+        self.usage.n_reasoning += usize::from(is_reasoning && ending.is_none());
         let mut reasoning = String::new();
         for event in events {
             match event {

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use engine::chat::{ReasoningSplit, Segment};
 
-use super::event::OutputEvent;
+use super::event::{Ending, OutputEvent};
 use super::tools::{Harmony, Messages, ToolCallParser};
 
 /// Incremental parser of one completion.
@@ -32,21 +32,21 @@ impl OutputParser {
         }
     }
 
-    /// Parses the next piece of output and returns the events that are certain. With `is_last`, flushes the
+    /// Parses the next piece of output and returns the events that are certain. With an `ending`, flushes the
     /// remaining output.
-    pub fn push(&mut self, text: &str, is_last: bool) -> Vec<OutputEvent> {
+    pub fn push(&mut self, text: &str, ending: Option<Ending>) -> Vec<OutputEvent> {
         let mut events = Vec::new();
         match self {
             OutputParser::Harmony(harmony) => {
                 harmony.push(text, &mut events);
-                if is_last {
-                    harmony.finish(&mut events);
+                if let Some(ending) = ending {
+                    harmony.finish(ending, &mut events);
                 }
             }
             OutputParser::Messages(messages) => {
                 messages.push(text, &mut events);
-                if is_last {
-                    messages.finish(&mut events);
+                if let Some(ending) = ending {
+                    messages.finish(ending, &mut events);
                 }
             }
             OutputParser::Tags { reasoning, calls } => {
@@ -60,7 +60,7 @@ impl OutputParser {
                     Ok(())
                 };
                 let Ok(()) = reasoning.push(text, &mut take);
-                if is_last {
+                if ending.is_some() {
                     let Ok(()) = reasoning.finish(&mut take);
                 }
                 if !thought.is_empty() {
@@ -69,8 +69,8 @@ impl OutputParser {
                 match calls {
                     Some(calls) => {
                         calls.push(&content, &mut events);
-                        if is_last {
-                            calls.finish(&mut events);
+                        if let Some(ending) = ending {
+                            calls.finish(ending, &mut events);
                         }
                     }
                     None if content.is_empty() => {}

@@ -1,7 +1,7 @@
 //! `llama tokenize`: prints the tokens of a text.
 
-use std::io::Write;
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;

@@ -11,7 +11,7 @@ use super::header::{HeaderMatch, parse_header};
 use super::markers::{MAX_GAP, MarkerMatch, at_start, first_part, last_part};
 use super::scan::Scan;
 use super::types::ValueTypes;
-use crate::chat::event::{OutputEvent, push_arguments, push_text};
+use crate::chat::event::{Ending, OutputEvent, push_arguments, push_text};
 
 /// Incremental parser for tool calls. Text that only resembles a call is passed through unchanged.
 #[derive(Clone, Debug)]
@@ -95,8 +95,9 @@ impl ToolCallParser {
     }
 
     /// Appends the events of the remaining text at the end of the output.
-    pub fn finish(&mut self, events: &mut Vec<OutputEvent>) {
+    pub fn finish(&mut self, ending: Ending, events: &mut Vec<OutputEvent>) {
         match self.state {
+            _ if ending == Ending::CutOff && self.is_inside_header() => {}
             State::Start if self.n_calls > 0 && self.pending.trim().is_empty() => {}
             State::Start | State::Text | State::Header => self.emit_text(self.pending.len(), events),
             // The end of the output may complete a call, but not a value.
@@ -118,6 +119,37 @@ impl ToolCallParser {
             }
         }
         self.pending.clear();
+    }
+
+    /// Returns true if the pending text is the start of a call. An answer can be an object, too, so an object without a
+    /// marker must start with a key of calls.
+    fn is_inside_header(&self) -> bool {
+        let triggers = self.triggers();
+        match self.state {
+            State::Start | State::Text => triggers.iter().any(|t| partial_match_len(&self.pending, t) > 0),
+            State::Header if triggers.is_empty() => self.starts_with_key(),
+            State::Header => true,
+            _ => false,
+        }
+    }
+
+    /// Returns false if the pending text is an object whose first key does not belong to calls.
+    fn starts_with_key(&self) -> bool {
+        let CallSyntax::Object { name, arguments, ids } = &self.format.form else {
+            return true;
+        };
+        let text = self.pending.trim_start_matches(['[', ' ', '\n', '\t', '\r']);
+        let Some(text) = text.strip_prefix('{').map(str::trim_start) else {
+            return true;
+        };
+        let is_key = |key: &str| {
+            let key = Json::from(key).to_string();
+            text.starts_with(&key) || key.starts_with(text)
+        };
+        match name {
+            Some(name) => [name, arguments].into_iter().chain(ids).any(|key| is_key(key)),
+            None => self.functions.iter().any(|function| is_key(&function.name)),
+        }
     }
 
     /// Emits the first `n` bytes of the pending text. Whitespace around a call is emitted only between texts.

@@ -8,11 +8,13 @@ use engine::vocab::partial_match_len;
 
 use super::definition::Function;
 use super::format::HARMONY_MARKS;
-use crate::chat::event::{OutputEvent, push_arguments, push_text};
+use crate::chat::event::{Ending, OutputEvent, push_arguments, push_text};
 
 /// Control tokens that end a message.
 const ENDS: &[&str] = &["<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>"];
 const MESSAGE: &str = "<|message|>";
+/// Text in front of the name of a function.
+const RECIPIENT: &str = "to=functions.";
 /// Prompt suffix that skips reasoning.
 pub const FINAL: &str = "<|channel|>final<|message|>";
 
@@ -59,9 +61,10 @@ impl Harmony {
     }
 
     /// Appends the events of the remaining text at the end of the output.
-    pub fn finish(&mut self, events: &mut Vec<OutputEvent>) {
+    pub fn finish(&mut self, ending: Ending, events: &mut Vec<OutputEvent>) {
         let rest = std::mem::take(&mut self.pending);
         match self.part {
+            Part::Head if ending == Ending::CutOff && is_recipient(&rest) => {}
             // Output without any channel is content.
             Part::Head if !self.has_spoken && !HARMONY_MARKS.iter().any(|mark| rest.contains(mark)) => {
                 push_text(events, rest)
@@ -111,7 +114,7 @@ impl Harmony {
     /// Determines the kind of a message from its header; emits the start of a call.
     fn part_of(&mut self, head: &str, events: &mut Vec<OutputEvent>) -> Part {
         let is_name = |c: char| !c.is_whitespace() && c != '<';
-        let recipient = head.split_once("to=functions.").map(|(_, rest)| {
+        let recipient = head.split_once(RECIPIENT).map(|(_, rest)| {
             let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
             &rest[..end]
         });
@@ -130,6 +133,12 @@ impl Harmony {
             Part::Text
         }
     }
+}
+
+/// Returns true if a text starts with a function as recipient, or is the start of such a text.
+fn is_recipient(text: &str) -> bool {
+    let text = text.trim_start();
+    !text.is_empty() && (text.starts_with(RECIPIENT) || RECIPIENT.starts_with(text))
 }
 
 fn give(part: Part, text: String, events: &mut Vec<OutputEvent>) {
@@ -152,7 +161,7 @@ mod tests {
             let mut split = Harmony::new(functions(), parallel, prompt);
             let mut all = Vec::new();
             pieces.iter().for_each(|piece| split.push(piece, &mut all));
-            split.finish(&mut all);
+            split.finish(Ending::Complete, &mut all);
             super::super::tests::joined(all)
         };
         let characters: Vec<&str> = text.split("").collect();
@@ -197,5 +206,20 @@ mod tests {
         let unknown = "<|channel|>commentary to=functions.unheard_of<|message|>{}";
         assert_eq!(events("", unknown, true), [OutputEvent::Text("{}".to_owned())]);
         assert_eq!(events("", "<|channel|>analysis", true), []);
+    }
+
+    #[test]
+    fn cut_recipient_is_not_content() {
+        let call = " to=functions.f<|channel|>commentary json";
+        for n in 1..call.len() {
+            let mut split = Harmony::new(functions(), true, "");
+            let mut all = Vec::new();
+            split.push(&call[..n], &mut all);
+            split.finish(Ending::CutOff, &mut all);
+            assert!(
+                all.iter().all(|event| *event == OutputEvent::Text(" ".to_owned())),
+                "{n}: {all:?}"
+            );
+        }
     }
 }

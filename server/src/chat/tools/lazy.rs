@@ -183,7 +183,7 @@ pub mod tests {
     use super::super::tests::{families, filled, format, joined, template};
     use super::super::{ToolCallParser, ToolChoice};
     use super::*;
-    use crate::chat::OutputEvent;
+    use crate::chat::{Ending, OutputEvent};
 
     const END: Token = 2;
 
@@ -407,7 +407,7 @@ pub mod tests {
                     let mut split = ToolCallParser::new(Arc::new(format.clone()), tools().functions(), true);
                     let mut all = Vec::new();
                     split.push(&text, &mut all);
-                    split.finish(&mut all);
+                    split.finish(Ending::Complete, &mut all);
                     check_calls(&joined(all), 1, &format!("{family}: {text:?}"));
                 }
             }
@@ -476,7 +476,7 @@ pub mod tests {
         let mut split = super::super::Harmony::new(tools().functions(), true, "<|start|>assistant");
         let mut events = Vec::new();
         split.push(text, &mut events);
-        split.finish(&mut events);
+        split.finish(Ending::Complete, &mut events);
         check_calls(&joined(events), 1, text);
     }
 

@@ -4,7 +4,7 @@ use engine::vocab::partial_match_len;
 
 use super::call_parser::ToolCallParser;
 use super::messages::{MessageKind, MessageMarks};
-use crate::chat::event::{OutputEvent, push_text};
+use crate::chat::event::{Ending, OutputEvent, push_text};
 
 /// Maximum length in bytes of output without a header that is held back.
 const MAX_HEADER: usize = 512;
@@ -41,17 +41,27 @@ impl Messages {
     }
 
     /// Appends the events of the remaining text at the end of the output.
-    pub fn finish(&mut self, events: &mut Vec<OutputEvent>) {
+    pub fn finish(&mut self, ending: Ending, events: &mut Vec<OutputEvent>) {
         let rest = std::mem::take(&mut self.pending);
         match self.kind {
             Some(kind) => self.emit(kind, &rest, events),
+            None if ending == Ending::CutOff && self.is_recipient(&rest) => {}
             // Output without any header is content.
             None if !self.has_header => self.emit(MessageKind::Content, &rest, events),
             None => {}
         }
         if let Some(calls) = &mut self.calls {
-            calls.finish(events);
+            calls.finish(ending, events);
         }
+    }
+
+    /// Returns true if a text starts with a recipient, or is the start of such a text.
+    fn is_recipient(&self, text: &str) -> bool {
+        let (mark, text) = (
+            self.marks.call.map_or("", |(mark, _)| mark.trim_start()),
+            text.trim_start(),
+        );
+        !mark.is_empty() && !text.is_empty() && (text.starts_with(mark) || mark.starts_with(text))
     }
 
     /// Processes the pending text. Returns false if more text is needed.
@@ -113,7 +123,7 @@ mod tests {
             let mut parser = Messages::new(marks, Some(calls), prompt);
             let mut events = Vec::new();
             pieces.iter().for_each(|piece| parser.push(piece, &mut events));
-            parser.finish(&mut events);
+            parser.finish(Ending::Complete, &mut events);
             joined(events)
         };
         let whole = run(&[text]);

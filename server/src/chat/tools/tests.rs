@@ -7,7 +7,7 @@ use engine::chat::ChatTemplate;
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::chat::OutputEvent;
+use crate::chat::{Ending, OutputEvent};
 
 /// Functions of all tests: `f` and `g`, with an argument of each type.
 pub fn functions() -> Arc<[Function]> {
@@ -204,7 +204,7 @@ fn split(source: &str, text: &str, parallel: bool) -> Vec<OutputEvent> {
         let mut split = ToolCallParser::new(format.clone(), functions(), parallel);
         let mut events = Vec::new();
         pieces.iter().for_each(|piece| split.push(piece, &mut events));
-        split.finish(&mut events);
+        split.finish(Ending::Complete, &mut events);
         joined(events)
     };
     let characters: Vec<&str> = text.split("").collect();
@@ -418,6 +418,36 @@ fn cut_text_argument_is_not_completed() {
 }
 
 #[test]
+fn cut_calls_are_never_content() {
+    let cut = |source: &str, output: &str| {
+        let format = Arc::new(format(source).unwrap());
+        let mut parser = ToolCallParser::new(format, functions(), true);
+        let mut events = Vec::new();
+        parser.push(output, &mut events);
+        parser.finish(Ending::CutOff, &mut events);
+        joined(events)
+    };
+    let families = families();
+    for (family, written, events) in &families {
+        let (source, output) = (template(written), filled(events));
+        for (n, _) in output.char_indices() {
+            let found = cut(&source, &output[..n]);
+            let is_text = |event: &OutputEvent| matches!(event, OutputEvent::Text(text) if !text.trim().is_empty());
+            let has_text = found.iter().any(is_text);
+            assert!(!has_text, "{family}: {:?}: {found:?}", &output[..n]);
+        }
+    }
+    // Other objects are answers.
+    let llama3 = template(&families[1].1);
+    for other in ["{\"city\": \"Par", "{\"nam\": 1", "Hm {\"name\""] {
+        assert_eq!(cut(&llama3, other), [text(other)]);
+    }
+    let hermes = template(&families[0].1);
+    assert_eq!(cut(&hermes, "a < b\n<tool_"), [text("a < b")]);
+    assert_eq!(cut(&hermes, "a < b"), [text("a < b")]);
+}
+
+#[test]
 fn blanks_between_texts_around_calls_are_kept() {
     let hermes = template(&families()[0].1);
     let call = "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>";
@@ -520,7 +550,7 @@ fn published_template_calls_are_parsed() {
                 let mut events = Vec::new();
                 let mut harmony = Harmony::new(functions(), true, &prompt);
                 harmony.push(&text, &mut events);
-                harmony.finish(&mut events);
+                harmony.finish(Ending::Complete, &mut events);
                 joined(events)
             }
             _ => {
