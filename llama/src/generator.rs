@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use engine::chat::{Budget, ReasoningTags};
+use engine::finite::check_logits;
 use engine::sample::{Candidates, SampleError, SamplerChain, Token, TokenLogits};
 use engine::vocab::{TextStream, Vocab};
 
@@ -53,7 +54,7 @@ pub struct Sampled {
 /// Reason why the output ends with a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputEnd {
-    /// The token is an end-of-generation token.
+    /// The token is an end-of-generation token, or another token that ends the output.
     EndOfGeneration,
     /// The token completes this stop string.
     Stop(String),
@@ -68,6 +69,10 @@ pub struct Generator {
     budget: Option<Budget>,
     /// Tokens to emit next instead of sampling.
     forced: VecDeque<Token>,
+    /// Tokens that end the output, in addition to end-of-generation tokens.
+    stop_tokens: Arc<[Token]>,
+    /// Number of further tokens before the output may end.
+    n_unended: usize,
 }
 
 impl Generator {
@@ -80,6 +85,18 @@ impl Generator {
             shown,
             budget,
             forced: VecDeque::new(),
+            stop_tokens: Arc::new([]),
+            n_unended: 0,
+        }
+    }
+
+    /// Adds tokens that end the output. The first `n_min` tokens are neither such tokens nor end-of-generation tokens.
+    #[must_use]
+    pub fn ending_at(self, stop_tokens: Arc<[Token]>, n_min: usize) -> Generator {
+        Generator {
+            stop_tokens,
+            n_unended: n_min,
+            ..self
         }
     }
 
@@ -91,7 +108,10 @@ impl Generator {
 
     /// Returns the number of most likely tokens that suffice as the logits of [`Generator::next`]; 0 for all logits.
     pub fn n_best(&self) -> usize {
-        self.chain.n_best().unwrap_or(0)
+        match self.n_unended {
+            0 => self.chain.n_best().unwrap_or(0),
+            _ => 0,
+        }
     }
 
     /// Samples the next token from `logits` and appends the text that is certain to
@@ -105,10 +125,12 @@ impl Generator {
         }
         let token = match self.forced.pop_front() {
             Some(token) => token,
+            None if self.n_unended > 0 => self.sample_unended(logits, vocab)?,
             None => self.chain.sample_from(logits)?,
         };
+        self.n_unended = self.n_unended.saturating_sub(1);
         self.chain.accept(token);
-        if vocab.is_eog(token) {
+        if vocab.is_eog(token) || self.stop_tokens.contains(&token) {
             let end = Some(OutputEnd::EndOfGeneration);
             return Ok(Sampled { token, end });
         }
@@ -119,6 +141,16 @@ impl Generator {
         let stop = self.text.push(bytes, out);
         let end = stop.map(|stop| OutputEnd::Stop(stop.to_owned()));
         Ok(Sampled { token, end })
+    }
+
+    /// Samples a token that does not end the output.
+    fn sample_unended(&mut self, logits: TokenLogits<'_>, vocab: &Vocab) -> Result<Token, SampleError> {
+        let logits = logits.all();
+        check_logits(logits)?;
+        let candidates = self.chain.candidates_mut();
+        candidates.fill(logits);
+        candidates.retain_tokens(|token| !vocab.is_eog(token) && !self.stop_tokens.contains(&token));
+        self.chain.apply()
     }
 
     /// Returns the candidates that the samplers left for the last sampled token.

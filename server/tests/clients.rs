@@ -62,25 +62,25 @@ fn fields_with_default_behavior_are_ignored() {
 #[test]
 fn fields_that_would_change_output_are_named() {
     let server = Server::new();
-    let named = "299 - \"ignored: field min_tokens\"";
+    let named = "299 - \"ignored: field early_stopping\"";
     for (path, body) in [
-        (CHAT, hello(json!({"min_tokens": 3}))),
-        (CHAT, hello(json!({"min_tokens": 3, "stream": true}))),
-        (CHAT, hello(json!({"extra_body": {"min_tokens": 3}}))),
-        ("/v1/messages", hello(json!({"min_tokens": 3}))),
-        ("/v1/messages", hello(json!({"min_tokens": 3, "stream": true}))),
+        (CHAT, hello(json!({"early_stopping": true}))),
+        (CHAT, hello(json!({"early_stopping": true, "stream": true}))),
+        (CHAT, hello(json!({"extra_body": {"early_stopping": true}}))),
+        ("/v1/messages", hello(json!({"early_stopping": true}))),
+        ("/v1/messages", hello(json!({"early_stopping": true, "stream": true}))),
         (
             "/v1/completions",
-            json!({"prompt": "a", "max_tokens": 4, "min_tokens": 3}),
+            json!({"prompt": "a", "max_tokens": 4, "early_stopping": true}),
         ),
         (
             "/v1/responses",
-            json!({"input": "a", "max_output_tokens": 4, "min_tokens": 3}),
+            json!({"input": "a", "max_output_tokens": 4, "early_stopping": true}),
         ),
-        ("/completion", json!({"prompt": "a", "n_predict": 4, "min_tokens": 3})),
+        ("/completion", json!({"prompt": "a", "n_predict": 4, "early_stopping": true})),
         (
             "/api/chat",
-            json!({"messages": [{"role": "user", "content": "a"}], "stream": false, "options": {"num_predict": 4}, "min_tokens": 3}),
+            json!({"messages": [{"role": "user", "content": "a"}], "stream": false, "options": {"num_predict": 4}, "early_stopping": true}),
         ),
     ] {
         assert_eq!(warning(&server, path, &body), named, "{path}");
@@ -117,14 +117,14 @@ fn strict_server_rejects_fields_that_would_change_output() {
     let server = Server::with(options);
     answered(&server, CHAT, &hello(json!({"best_of": 1, "ttl": 3})));
     for (path, body) in [
-        (CHAT, hello(json!({"min_tokens": 3}))),
-        ("/v1/messages", hello(json!({"min_tokens": 3}))),
-        ("/v1/responses", json!({"input": "a", "min_tokens": 3})),
-        ("/completion", json!({"prompt": "a", "min_tokens": 3})),
+        (CHAT, hello(json!({"early_stopping": true}))),
+        ("/v1/messages", hello(json!({"early_stopping": true}))),
+        ("/v1/responses", json!({"input": "a", "early_stopping": true})),
+        ("/completion", json!({"prompt": "a", "early_stopping": true})),
     ] {
         let response = server.post(path, &body);
         assert!(
-            response.status == 400 && response.body.contains("min_tokens"),
+            response.status == 400 && response.body.contains("early_stopping"),
             "{}",
             response.body
         );

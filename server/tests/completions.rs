@@ -34,6 +34,38 @@ fn string_and_token_prompts_are_equivalent() {
     }
 }
 
+/// vLLM's fields. Biases make token 2 (end of sequence) or 50 the most likely token at every position.
+#[test]
+fn min_tokens_and_stop_token_ids_control_the_end() {
+    let server = Server::new();
+    for path in ["/v1/completions", "/v1/chat/completions"] {
+        let n_tokens = |token: u32, more: Json| {
+            let mut body = json!({"max_tokens": 9, "temperature": 0, "logit_bias": [[token, 90]]});
+            let input = if path.contains("chat") {
+                ("messages", json!([{"role": "user", "content": "hello"}]))
+            } else {
+                ("prompt", "hello".into())
+            };
+            let all = [input].map(|(name, value)| (name.to_owned(), value));
+            let object = body.as_object_mut().unwrap();
+            object.extend(all);
+            object.extend(more.as_object().unwrap().clone());
+            let response = server.ask(path, &body);
+            let finish = response["choices"][0]["finish_reason"].as_str().unwrap().to_owned();
+            (response["usage"]["completion_tokens"].as_u64().unwrap(), finish)
+        };
+        let stop = |n: u64| (n, "stop".to_owned());
+        assert_eq!(n_tokens(2, json!({})), stop(1));
+        assert_eq!(n_tokens(2, json!({"min_tokens": 4})), stop(5));
+        assert_eq!(n_tokens(2, json!({"min_tokens": 9})), (9, "length".to_owned()));
+        assert_eq!(n_tokens(2, json!({"min_tokens": 4, "choice": ["a"]})).1, "stop");
+        assert_eq!(n_tokens(50, json!({"ignore_eos": true})), (9, "length".to_owned()));
+        assert_eq!(n_tokens(50, json!({"stop_token_ids": [7, 50]})), stop(1));
+        let both = json!({"stop_token_ids": [50], "min_tokens": 3, "ignore_eos": true});
+        assert_eq!(n_tokens(50, both), stop(4));
+    }
+}
+
 #[test]
 fn stream_of_several_prompts_equals_response() {
     let server = Server::new();

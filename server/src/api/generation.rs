@@ -18,6 +18,14 @@ pub const GENERATION_FIELDS: &[Field] = &[
         "stop",
         "String or list of up to 16 strings; generation stops before the first that occurs.",
     ),
+    Field::list(
+        "stop_token_ids",
+        "Up to 64 token ids; each ends the completion and is not part of it.",
+    ),
+    Field::integer(
+        "min_tokens",
+        "Number of tokens before the model may end the completion, except where structured output is complete (0).",
+    ),
     Field::flag(
         "ignore_eos",
         "Ignore end-of-sequence tokens and keep generating, except where structured output is complete (false).",
@@ -60,6 +68,8 @@ pub const GENERATION_FIELDS: &[Field] = &[
 
 /// Maximum number of stop strings.
 const MAX_STOPS: usize = 16;
+/// Maximum number of token ids that end a completion.
+const MAX_STOP_TOKENS: usize = 64;
 /// Maximum length of a stop string in bytes.
 const MAX_STOP: usize = 1024;
 
@@ -115,6 +125,8 @@ pub fn generating(fields: &mut Fields, defaults: &Defaults) -> ApiResult<Request
         None => defaults.stop.clone(),
         Some(_) => stops(fields)?,
     };
+    request.stop_tokens = stop_tokens(fields)?.into();
+    request.min_tokens = between("min_tokens", fields.integer("min_tokens")?, 0, i32::MAX.into())?.unwrap_or(0);
     request.ignore_eos = fields.flag("ignore_eos")?.unwrap_or(defaults.ignore_eos);
     request.reuse = fields.flag("cache_prompt")?.unwrap_or(true);
     request.progress = fields.flag("return_progress")?.unwrap_or(false);
@@ -270,6 +282,18 @@ fn stops(fields: &mut Fields) -> ApiResult<Vec<String>> {
     Ok(stops)
 }
 
+fn stop_tokens(fields: &mut Fields) -> ApiResult<Vec<Token>> {
+    let list = fields.list("stop_token_ids")?.unwrap_or_default();
+    let ids = list.iter().map(|id| Token::try_from(integer_of(id)?).ok());
+    match ids.collect::<Option<Vec<Token>>>() {
+        Some(ids) if ids.len() <= MAX_STOP_TOKENS => Ok(ids),
+        _ => Err(ApiError::field(
+            "stop_token_ids",
+            format_args!("expected at most {MAX_STOP_TOKENS} token ids"),
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -311,6 +335,9 @@ mod tests {
             (json!({"seed": -2}), "seed"),
             (json!({"stop": 3}), "stop"),
             (json!({"stop": vec!["a"; 17]}), "stop"),
+            (json!({"stop_token_ids": 2}), "stop_token_ids"),
+            (json!({"stop_token_ids": [-2]}), "stop_token_ids"),
+            (json!({"min_tokens": -1}), "min_tokens"),
             (json!({"logit_bias": {"a": "b"}}), "logit_bias"),
             (json!({"logit_bias": [[1]]}), "logit_bias"),
             (json!({"samplers": [1]}), "samplers"),

@@ -32,6 +32,8 @@ pub struct Generation {
 /// Limits and options of each choice of a request.
 #[derive(Clone, Copy)]
 pub struct Limits {
+    /// Number of tokens before the model may end the completion.
+    pub min_tokens: usize,
     /// Maximum tokens.
     pub max_tokens: Option<usize>,
     /// Time limit, measured from the first token.
@@ -55,14 +57,15 @@ impl Generation {
     pub fn new(
         choice: usize,
         chain: SamplerChain,
-        stop: Vec<String>,
+        (stop, stop_tokens): (Vec<String>, Arc<[Token]>),
         (limits, shown, budget): (Limits, Arc<[Token]>, Option<Budget>),
         events: UnboundedSender<Event>,
         metrics: Arc<Metrics>,
     ) -> Generation {
+        let generator = Generator::new(chain, stop, ShownTokens::Only(shown), budget);
         Generation {
             choice,
-            generator: Generator::new(chain, stop, ShownTokens::Only(shown), budget),
+            generator: generator.ending_at(stop_tokens, limits.min_tokens),
             events,
             limits,
             n_generated: 0,

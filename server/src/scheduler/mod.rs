@@ -194,6 +194,7 @@ impl Scheduler {
         }
         let (events, receiver) = unbounded_channel();
         let limits = Limits {
+            min_tokens: if request.covers_end() { 0 } else { request.min_tokens },
             max_tokens: self.max_tokens(request.max_tokens),
             t_max: request.t_max,
             logprobs: request.logprobs,
@@ -205,7 +206,8 @@ impl Scheduler {
                 0 => first.clone(),
                 _ => self.chain(&request_for_choice(&request, choice, first.seed()))?,
             };
-            let (stop, events) = (request.stop.clone(), events.clone());
+            let stop = (request.stop.clone(), request.stop_tokens.clone());
+            let events = events.clone();
             Ok(Generation::new(
                 choice,
                 chain,
@@ -389,12 +391,8 @@ impl Scheduler {
 
     /// Creates the samplers of a request and feeds them the prompt.
     fn chain(&self, request: &Request) -> Result<SamplerChain, SubmitError> {
-        // A constrained completion needs an end-of-sequence token when the constraint is satisfied.
-        let is_bound = request
-            .constraint
-            .as_ref()
-            .is_some_and(|constraint| constraint.covers_end());
-        let mut chain = sampler_chain(&self.model, &request.sampler, request.ignore_eos && !is_bound)?;
+        let ignore_eos = request.ignore_eos && !request.covers_end();
+        let mut chain = sampler_chain(&self.model, &request.sampler, ignore_eos)?;
         let texts = request.prompt.iter().filter(|token| **token < MEDIA_TOKENS);
         texts.for_each(|&token| chain.accept_prompt(token));
         Ok(match &request.constraint {

@@ -26,6 +26,10 @@ pub struct Request {
     pub constraint: Option<Constraint>,
     /// Stop strings. The output ends before the first match.
     pub stop: Vec<String>,
+    /// Tokens that end the output, in addition to end-of-sequence tokens.
+    pub stop_tokens: Arc<[Token]>,
+    /// Number of tokens before one may end the output, unless a constraint covers the end.
+    pub min_tokens: usize,
     /// Ban end-of-sequence tokens.
     pub ignore_eos: bool,
     /// Control tokens whose text appears in the output.
@@ -72,6 +76,8 @@ impl Request {
             sampler: SamplerParams::default(),
             constraint: None,
             stop: Vec::new(),
+            stop_tokens: Arc::new([]),
+            min_tokens: 0,
             ignore_eos: false,
             shown: Arc::new([]),
             logprobs: None,
@@ -89,6 +95,14 @@ impl Request {
             id: None,
             reasoning_control: false,
         }
+    }
+}
+
+impl Request {
+    /// Returns true if a constraint decides where the output ends. The output then needs an end-of-sequence token when
+    /// the constraint is satisfied.
+    pub fn covers_end(&self) -> bool {
+        self.constraint.as_ref().is_some_and(Constraint::covers_end)
     }
 }
 
