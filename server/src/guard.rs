@@ -18,7 +18,7 @@ use tracing::info;
 
 use crate::api::ApiError;
 use crate::chat::FileLimit;
-use crate::http::{Charge, Client, cors, site, unique};
+use crate::http::{Charge, Client, Cutoff, cors, site, unique};
 use crate::openapi::OPENAPI_ROUTES;
 use crate::routes::ROUTES;
 use crate::vertex::Vertex;
@@ -273,7 +273,8 @@ async fn authorize(State(policy): State<Arc<AccessPolicy>>, mut request: Request
             request.extensions_mut().insert(client);
             // Counts until the response starts, because `request_memory` lives as long.
             request.extensions_mut().insert(request_memory.clone());
-            next.run(request).await
+            let cutoff = request.extensions_mut().remove();
+            until_cutoff(next.run(request), cutoff).await
         }
         (None, Err(error)) => error.into_response(),
     };
@@ -293,6 +294,15 @@ async fn authorize(State(policy): State<Arc<AccessPolicy>>, mut request: Request
         info!(target: REQUEST_TARGET, id, method, path, status, ms, "{id} {method} {path} {status} {ms:.1} ms");
     }
     response
+}
+
+/// Waits for a response. A cutoff ends the request with an error.
+async fn until_cutoff(response: impl Future<Output = Response>, cutoff: Option<Cutoff>) -> Response {
+    let Some(cutoff) = cutoff else { return response.await };
+    tokio::select! {
+        response = response => response,
+        () = cutoff.reached() => ApiError::unavailable("request aborted: the server is shutting down").into_response(),
+    }
 }
 
 /// Returns an error response in the format of the API that `path` belongs to.

@@ -77,7 +77,10 @@ fn fields_that_would_change_output_are_named() {
             "/v1/responses",
             json!({"input": "a", "max_output_tokens": 4, "early_stopping": true}),
         ),
-        ("/completion", json!({"prompt": "a", "n_predict": 4, "early_stopping": true})),
+        (
+            "/completion",
+            json!({"prompt": "a", "n_predict": 4, "early_stopping": true}),
+        ),
         (
             "/api/chat",
             json!({"messages": [{"role": "user", "content": "a"}], "stream": false, "options": {"num_predict": 4}, "early_stopping": true}),

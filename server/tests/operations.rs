@@ -280,7 +280,37 @@ fn shutdown_times_out() {
         ..Options::default()
     });
     let _under_way = long(&server);
-    assert!(!server.end(), "the request was aborted");
+    let options = json!({"num_predict": 1 << 19, "ignore_eos": true});
+    let mut waiting: Vec<_> = [
+        (
+            "/v1/completions",
+            json!({"prompt": "hello", "max_tokens": 1 << 19, "ignore_eos": true}),
+        ),
+        (
+            "/api/generate",
+            json!({"prompt": "hello", "stream": false, "options": options}),
+        ),
+    ]
+    .iter()
+    .map(|(path, body)| {
+        let body = body.to_string();
+        let mut stream = server.connect();
+        stream.write_all(&head("POST", path, &[], body.len())).unwrap();
+        stream.write_all(body.as_bytes()).unwrap();
+        stream
+    })
+    .collect();
+    until(&server, 3, 0);
+    assert!(!server.end(), "the requests were aborted");
+    let responses = waiting
+        .iter_mut()
+        .map(|stream| Response::read(stream).expect("a response"));
+    let responses: Vec<Response> = responses.collect();
+    assert!(responses.iter().all(|response| response.status == 503));
+    let error = responses[0].json()["error"].clone();
+    assert_eq!(error["type"], "unavailable_error", "{error}");
+    let message = responses[1].json()["error"].as_str().unwrap().to_owned();
+    assert!(message.contains("shutting down"), "{message}");
 }
 
 /// Returns the response to a health check on a connection.

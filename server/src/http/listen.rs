@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use axum::Router;
 use futures_util::future::{BoxFuture, select_all};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use super::idle::HeadLimit;
@@ -107,8 +110,23 @@ impl Listener {
     }
 }
 
+/// Time for the error responses of requests that the end of `t_drain` cuts off.
+const T_CUTOFF: Duration = Duration::from_secs(1);
+
+/// Signal for the end of `t_drain`. Each request has a clone as an extension.
+#[derive(Clone, Debug)]
+pub struct Cutoff(watch::Receiver<bool>);
+
+impl Cutoff {
+    /// Resolves when requests without a response must end.
+    pub async fn reached(mut self) {
+        // An error means that the server has ended.
+        let _ = self.0.wait_for(|is_reached| *is_reached).await;
+    }
+}
+
 /// Serves connections until `end` resolves, then waits up to `t_drain` for running requests. Returns true if
-/// all of them finished.
+/// all of them finished. Other requests get an error if their response has not started.
 pub async fn serve(
     listener: Listener,
     routes: Router,
@@ -117,6 +135,7 @@ pub async fn serve(
 ) -> io::Result<bool> {
     let graceful = GracefulShutdown::new();
     let places = Places::new(params.max_connections);
+    let (cut, cutoff) = watch::channel(false);
     let mut end = pin!(end);
     let mut builder = http1::Builder::new();
     builder
@@ -145,6 +164,7 @@ pub async fn serve(
             routes: routes.clone(),
             t_head: params.t_head,
             t_write: params.t_write,
+            cutoff: Cutoff(cutoff.clone()),
         };
         let (watcher, t_head) = (graceful.watcher(), params.t_head);
         tokio::spawn(async move {
@@ -167,7 +187,14 @@ pub async fn serve(
         });
     }
     drop(listener);
-    Ok(tokio::time::timeout(params.t_drain, graceful.shutdown()).await.is_ok())
+    let mut finished = pin!(graceful.shutdown());
+    if tokio::time::timeout(params.t_drain, &mut finished).await.is_ok() {
+        return Ok(true);
+    }
+    cut.send_replace(true);
+    // Running streams do not end, so the wait has a limit.
+    let _ = tokio::time::timeout(T_CUTOFF, finished).await;
+    Ok(false)
 }
 
 /// Settings of all connections.
@@ -176,13 +203,17 @@ struct Connections {
     routes: Router,
     t_head: Duration,
     t_write: Duration,
+    cutoff: Cutoff,
 }
 
 impl Connections {
     /// Serves the requests of one connection.
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, place: Place, watcher: Watcher) {
         let stream = HeadLimit::new(place.stream(stream, self.t_write), place.phase(), self.t_head);
-        let answer = service_fn(|request| place.answer(self.routes.clone(), request));
+        let answer = service_fn(|mut request: Request<Incoming>| {
+            request.extensions_mut().insert(self.cutoff.clone());
+            place.answer(self.routes.clone(), request)
+        });
         let connection = self.builder.serve_connection(TokioIo::new(stream), answer);
         // Connection errors affect only this client.
         tokio::select! {

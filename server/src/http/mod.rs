@@ -16,6 +16,7 @@ pub use body::{AnyBody, Body, Bytes, blocking};
 pub(crate) use charge::Charge;
 pub use cors::{ANY as ANY_ORIGIN, is_entry as is_origin_entry};
 pub use form::Form;
+pub(crate) use listen::Cutoff;
 pub use listen::{ListenParams, Listener, serve};
 pub use stream::{EventEncoder, stream};
 pub use tls::{TlsError, tls};
