@@ -355,6 +355,25 @@ fn model_without_template_uses_chatml() {
     server.ask("/v1/chat/completions", &hello());
 }
 
+/// A template that cannot render any message is an error of the server.
+#[test]
+fn broken_template_is_a_server_error() {
+    let server = |fails: &str| {
+        let template = format!("{{% for m in messages %}}{{{{ m.content }}}}{fails}{{% endfor %}}");
+        Server::with(Options {
+            template: Some(Box::leak(template.into_boxed_str())),
+            ..Options::default()
+        })
+    };
+    let error = server("{{ m.nothing.more }}").refused("/v1/chat/completions", &hello(), 500);
+    assert_eq!(error["type"], "server_error", "{error}");
+    let server = server("{% if odd %}{{ m.nothing.more }}{% endif %}");
+    server.ask("/v1/chat/completions", &hello());
+    let mut odd = hello();
+    odd["chat_template_kwargs"] = json!({"odd": true});
+    server.refused("/v1/chat/completions", &odd, 400);
+}
+
 #[test]
 fn failing_template_rejects_messages() {
     let server = Server::with(Options {

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use engine::chat::{Budget, ChatError, Marks, ReasoningSplit, ReasoningTags};
+use engine::chat::{Budget, ChatError, Marks, Message, ReasoningSplit, ReasoningTags};
 use engine::context::MediaRows;
 use engine::grammar::{Constraint, Grammar, Trigger};
 use engine::model::{Medium, Model};
 use engine::sample::Token;
 use engine::vocab::{TokenAttr, Vocab};
 use llama::parts::{IMAGE_MARK, PromptTemplate};
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 use tracing::warn;
 
 use super::conversation::Conversation;
@@ -228,6 +228,22 @@ impl ChatFormat {
         self.of_request(conversation.tools.as_ref()).own_prompt(conversation)
     }
 
+    /// Returns the error of a request whose messages the template cannot render. A template that cannot render any
+    /// message is an error of the server.
+    fn render_error(&self, template: &PromptTemplate, error: &ChatError) -> ApiError {
+        let is_broken = |rendered: Result<String, ChatError>| matches!(rendered, Err(ChatError::Render { .. }));
+        let message = [Message::user("a")];
+        let fails = |variables: &Map<String, Json>| is_broken(template.template().render(&message, true, variables));
+        // Some templates need tools.
+        let mut with_tools = self.params.variables.clone();
+        let tool = json!({"type": "function", "function": {"name": "f", "description": "-", "parameters": {"type": "object"}}});
+        with_tools.insert("tools".to_owned(), json!([tool]));
+        if matches!(error, ChatError::Render { .. }) && fails(&self.params.variables) && fails(&with_tools) {
+            return ApiError::server(error.to_string());
+        }
+        ApiError::invalid(error.to_string())
+    }
+
     fn own_prompt(&self, conversation: &Conversation) -> ApiResult<Prompt> {
         let Some(template) = &self.template else {
             return Err(ApiError::invalid(
@@ -257,7 +273,7 @@ impl ChatFormat {
         let messages = as_text.as_deref().unwrap_or(messages);
         let vocab = self.model.vocab();
         let rendered = template.rendered(vocab, messages, !conversation.without_answer, &variables);
-        let mut rendered = rendered.map_err(|e| ApiError::invalid(e.to_string()))?;
+        let mut rendered = rendered.map_err(|e| self.render_error(template, &e))?;
         if conversation.skip_reasoning {
             if tools.is_none()
                 && let Some(header) = self.answer_header()
