@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use engine::builder::Pooling;
 use engine::context::ContextParams;
+use llama::parts::Transcriber;
 
 use crate::embedder::Embedder;
 use crate::response_store::ResponseStore;
@@ -42,5 +43,10 @@ impl App {
             responses: ResponseStore::default(),
             service,
         }
+    }
+
+    /// Returns true if requests of the model may contain files of images or audio.
+    pub fn reads_files(&self) -> bool {
+        self.service.chat.media().is_some() || Transcriber::supports(self.service.model())
     }
 }

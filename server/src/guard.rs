@@ -43,6 +43,7 @@ pub struct AccessPolicy {
     /// Paths of Vertex AI, if it runs the server.
     pub vertex: Option<Vertex>,
     /// Maximum size of a medium in bytes, which requests contain as base64; 0 if no model reads media.
+    /// [`router`](crate::router::router) sets it to 0 if its model reads text only.
     pub media_bytes: usize,
     /// Whether to log each request once its response has started ([`REQUEST_TARGET`]).
     pub logs_requests: bool,

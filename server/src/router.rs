@@ -8,7 +8,10 @@ use crate::openapi::OPENAPI_ROUTES;
 use crate::routes::{PAGE, ROUTES, Route};
 
 /// Returns the complete router of a single model.
-pub fn router(app: Shared, policy: AccessPolicy) -> Router {
+pub fn router(app: Shared, mut policy: AccessPolicy) -> Router {
+    if !app.reads_files() {
+        policy.media_bytes = 0;
+    }
     guarded(with_page(model_routes(app), &policy), policy)
 }
 

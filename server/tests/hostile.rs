@@ -30,6 +30,24 @@ fn oversized_body_is_rejected() {
     is_well(&server);
 }
 
+/// Bodies of models that read text only have no space for media.
+#[test]
+fn text_model_rejects_body_above_16_mib() {
+    let server = Server::new();
+    let respond = |n: usize| {
+        let mut body = json!({"prompt": "a", "max_tokens": 1}).to_string().into_bytes();
+        body.resize(n, b' ');
+        let mut stream = server.connect();
+        stream.write_all(&head("POST", "/v1/completions", &[], n)).unwrap();
+        // The server rejects the body early or resets the connection.
+        let _ = stream.write_all(&body);
+        Response::read(&mut stream).map(|response| response.status)
+    };
+    assert_eq!(respond(16 << 20), Some(200));
+    let status = respond((16 << 20) + 1);
+    assert!(status.is_none_or(|status| status == 413), "{status:?}");
+}
+
 #[test]
 fn invalid_bodies_are_rejected() {
     let server = Server::new();
