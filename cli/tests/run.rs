@@ -95,6 +95,10 @@ fn statistics_count_tokens() {
     result.succeeds();
     assert_eq!(counted(&result.err, "generated"), 5);
     assert!(result.err.contains("tok/s") && result.err.contains("of 64") && result.err.contains("loaded in"));
+    // The first token belongs to the prompt, so a single token has no speed.
+    let single = ended(home.llama(&["run", &model, "abc", "-n", "1"]));
+    single.succeeds();
+    assert!(single.err.contains("| generated 1 token | loaded in"), "{}", single.err);
 }
 
 #[test]

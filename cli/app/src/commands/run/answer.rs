@@ -143,13 +143,22 @@ fn statistics(session: &Session, generation: &Generation) -> String {
         None => String::new(),
     };
     format!(
-        "prompt {}{cached}, {:.1} tok/s | generated {}, {:.1} tok/s | loaded in {:.2} s | context {} of {}{dropped}{drafted}",
+        "prompt {}{cached}{} | generated {}{} | loaded in {:.2} s | context {} of {}{dropped}{drafted}",
         format::plural(stats.prompt_tokens, "token"),
-        stats.prompt_speed(),
+        rate(stats.prompt_speed()),
         format::plural(stats.generated_tokens, "token"),
-        stats.generation_speed(),
+        rate(stats.generation_speed()),
         session.t_load.as_secs_f64(),
         session.cached().len(),
         session.context().n_ctx(),
     )
+}
+
+/// Formats a speed. Returns no text for a speed of 0: a single token has none.
+fn rate(speed: f64) -> String {
+    if speed > 0.0 {
+        format!(", {speed:.1} tok/s")
+    } else {
+        String::new()
+    }
 }
