@@ -251,6 +251,24 @@ fn commands_accept_model_as_argument_or_flag() {
 }
 
 #[test]
+fn negative_values_are_rejected_by_range() {
+    let home = Home::new();
+    for (args, reason) in [
+        (&["serve", "--port", "-1"][..], "-1 is not in 0..=65535"),
+        (&["run", "--rope-freq-scale", "-1"], "expected a positive number"),
+        (&["run", "-b", "-1"], "invalid value '-1'"),
+        (&["run", "--nothing", "-1"], "unexpected argument"),
+    ] {
+        let ended = ended(home.llama(args));
+        assert!(
+            ended.status == 2 && ended.err.contains(reason),
+            "{args:?}: {}",
+            ended.err
+        );
+    }
+}
+
+#[test]
 fn environment_variables_set_missing_flags() {
     let home = Home::new();
     let model = home.model("llama-dense", None);

@@ -39,6 +39,24 @@ pub struct Cli {
     pub command: Command,
 }
 
+impl Cli {
+    /// Returns the declared command line. Options take negative numbers as values, so that the error of a value below
+    /// the range names the range.
+    pub fn program() -> clap::Command {
+        with_negative_numbers(Cli::command())
+    }
+}
+
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let is_option = |arg: &clap::Arg| !arg.is_positional() && arg.get_action().takes_values();
+    command
+        .mut_args(|arg| {
+            let allows = arg.is_allow_negative_numbers_set() || is_option(&arg);
+            arg.allow_negative_numbers(allows)
+        })
+        .mut_subcommands(with_negative_numbers)
+}
+
 #[derive(Debug, Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "one value per process")]
 pub enum Command {
@@ -156,7 +174,7 @@ pub fn dispatch(command: Command) -> Outcome {
         Command::Completions(args) => commands::generate::completions(&args, Cli::command()),
         Command::Man(args) => commands::generate::man(&args, Cli::command()),
         Command::Run(args) => commands::run::run(&args),
-        Command::Serve(args) => commands::serve::run(args, Cli::command()),
+        Command::Serve(args) => commands::serve::run(args, Cli::program()),
         Command::Batch(args) => commands::batch::run(&args),
         Command::Tokenize(args) => commands::tokenize::run(&args),
         Command::Embed(args) => commands::embed::run(&args),
@@ -188,7 +206,7 @@ mod tests {
 
     #[test]
     fn clap_declaration_is_valid() {
-        Cli::command().debug_assert();
+        Cli::program().debug_assert();
     }
 
     #[test]

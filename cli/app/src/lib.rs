@@ -74,7 +74,7 @@ fn run(command: Command) -> Outcome {
 
 /// Parses the command line and environment variables. Also returns the flags that environment variables set.
 fn parse() -> Result<(Cli, Vec<FromVariable>), clap::Error> {
-    let mut command = Cli::command().version(version::short());
+    let mut command = Cli::program().version(version::short());
     // Listing devices is slow, so only `--version` does it.
     if std::env::args_os().nth(1).is_some_and(|arg| arg == "--version") {
         command = command.long_version(version::long());
