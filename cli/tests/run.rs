@@ -403,6 +403,21 @@ fn cached_fallback_model_is_used_by_run_but_not_by_serve() {
 }
 
 #[test]
+fn damaged_cached_model_is_reported_once() {
+    let home = Home::new();
+    std::fs::create_dir_all(home.path(".cache/llama")).unwrap();
+    std::fs::write(home.path(".cache/llama/SmolLM2-135M-Instruct.Q4_1.gguf"), "x").unwrap();
+    let result = ended(home.llama(&["run", "hi", "--offline"]));
+    assert_eq!(result.status, 1);
+    assert_eq!(
+        result.err.matches("ignoring the cached copy").count(),
+        1,
+        "{}",
+        result.err
+    );
+}
+
+#[test]
 fn default_model_error_lists_all_sources() {
     let home = Home::new();
     let mut command = home.llama(&["run", "hi"]);

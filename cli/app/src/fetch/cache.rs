@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use sha2::{Digest, Sha256};
-use tracing::info;
 
 use super::{Remote, SourceError};
 
@@ -24,23 +23,22 @@ pub enum WrongFile {
     Hash { expected: &'static str, found: String },
 }
 
-/// Returns true if the file exists and its checksum matches. The checksum is only recomputed after the file
-/// has changed.
-pub fn holds(path: &Path, remote: &Remote) -> bool {
+/// Returns true if the file exists. The checksum is only recomputed after the file has changed.
+///
+/// # Errors
+/// Returns a [`WrongFile`] if the file cannot be read or its checksum does not match.
+pub fn holds(path: &Path, remote: &Remote) -> Result<bool, WrongFile> {
     let stamp = stamp(path, remote);
     if stamp.is_some() && stamp == fs::read_to_string(stamp_path(path)).ok() {
-        return true;
+        return Ok(true);
     }
     match check(path, remote) {
         Ok(()) => {
             write_stamp(path, remote);
-            true
+            Ok(true)
         }
-        Err(WrongFile::Read { error, .. }) if error.kind() == io::ErrorKind::NotFound => false,
-        Err(e) => {
-            info!("ignoring the cached copy {}: {e}", path.display());
-            false
-        }
+        Err(WrongFile::Read { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(wrong) => Err(wrong),
     }
 }
 

@@ -130,14 +130,14 @@ pub fn default_model(args: &HubArgs) -> Outcome<PathBuf> {
     if let Some(path) = hub.cached(&name)? {
         return Ok(path);
     }
-    let has_fallback = || dirs::cache().is_some_and(|dir| cache::holds(&dir.join(DEFAULT_MODEL.file), &DEFAULT_MODEL));
-    if !args.offline && !has_fallback() {
+    let is_cached = |dir: PathBuf| matches!(cache::holds(&dir.join(DEFAULT_MODEL.file), &DEFAULT_MODEL), Ok(true));
+    let is_first_use = !dirs::cache().is_some_and(is_cached);
+    if !args.offline && is_first_use {
         match hub.has(&name) {
             Ok(()) => return hub.pull(&name),
             Err(why) => info!("cannot download {DEFAULT_NAME}: {why}"),
         }
     }
-    let is_first_use = !has_fallback();
     let path = fallback_model(args.offline)?;
     let name = DEFAULT_MODEL.name;
     if is_first_use {
@@ -160,8 +160,10 @@ fn fallback_model(offline: bool) -> Outcome<PathBuf> {
 
 fn fetch(remote: &Remote, dir: &Path, sources: &[(&str, Source)]) -> Outcome<PathBuf> {
     let path = dir.join(remote.file);
-    if cache::holds(&path, remote) {
-        return Ok(path);
+    match cache::holds(&path, remote) {
+        Ok(true) => return Ok(path),
+        Ok(false) => {}
+        Err(wrong) => info!("ignoring the cached copy {}: {wrong}", path.display()),
     }
     let no_dir = |e| Failure::new(format_args!("cannot use the cache directory {}: {e}", dir.display()));
     std::fs::create_dir_all(dir).map_err(no_dir)?;
