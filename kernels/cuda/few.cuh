@@ -51,11 +51,10 @@ DEVICE i64 outer_offset(const Params &p, const Part &part, int i2, int i3) {
     return i2 / (p.x.ne[2] / part.w.ne[2]) * part.w.nb[2] + i3 / (p.x.ne[3] / part.w.ne[3]) * part.w.nb[3];
 }
 
-// Starts to load part `place` of rows `first` to `end` to the L2 cache, in parts of 4 KB. With GLU, also loads rows of the
-// second matrix. `offset` is the offset of the matrices in bytes.
-DEVICE void prefetch_rows(const Params &p, const Part &part, i64 offset, int first, int end, int place) {
-    const int PART = 4096;
-    i64 start = first * part.w.nb[1] + place * PART, bytes = end * part.w.nb[1] - start;
+// Starts to load up to 4 KB of rows `first` to `end` to the L2 cache, with each warp. With GLU, also loads rows of the second
+// matrix. `offset` is the offset of the matrices in bytes.
+DEVICE void prefetch_rows(const Params &p, const Part &part, i64 offset, int first, int end) {
+    i64 start = first * part.w.nb[1], bytes = end * part.w.nb[1] - start;
     prefetch(part.w.data + offset + start, bytes);
 #ifdef GLU
     prefetch(p.parts[1].w.data + offset + start, bytes);

@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) mul_vec(const __grid_co
 #if !IDS
     // Elements of views may be far apart.
     bool is_contiguous = part.w.nb[0] == W::BYTES;
-    if (is_contiguous && row < part.w.ne[1]) prefetch_rows(p, part, outer_offset(p, part, blockIdx.z % p.x.ne[2], blockIdx.z / p.x.ne[2]), row, row + 1, 0);
+    if (is_contiguous && row < part.w.ne[1]) prefetch_rows(p, part, outer_offset(p, part, blockIdx.z % p.x.ne[2], blockIdx.z / p.x.ne[2]), row, row + 1);
 #endif
     wait_for_previous_kernels();
     if (row >= part.w.ne[1]) return;

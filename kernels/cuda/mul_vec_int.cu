@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) mul_vec_int(const __
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_rows = p.turns * RESULTS;
     int first = (block * WARPS + warp) * n_rows, end = min(first + n_rows, part.w.ne[1]);
 #if !IDS
-    prefetch_rows(p, part, outer_offset(p, part, blockIdx.z % p.x.ne[2], blockIdx.z / p.x.ne[2]), first, end, 0);
+    prefetch_rows(p, part, outer_offset(p, part, blockIdx.z % p.x.ne[2], blockIdx.z / p.x.ne[2]), first, end);
 #endif
     wait_for_previous_kernels();
     if (first >= end) return;

@@ -190,7 +190,7 @@ fn every_pack_call_succeeds() {
         let printed = out(failing);
         for text in [
             "fixtures: 0 passed, 2 failed",
-            "x cuda0: cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered, at the launch of ",
+            "x cuda0: cuLaunchKernelEx: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered, at the launch of ",
             "FAILED first-speed: failed with status 1",
         ] {
             assert!(printed.contains(text), "{text:?} is missing: {printed}");
