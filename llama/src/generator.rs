@@ -71,8 +71,8 @@ pub struct Generator {
     forced: VecDeque<Token>,
     /// Tokens that end the output, in addition to end-of-generation tokens.
     stop_tokens: Arc<[Token]>,
-    /// Number of further tokens before the output may end.
-    n_unended: usize,
+    /// Minimum number of further tokens before the output ends.
+    n_required: usize,
 }
 
 impl Generator {
@@ -86,7 +86,7 @@ impl Generator {
             budget,
             forced: VecDeque::new(),
             stop_tokens: Arc::new([]),
-            n_unended: 0,
+            n_required: 0,
         }
     }
 
@@ -95,7 +95,7 @@ impl Generator {
     pub fn ending_at(self, stop_tokens: Arc<[Token]>, n_min: usize) -> Generator {
         Generator {
             stop_tokens,
-            n_unended: n_min,
+            n_required: n_min,
             ..self
         }
     }
@@ -108,7 +108,7 @@ impl Generator {
 
     /// Returns the number of most likely tokens that suffice as the logits of [`Generator::next`]; 0 for all logits.
     pub fn n_best(&self) -> usize {
-        match self.n_unended {
+        match self.n_required {
             0 => self.chain.n_best().unwrap_or(0),
             _ => 0,
         }
@@ -125,10 +125,10 @@ impl Generator {
         }
         let token = match self.forced.pop_front() {
             Some(token) => token,
-            None if self.n_unended > 0 => self.sample_unended(logits, vocab)?,
+            None if self.n_required > 0 => self.sample_without_end(logits, vocab)?,
             None => self.chain.sample_from(logits)?,
         };
-        self.n_unended = self.n_unended.saturating_sub(1);
+        self.n_required = self.n_required.saturating_sub(1);
         self.chain.accept(token);
         if vocab.is_eog(token) || self.stop_tokens.contains(&token) {
             let end = Some(OutputEnd::EndOfGeneration);
@@ -144,7 +144,7 @@ impl Generator {
     }
 
     /// Samples a token that does not end the output.
-    fn sample_unended(&mut self, logits: TokenLogits<'_>, vocab: &Vocab) -> Result<Token, SampleError> {
+    fn sample_without_end(&mut self, logits: TokenLogits<'_>, vocab: &Vocab) -> Result<Token, SampleError> {
         let logits = logits.all();
         check_logits(logits)?;
         let candidates = self.chain.candidates_mut();

@@ -48,11 +48,13 @@ fn decode_continues_after_broken_capture() {
 }
 
 /// Settings of the emulated driver, and whether kernels start early: on GPUs of compute capability 9.0 and later, with
-/// drivers for CUDA 12.3 and later. A capture that rejects early launches is broken once.
-const EARLY: [(&str, bool); 5] = [
+/// drivers for CUDA 12.3 and later. A driver that rejects such launches gets launches in order, and a capture that rejects
+/// them is broken once.
+const EARLY: [(&str, bool); 6] = [
     ("sm=90", true),
     ("sm=120", true),
     ("early_captures=0", true),
+    ("early_launches=0", false),
     ("sm=89", false),
     ("driver=12020", false),
 ];

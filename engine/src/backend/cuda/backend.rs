@@ -52,7 +52,7 @@ pub(super) struct CudaBackend {
     writes: Writes,
     best: BestSearch,
     timer: Timer,
-    /// False after a failed capture of early launches.
+    /// False after the driver rejected an early launch, or a capture failed.
     starts_early: AtomicBool,
 }
 
@@ -289,7 +289,13 @@ impl CudaBackend {
         // buffers of the memory map, whose stamp was compared in `run`, or within the plan's scratch memory.
         // The map is borrowed mutably, so other accesses are ordered by this stream or wait for it. A buffer
         // is freed only after its context is idle. A substitute has the parameters of the kernel that it replaces.
-        let enqueue = |function, shape| unsafe { self.stream.launch(function, shape, start, parameters) };
+        let at = |function, shape, start| unsafe { self.stream.launch(function, shape, start, parameters) };
+        let enqueue = |function, shape| match at(function, shape, start) {
+            Err(error) if start == Start::Early && error.refuses_early_launch() => {
+                at(function, shape, Start::InOrder).inspect(|()| self.starts_early.store(false, Ordering::Relaxed))
+            }
+            launched => launched,
+        };
         let Some(substitute) = &launch.substitute else {
             return enqueue(&launch.function, launch.shape);
         };

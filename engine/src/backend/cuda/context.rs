@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::code::Code;
 use super::counters::Counters;
-use super::driver::{CudaError, Result};
+use super::driver::{CudaError, LaunchArguments, Result};
 use super::raw::{Driver, cu};
 
 /// A device in use by this process.
@@ -220,16 +220,22 @@ impl Stream {
         start: Start,
         parameter: *const c_void,
     ) -> Result<()> {
-        let LaunchShape { grid, block, shared } = shape;
+        let launch = LaunchArguments {
+            function: function.handle,
+            grid: shape.grid,
+            block: shape.block,
+            shared: shape.shared,
+            stream: self.handle,
+            parameter,
+        };
+        let driver = self.context.bind()?;
         // SAFETY: parameter and memory are valid (function contract), and function and stream are alive. Functions that
         // wait were loaded for drivers with early launches (`Library::function`).
         unsafe {
-            let driver = self.context.bind()?;
-            let launch = match start {
-                Start::Early if function.waits => Driver::launch_early,
-                Start::Early | Start::InOrder => Driver::launch,
-            };
-            launch(driver, function.handle, grid, block, shared, self.handle, parameter)
+            match start {
+                Start::Early if function.waits => driver.launch_early(&launch),
+                Start::Early | Start::InOrder => driver.launch(&launch),
+            }
         }
     }
 }

@@ -42,6 +42,11 @@ impl CudaError {
         self.refuses_code() || REFUSED_LAUNCHES.contains(&self.code)
     }
 
+    /// Returns true if the driver or the device may have rejected an early launch, and left the GPU unchanged.
+    pub(super) fn refuses_early_launch(&self) -> bool {
+        REFUSED_ATTRIBUTES.contains(&self.code)
+    }
+
     /// Adds the kernel whose launch returned the error. Errors of earlier kernels are returned by later launches, too, unless
     /// `CUDA_LAUNCH_BLOCKING` is set.
     pub(super) fn at_launch_of(mut self, kernel: &str) -> CudaError {
@@ -91,6 +96,12 @@ const REFUSED_LAUNCHES: [u32; 4] = [
     cu::CUresult::CUDA_ERROR_NOT_SUPPORTED as u32,
 ];
 
+/// Codes for attributes of a launch that the driver or the device does not support.
+const REFUSED_ATTRIBUTES: [u32; 2] = [
+    cu::CUresult::CUDA_ERROR_INVALID_VALUE as u32,
+    cu::CUresult::CUDA_ERROR_NOT_SUPPORTED as u32,
+];
+
 /// First CUDA version whose graphs have the dependencies of early launches.
 const EARLY_LAUNCHES: i32 = 12030;
 
@@ -117,6 +128,20 @@ pub(super) enum Attribute {
     Multiprocessors,
     /// Shared memory of a block, including memory that kernels opt in to.
     MaxSharedBytes,
+}
+
+/// Arguments of a kernel launch.
+pub(super) struct LaunchArguments {
+    pub(super) function: cu::CUfunction,
+    /// Number of blocks in each dimension.
+    pub(super) grid: [u32; 3],
+    /// Number of threads per block.
+    pub(super) block: u32,
+    /// Dynamic shared memory per block in bytes.
+    pub(super) shared: u32,
+    pub(super) stream: cu::CUstream,
+    /// Address of the kernel's only parameter, a struct.
+    pub(super) parameter: *const c_void,
 }
 
 impl Driver {
@@ -573,38 +598,30 @@ impl Driver {
         self.check("cuFuncSetAttribute", code)
     }
 
-    /// Enqueues a kernel with a single parameter.
+    /// Enqueues a kernel.
     ///
     /// # Safety
     /// Function and stream are alive, and `parameter` points to the kernel's parameter struct. All memory
     /// that the kernel accesses is valid until the kernel is done, and nothing else accesses it.
-    pub(super) unsafe fn launch(
-        self,
-        function: cu::CUfunction,
-        grid: [u32; 3],
-        block: u32,
-        shared: u32,
-        stream: cu::CUstream,
-        parameter: *const c_void,
-    ) -> Result<()> {
-        let mut parameters = [parameter.cast_mut()];
+    pub(super) unsafe fn launch(self, launch: &LaunchArguments) -> Result<()> {
+        let mut parameters = [launch.parameter.cast_mut()];
         // SAFETY: all handles and addresses are valid (function contract). The driver copies the parameter
         // before it returns.
         let code = unsafe {
-            let [x, y, z] = grid;
+            let [x, y, z] = launch.grid;
             let parameters = parameters.as_mut_ptr();
             driver!(
                 self,
                 cuLaunchKernel(
-                    function,
+                    launch.function,
                     x,
                     y,
                     z,
-                    block,
+                    launch.block,
                     1,
                     1,
-                    shared,
-                    stream,
+                    launch.shared,
+                    launch.stream,
                     parameters,
                     ptr::null_mut(),
                 )
@@ -619,41 +636,33 @@ impl Driver {
     /// # Safety
     /// The conditions of [`Driver::launch`] hold, [`Driver::has_early_launches`] returned true, and each block of the
     /// kernel begins with `griddepcontrol.wait`.
-    pub(super) unsafe fn launch_early(
-        self,
-        function: cu::CUfunction,
-        grid: [u32; 3],
-        block: u32,
-        shared: u32,
-        stream: cu::CUstream,
-        parameter: *const c_void,
-    ) -> Result<()> {
+    pub(super) unsafe fn launch_early(self, launch: &LaunchArguments) -> Result<()> {
         let mut attribute = cu::CUlaunchAttribute {
             id: cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
             value: cu::CUlaunchAttributeValue { pad: [0; 64] },
         };
         attribute.value.programmaticStreamSerializationAllowed = 1;
-        let [x, y, z] = grid;
+        let [x, y, z] = launch.grid;
         let config = cu::CUlaunchConfig {
             gridDimX: x,
             gridDimY: y,
             gridDimZ: z,
-            blockDimX: block,
+            blockDimX: launch.block,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: shared,
-            hStream: stream,
+            sharedMemBytes: launch.shared,
+            hStream: launch.stream,
             attrs: &mut attribute,
             numAttrs: 1,
         };
-        let mut parameters = [parameter.cast_mut()];
+        let mut parameters = [launch.parameter.cast_mut()];
         // SAFETY: all handles and addresses are valid (function contract), and the function exists
         // (`has_early_launches`). The driver copies parameter and attribute before it returns.
         let code = unsafe {
             driver!(
                 self,
-                cuLaunchKernelEx(&config, function, parameters.as_mut_ptr(), ptr::null_mut())
+                cuLaunchKernelEx(&config, launch.function, parameters.as_mut_ptr(), ptr::null_mut())
             )
         };
         self.check("cuLaunchKernelEx", code)

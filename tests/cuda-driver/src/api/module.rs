@@ -275,6 +275,32 @@ impl Driver {
         Ok(by_threads.min(by_shared).min(32) as c_int)
     }
 
+    /// Launches a kernel.
+    ///
+    /// # Safety
+    /// The configuration has `n_attributes` attributes, and the arguments match the kernel's parameters.
+    unsafe fn launch_kernel(
+        &mut self,
+        config: &LaunchConfig,
+        function: Handle,
+        arguments: *const *const u8,
+        extra: *const *const c_void,
+    ) -> Outcome {
+        let (key, device) = self.stream_key(config.stream)?;
+        let mut work = self.prepare(function, config.blocks, config.threads, config.shared)?;
+        if work.device != device {
+            return Err(Error::INVALID_HANDLE);
+        }
+        // SAFETY: the configuration has `n_attributes` attributes (function contract).
+        work.is_early = unsafe { config.is_early() }?;
+        if work.is_early && !self.config.early_launches {
+            return Err(Error::NOT_SUPPORTED);
+        }
+        // SAFETY: the arguments match the kernel's parameters (function contract).
+        work.params = unsafe { gather_arguments(&work.kernel, arguments, extra) }?;
+        self.submit(key, device, Work::Launch(work))
+    }
+
     fn prepare(&mut self, function: Handle, blocks: [u32; 3], threads: [u32; 3], shared: u32) -> Outcome<LaunchWork> {
         let function = self.function(function)?;
         let kernel = function.kernel.clone();
@@ -484,16 +510,17 @@ driver_functions! {
         arguments: *const *const u8,
         extra: *const *const c_void,
     ) |driver| {
-        let (key, device) = driver.stream_key(stream)?;
-        let (blocks, threads) = ([blocks_x, blocks_y, blocks_z], [threads_x, threads_y, threads_z]);
-        let mut work = driver.prepare(function, blocks, threads, shared)?;
-        if work.device != device {
-            return Err(Error::INVALID_HANDLE);
-        }
-        // SAFETY: the program passes arguments that match the kernel's parameters (contract of
-        // `cuLaunchKernel`).
-        work.params = unsafe { gather_arguments(&work.kernel, arguments, extra) }?;
-        driver.submit(key, device, Work::Launch(work))
+        let config = LaunchConfig {
+            blocks: [blocks_x, blocks_y, blocks_z],
+            threads: [threads_x, threads_y, threads_z],
+            shared,
+            stream,
+            attributes: std::ptr::null(),
+            n_attributes: 0,
+        };
+        // SAFETY: the configuration has no attributes, and the program passes arguments that match the kernel's
+        // parameters (contract of `cuLaunchKernel`).
+        unsafe { driver.launch_kernel(&config, function, arguments, extra) }
     }
 
     /// Launches a kernel with attributes. Only early launches (programmatic stream serialization) are supported.
@@ -505,16 +532,8 @@ driver_functions! {
     ) |driver| {
         // SAFETY: the program passes a valid configuration or null (contract of `cuLaunchKernelEx`).
         let config = unsafe { config.as_ref() }.ok_or(Error::INVALID_VALUE)?;
-        let (key, device) = driver.stream_key(config.stream)?;
-        let mut work = driver.prepare(function, config.blocks, config.threads, config.shared)?;
-        if work.device != device {
-            return Err(Error::INVALID_HANDLE);
-        }
-        // SAFETY: the configuration has `n_attributes` attributes (contract of `cuLaunchKernelEx`).
-        work.is_early = unsafe { config.is_early() }?;
-        // SAFETY: the program passes arguments that match the kernel's parameters (contract of
-        // `cuLaunchKernelEx`).
-        work.params = unsafe { gather_arguments(&work.kernel, arguments, extra) }?;
-        driver.submit(key, device, Work::Launch(work))
+        // SAFETY: the configuration has `n_attributes` attributes, and the program passes arguments that match the
+        // kernel's parameters (contract of `cuLaunchKernelEx`).
+        unsafe { driver.launch_kernel(config, function, arguments, extra) }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::opcode::Opcode;
 use super::{Decoder, Result};
-use crate::exec::inst::{Action, BulkCopy, Class, MbarrierOp, PhaseOperation};
+use crate::exec::inst::{Action, BulkCopy, Class, MbarrierOp, PhaseOperation, PhaseWait};
 use crate::exec::lanes::SINK;
 use crate::exec::scalar::Scalar::{self, B64};
 use crate::ptx::{Operand, Space};
@@ -23,16 +23,12 @@ impl Decoder<'_> {
             if !has_parity {
                 return op.with_type(None);
             }
-            let done = self.predicate_result(op.operand(0)?)?;
-            let object = self.bare_access(op.operand(1)?, Space::Shared)?;
-            let operand = self.source(op.operand(2)?, 4)?;
-            let operation = PhaseOperation::Init;
-            let wait = MbarrierOp {
-                operation,
-                object,
-                operand,
+            let wait = PhaseWait {
+                done: self.predicate_result(op.operand(0)?)?,
+                object: self.bare_access(op.operand(1)?, Space::Shared)?,
+                parity: self.source(op.operand(2)?, 4)?,
             };
-            self.emit(Class::Synchronize, Action::MbarrierWait(wait, done));
+            self.emit(Class::Synchronize, Action::MbarrierWait(wait));
             return Ok(());
         }
         let operation = match name {

@@ -48,10 +48,12 @@ impl Decoder<'_> {
                     "shared::cta",
                 ];
                 op.ignore(&words);
-                let action = match (is_of_proxy, is_of_mbarriers) {
-                    (true, _) => Action::ProxyFence,
-                    (_, true) => Action::MbarrierFence,
-                    _ => Action::Nothing,
+                let action = if is_of_proxy {
+                    Action::ProxyFence
+                } else if is_of_mbarriers {
+                    Action::MbarrierFence
+                } else {
+                    Action::Nothing
                 };
                 self.emit(Class::Synchronize, action);
             }

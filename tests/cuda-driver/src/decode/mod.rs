@@ -125,7 +125,7 @@ impl<'a> Decoder<'a> {
             timings: self.code.iter().map(Timing::new).collect(),
             has_products: (self.code.iter()).any(|inst| matches!(inst.action, Action::Matrix(Matrix::Group(_)))),
             has_mbarriers: (self.code.iter())
-                .any(|inst| matches!(inst.action, Action::Mbarrier(_) | Action::MbarrierWait(..))),
+                .any(|inst| matches!(inst.action, Action::Mbarrier(_) | Action::MbarrierWait(_))),
             code: self.code,
             file_bytes: self.file_bytes.next_multiple_of(64) + 256,
             constants,

@@ -24,6 +24,7 @@
 //! | `fail_copy=3` | | the 3rd copy fails |
 //! | `no_products=1` | 0 | whether modules with `wgmma` products fail to load |
 //! | `fail_products=1` | 0 | whether launches of kernels with `wgmma` products fail with `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` |
+//! | `early_launches=0` | 1 | whether the driver supports early launches |
 //! | `early_captures=0` | 1 | whether captures may contain early launches |
 //! | `break_capture=1` | | the 1st stream capture is invalidated, as by a call of another thread |
 //!
@@ -56,6 +57,7 @@ pub struct Config {
     pub fail_copy: Option<u64>,
     pub no_products: bool,
     pub fail_products: bool,
+    pub early_launches: bool,
     pub early_captures: bool,
     pub break_capture: Option<u64>,
 }
@@ -83,6 +85,7 @@ impl Default for Config {
             fail_copy: None,
             no_products: false,
             fail_products: false,
+            early_launches: true,
             early_captures: true,
             break_capture: None,
         }
@@ -124,6 +127,7 @@ impl Config {
                 "fail_copy" => config.fail_copy = Some(number),
                 "no_products" => config.no_products = number != 0,
                 "fail_products" => config.fail_products = number != 0,
+                "early_launches" => config.early_launches = number != 0,
                 "early_captures" => config.early_captures = number != 0,
                 "break_capture" => config.break_capture = Some(number),
                 _ => return Err(format!("unknown setting `{name}`")),

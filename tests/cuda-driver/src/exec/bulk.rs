@@ -2,7 +2,7 @@
 
 use super::env::Env;
 use super::fault::{Fault, Kind};
-use super::inst::{BulkCopy, MbarrierOp, PhaseOperation};
+use super::inst::{BulkCopy, MbarrierOp, PhaseOperation, PhaseWait};
 use super::lanes::{LANES, read};
 use super::latency::{GLOBAL, L2_BYTES, SHARED};
 use super::warp::Warp;
@@ -59,10 +59,10 @@ impl Warp {
     }
 
     /// Returns true if the phases that the lanes wait for have ended.
-    pub fn try_wait(&mut self, env: &mut Env, op: &MbarrierOp, on: u32) -> Result<bool, Box<Fault>> {
-        let addresses = self.addresses(&op.object);
+    pub fn try_wait(&mut self, env: &mut Env, wait: &PhaseWait, on: u32) -> Result<bool, Box<Fault>> {
+        let addresses = self.addresses(&wait.object);
         // SAFETY: the decoder assigned a 32-bit register (`Decoder::mbarrier`).
-        let parities = unsafe { read::<u32>(self.file(), op.operand) };
+        let parities = unsafe { read::<u32>(self.file(), wait.parity) };
         let now = env.now(self.time);
         let mut last = 0;
         for lane in (0..LANES).filter(|lane| on >> lane & 1 != 0) {
@@ -162,7 +162,7 @@ impl Warp {
     }
 }
 
-/// Returns the registers of a thread at the start of a kernel: those that the maximum number of threads can have.
+/// Returns the registers per thread at the start of a kernel with this maximum number of threads.
 fn initial_registers(max_threads: u32) -> u32 {
     (REGISTERS / max_threads.max(1) / 8 * 8).min(255)
 }

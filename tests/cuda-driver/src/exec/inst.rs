@@ -87,8 +87,8 @@ pub enum Action {
     MbarrierFence,
     /// An `mbarrier` instruction that does not wait.
     Mbarrier(MbarrierOp),
-    /// A wait for the end of a phase, with the predicate of the result.
-    MbarrierWait(MbarrierOp, Slot),
+    /// A wait for the end of a phase of an `mbarrier`.
+    MbarrierWait(PhaseWait),
     /// Asynchronous copy of many bytes.
     BulkCopy(BulkCopy),
     /// Change of the registers per thread to a number; true for an increase.
@@ -250,12 +250,21 @@ pub enum PhaseOperation {
 
 /// An `mbarrier` instruction.
 pub struct MbarrierOp {
-    /// The operation; unused for waits.
     pub operation: PhaseOperation,
     /// Address of the object in shared memory.
     pub object: Access,
-    /// Register with the count of arrivals, the number of bytes, or the parity of a phase.
+    /// Register with the count of arrivals or the number of bytes.
     pub operand: Slot,
+}
+
+/// A wait for the end of a phase.
+pub struct PhaseWait {
+    /// Address of the object in shared memory.
+    pub object: Access,
+    /// Register with the parity of the phase.
+    pub parity: Slot,
+    /// Predicate of the result.
+    pub done: Slot,
 }
 
 /// A bulk copy (`cp.async.bulk`) from global to shared memory.

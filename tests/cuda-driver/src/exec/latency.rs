@@ -50,7 +50,7 @@ impl Timing {
             | Action::Barrier(_)
             | Action::WarpBarrier(_)
             | Action::Mbarrier(_)
-            | Action::MbarrierWait(..)
+            | Action::MbarrierWait(_)
             | Action::SetRegisters(..) => Order::Fixed,
             Action::Matrix(Matrix::Group(_)) => Order::Product,
             Action::ProductsCommit => Order::ProductCommit,
@@ -98,7 +98,7 @@ fn registers(action: &Action) -> (Vec<Slot>, Vec<Slot>) {
             (addresses.into_iter().chain(len).collect(), vec![])
         }
         Action::Mbarrier(op) => (vec![op.object.address, op.operand], vec![]),
-        Action::MbarrierWait(op, done) => (vec![op.object.address, op.operand], vec![*done]),
+        Action::MbarrierWait(wait) => (vec![wait.object.address, wait.parity], vec![wait.done]),
         Action::BulkCopy(copy) => {
             let addresses = [&copy.to, &copy.from, &copy.object].map(|access| access.address);
             ([&addresses[..], &[copy.bytes]].concat(), vec![])

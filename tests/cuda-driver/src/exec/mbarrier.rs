@@ -27,10 +27,10 @@ struct Mbarrier {
     address: u64,
     /// Number of the object in the block.
     number: usize,
-    /// Arrivals of a phase, and those that the current phase lacks.
+    /// Number of arrivals of a phase, and of arrivals missing in the current phase.
     count: u32,
     missing: u32,
-    /// Bytes that the current phase lacks.
+    /// Number of bytes missing in the current phase.
     bytes: u64,
     /// Number of the current phase.
     phase: u32,
@@ -71,12 +71,12 @@ fn fault<T>(thread: u32, description: String) -> Result<T, Box<Fault>> {
 impl Mbarrier {
     fn describe(&self) -> String {
         format!(
-            "phase {}, which lacks {} of {} arrivals and {} bytes",
+            "phase {} with {} of {} arrivals and {} bytes missing",
             self.phase, self.missing, self.count, self.bytes
         )
     }
 
-    /// Starts the next phase if the current one lacks nothing.
+    /// Starts the next phase if the current phase has all arrivals and bytes.
     fn advance(&mut self) {
         if self.missing == 0 && self.bytes == 0 {
             self.phase += 1;
@@ -228,7 +228,7 @@ impl Mbarriers {
         Ok(number)
     }
 
-    /// Completes the bulk copies of a barrier and returns what they write.
+    /// Completes the bulk copies of a barrier and returns the bytes that they write.
     pub fn complete(&mut self, address: u64, thread: u32) -> Result<Vec<Written>, Box<Fault>> {
         let object = self.find(address, thread)?;
         let (copies, barrier) = (std::mem::take(&mut object.copies), object.number);
@@ -241,7 +241,7 @@ impl Mbarriers {
                 let state = object.describe();
                 return fault(
                     thread,
-                    format!("a bulk copy of {n} bytes exceeds what its `mbarrier` expects: it is in {state}"),
+                    format!("a bulk copy of {n} bytes exceeds the bytes that its `mbarrier` expects: it is in {state}"),
                 );
             }
             object.bytes -= n;

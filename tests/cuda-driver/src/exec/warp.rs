@@ -300,9 +300,9 @@ impl Warp {
                 self.insert(pc + 1, mask);
                 Ok(Step::Barrier(barrier.clone()))
             }
-            Action::MbarrierWait(op, done) => {
-                if self.try_wait(env, op, on)? {
-                    self.set_predicate(*done, ALL, on);
+            Action::MbarrierWait(wait) => {
+                if self.try_wait(env, wait, on)? {
+                    self.set_predicate(wait.done, ALL, on);
                     return Ok(Step::Next);
                 }
                 self.is_blocked = true;
