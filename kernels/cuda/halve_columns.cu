@@ -1,5 +1,5 @@
-// Rounds columns of floats to f16 for `mul_stream.cu`. Values of a column are divided by a power of two, so that their
-// largest magnitude is in [512, 1024).
+// Rounds columns of floats to f16 for `half_products.cuh`. Values of a column are divided by a power of two, so that their
+// largest magnitude is at least 2^EXPONENT and less than twice this number.
 //
 // COLUMNS: columns of a tile. Missing columns are zeros. SUMS: see `steps.cuh`.
 #include "common.cuh"
@@ -55,11 +55,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) halve_columns(const __grid
     // The power of two of the largest magnitude. Columns below the limit become zeros. Infinity and NaN are kept.
     float power = __uint_as_float(__float_as_uint(largest) & 0x7f800000u);
     bool is_scaled = power > 1e-30f && power < INF;
-    float factor = is_scaled ? power * (1.0f / 512) : 1.0f, inverse = is_scaled ? 512.0f / power : largest < 1.0f ? 0.0f : 1.0f;
+    const float UNIT = __uint_as_float((127 + EXPONENT) << 23);
+    float factor = is_scaled ? power / UNIT : 1.0f, inverse = is_scaled ? UNIT / power : largest < 1.0f ? 0.0f : 1.0f;
     int number = blockIdx.y * gridDim.x + column;
     if (threadIdx.x == 0) p.factors[number] = factor;
     for (int i = number * THREADS + threadIdx.x; i < p.n_counters; i += gridDim.x * gridDim.y * THREADS) p.counters[i] = 0;
-    Step *steps = p.steps + (i64)number / COLUMNS * (p.x.ne[0] / Step::K);
+    Step *steps = p.steps + (i64)number / Step::N * (p.x.ne[0] / Step::K);
     // The number of quads is a multiple of 8, so that warps are complete.
     for (int i = threadIdx.x; i < n; i += THREADS) {
         int group = i / 4;
@@ -75,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) halve_columns(const __grid
             sums[e / 2] += half_to_float(low) + half_to_float(high);
         }
         Step &to = steps[group / 8];
-        *(uint4 *)to.values[group % 8][number % COLUMNS][t] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        *(uint4 *)to.values[group % 8][number % Step::N][t] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
         if (SUMS == 8) sums[0] += sums[1];
 #pragma unroll
         for (int i = 0; i < SUMS / 8; i++) {
@@ -83,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) halve_columns(const __grid
             sums[i] += __shfl_xor_sync(ALL_LANES, sums[i], 2);
             int place = SUMS / 8 * (group % 8) + i;
             u16 high = float_to_half(sums[i]), low = float_to_half(sums[i] - half_to_float(high));
-            if (t < 2) to.sums[number % COLUMNS][place % 8 / 2][place / 8][t][place % 2] = t == 0 ? high : low;
+            if (t < 2) to.sums[number % Step::N][place % 8 / 2][place / 8][t][place % 2] = t == 0 ? high : low;
         }
     }
 }

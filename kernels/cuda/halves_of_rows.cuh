@@ -308,7 +308,7 @@ struct q4_K : Base {
     }
 
     // Returns the scale of a group, twice.
-    DEVICE u32 scale_of(int g) const { return sum(twice(scales[g / 4], g % 4), MINUS_1024); }
+    DEVICE u32 scale_of(int g) const { return sum(twice(g < 4 ? scales[0] : scales[1], g % 4), MINUS_1024); }
 
     static DEVICE float scale(const u8 *s, int, int) { return float_at(s, 0); }
     static DEVICE float min(const u8 *s) { return float_at(s, 2); }

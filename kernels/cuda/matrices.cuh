@@ -27,6 +27,13 @@ DEVICE void load_transposed(u32 (&x)[4], const u16 *row) {
 }
 
 #if __CUDA_ARCH__ >= 800
+// Multiplies a 16 x 16 by a 16 x 8 f16 matrix and adds the result to the 16 x 8 sums, which are pairs of f16.
+DEVICE void multiply_halves(u32 (&sums)[2], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
+        : "+r"(sums[0]), "+r"(sums[1])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Multiplies a 16 x 16 by a 16 x 8 f16 matrix and adds the result to the 16 x 8 sums.
 DEVICE void multiply_halves(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

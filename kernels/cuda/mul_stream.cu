@@ -3,67 +3,16 @@
 // converted from shared memory to fragments directly. Blocks share long rows: the last block of a tile to finish adds the
 // parts in order.
 //
-// TYPE: type of the weights; rows must start at multiples of 16 bytes and consist of whole steps. COLUMNS: columns of a
-// tile: 16 or 32. SUMS: see `steps.cuh`. STAGES: steps in shared memory. IDS: columns are grouped by expert (see
-// `group.cu`), and a tile contains columns of one group.
-#include "halves_of_rows.cuh"
-#include "matrices.cuh"
-#include "steps.cuh"
-
-using Weights = halves::TYPE;
-
-struct Params {
-    Tensor w, x, y;
-    const Step *columns;
-    const float *factors;
-    // Number of finished blocks of each tile, zero between launches, and the sums of all blocks.
-    u32 *counters;
-    float *parts;
-    // For each tile: its matrix (-1 for none), its first column, and the end of its group in `order`. `order`
-    // lists the columns by group.
-    const int *tiles, *order;
-    // Steps per block, and matrices per token.
-    int n_steps, n_used;
-};
+// COLUMNS: 16 or 32. STAGES: steps in shared memory. Other definitions: see `half_products.cuh`.
+#include "half_products.cuh"
 
 const int WARPS = 4, WARP_ROWS = 32, ROWS = WARPS * WARP_ROWS, THREADS = 32 * WARPS, M = WARP_ROWS / 16, N = COLUMNS / 8;
 const int OF_ROWS = ROWS * Weights::STRIDE, STAGE = OF_ROWS + sizeof(Step);
-// Bytes of the values of a step's columns, and of the sums of a column.
-const int OF_VALUES = sizeof(Step::values), OF_SUMS = sizeof(Step::sums) / COLUMNS;
+// Bytes of the values of a step's columns.
+const int OF_VALUES = sizeof(Step::values);
 
 extern __shared__ __align__(16) u8 stages[];
 __shared__ bool is_last;
-
-// The columns of a tile.
-struct TileColumns {
-    const Params &p;
-    // First column of the tile, and the number of remaining columns. With IDS, `first` is an index into `order`.
-    int first, n;
-
-    // Returns the number of a column of the tile, in `p.columns`.
-    DEVICE int number(int c) const {
-#if IDS
-        int pair = p.order[first + c], token = pair / p.n_used;
-        return token * p.x.ne[1] + pair % p.n_used % p.x.ne[1];
-#else
-        int tile = blockIdx.z * gridDim.y + blockIdx.y;
-        return tile * COLUMNS + c;
-#endif
-    }
-
-    DEVICE float factor(int c) const { return p.factors[number(c)]; }
-
-    // Returns the address of a column of the result.
-    DEVICE char *result(int c) const {
-#if IDS
-        int pair = p.order[first + c];
-        return p.y.data + pair % p.n_used * p.y.nb[1] + pair / p.n_used * p.y.nb[2];
-#else
-        int i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2];
-        return p.y.data + i2 * p.y.nb[2] + i3 * p.y.nb[3] + (first + c) * p.y.nb[1];
-#endif
-    }
-};
 
 // Copies of a thread: the same chunk of rows that are PASS apart, and parts of the same columns.
 struct Copies {
@@ -75,7 +24,7 @@ struct Copies {
     bool has_values, has_sums;
 
     // `first_row` is the address of the block's first row.
-    DEVICE Copies(const char *first_row, i64 nb, int n_rows, int n_steps, const TileColumns &columns) : n_rows(min(n_rows, ROWS)) {
+    DEVICE Copies(const char *first_row, i64 nb, int n_rows, const TileColumns &columns) : n_rows(min(n_rows, ROWS)) {
         row = threadIdx.x / Weights::CHUNKS, chunk = threadIdx.x % Weights::CHUNKS;
         // The last threads have no chunk.
         if (row == PASS) row = ROWS;
@@ -84,11 +33,11 @@ struct Copies {
         stages = (u32)__cvta_generic_to_shared(::stages);
 #if IDS
         // All values that a thread copies belong to one column, and all sums, too.
-        values = moved(columns, n_steps, threadIdx.x / 4 % COLUMNS, 64, has_values);
-        sums = moved(columns, n_steps, threadIdx.x * 16 / OF_SUMS, OF_SUMS, has_sums) + OF_VALUES;
+        values = moved(columns, threadIdx.x / 4 % COLUMNS, OF_GROUP, has_values);
+        sums = moved(columns, threadIdx.x * 16 / OF_SUMS, OF_SUMS, has_sums) + OF_VALUES;
 #else
         has_values = has_sums = true;
-        values = (const char *)(columns.p.columns + (i64)(columns.number(0) / COLUMNS) * n_steps);
+        values = columns.steps(columns.number(0));
         sums = values + OF_VALUES;
 #endif
         values += threadIdx.x * 16, sums += threadIdx.x * 16;
@@ -96,10 +45,10 @@ struct Copies {
 
     // Returns the address of the first step of a column, minus the column's offset within the tile. Columns of a step are
     // `apart` bytes apart.
-    static DEVICE const char *moved(const TileColumns &columns, int n_steps, int c, int apart, bool &is_there) {
+    static DEVICE const char *moved(const TileColumns &columns, int c, int apart, bool &is_there) {
         is_there = c < min(columns.n, COLUMNS);
         int number = is_there ? columns.number(c) : c;
-        return (const char *)(columns.p.columns + (i64)(number / COLUMNS) * n_steps) + (number % COLUMNS - c) * apart;
+        return columns.steps(number) + (number % Step::N - c) * apart;
     }
 
     // Loads the weights and columns of a step.
@@ -125,7 +74,8 @@ DEVICE void multiply_group(float (&sums)[M][N][4], const u32 (&a)[2 * M][4], con
     for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const u32 fragment[4] = {a[2 * m][2 * i], a[2 * m + 1][2 * i], a[2 * m][2 * i + 1], a[2 * m + 1][2 * i + 1]};
+            u32 fragment[4];
+            fragment_of(fragment, a[2 * m], a[2 * m + 1], i);
             for (int n = 0; n < N; n++) multiply_halves(sums[m][n], fragment, b[n][2 * i], b[n][2 * i + 1]);
         }
     }
@@ -226,13 +176,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, COLUMNS > 16 ? 0 : 2) mul_
     const int *of_tile = p.tiles + 3 * blockIdx.y;
     if (of_tile[0] < 0) return;
     const char *w = p.w.data + of_tile[0] * p.w.nb[2];
-    TileColumns columns = {p, of_tile[1], of_tile[2] - of_tile[1]};
+    TileColumns columns = {p, of_tile[1], of_tile[2] - of_tile[1], 0};
 #else
-    int i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2];
-    const char *w = p.w.data + i2 / (p.x.ne[2] / p.w.ne[2]) * p.w.nb[2] + i3 / (p.x.ne[3] / p.w.ne[3]) * p.w.nb[3];
-    TileColumns columns = {p, (int)blockIdx.y * COLUMNS, p.x.ne[1] - (int)blockIdx.y * COLUMNS};
+    const char *w = matrix_of(p, blockIdx.z);
+    TileColumns columns = {p, (int)blockIdx.y * COLUMNS, p.x.ne[1] - (int)blockIdx.y * COLUMNS, (int)blockIdx.z};
 #endif
-    Copies copies(w + first_row * p.w.nb[1], p.w.nb[1], n_rows, n_steps, columns);
+    Copies copies(w + first_row * p.w.nb[1], p.w.nb[1], n_rows, columns);
     int step = part * p.n_steps, end = min(step + p.n_steps, n_steps);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {

@@ -1,12 +1,13 @@
 // Columns rounded to f16, in the order of fragments of tensor cores.
 #pragma once
 
-// 256 values of the columns of a tile. `values[g][c][t]` are the values of group `g` (32 adjacent ones) of column `c` for
-// lane `t` of a quad, in the order of `halves_of_rows.cuh`. `sums[c][t][i]` are sums `8 * i + 2 * t` and the next, as f16
-// and remainder.
+// 256 values of up to 64 columns of a tile. `values[g][c][t]` are the values of group `g` (32 adjacent ones) of column `c`
+// for lane `t` of a quad, in the order of `halves_of_rows.cuh`. `sums[c][t][i]` are sums `8 * i + 2 * t` and the next, as
+// f16 and remainder.
 //
-// SUMS: number of sums, of groups or of their halves: 8 or 16.
+// COLUMNS: columns of a tile. SUMS: number of sums, of groups or of their halves: 8 or 16.
 struct __align__(16) Step {
-    static const int K = 256;
-    u16 values[8][COLUMNS][4][8], sums[COLUMNS][4][SUMS / 8][2][2];
+    // Values of a column, and number of columns.
+    static const int K = 256, N = COLUMNS < 64 ? COLUMNS : 64;
+    u16 values[8][N][4][8], sums[N][4][SUMS / 8][2][2];
 };

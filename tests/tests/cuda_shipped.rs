@@ -84,14 +84,9 @@ const MIXES: [&str; 7] = ["q4_k_m", "q5_k_m", "q6_K", "q8_0", "q4_0", "f16", "bf
 const GPUS: [Gpu; 4] = [
     Gpu {
         multiprocessors: 28,
-        shared_bytes: Gpu::LEAST_SHARED_BYTES,
-        ..Gpu::H100
+        ..Gpu::RTX_4090
     },
-    Gpu {
-        multiprocessors: 128,
-        shared_bytes: Gpu::LEAST_SHARED_BYTES,
-        ..Gpu::H100
-    },
+    Gpu::RTX_4090,
     Gpu::H100,
     Gpu::HOPPER,
 ];
@@ -257,6 +252,9 @@ fn planned_kernels_include_those_of_large_models() {
     for tile in ["COLUMNS=32", "COLUMNS=64", "COLUMNS=128", "COLUMNS=256"] {
         has(&dense, "mul_mat_tensor", &["TYPE=q4_K", tile, "IDS=0"]);
     }
+    for tile in [" COLUMNS=64", " COLUMNS=128"] {
+        has(&dense, "mul_mat_halves", &["TYPE=q4_K", tile, "IDS=0"]);
+    }
     for tile in [" COLUMNS=128", " COLUMNS=256"] {
         has(&dense, "mul_mat_wgmma", &["TYPE=q4_K", tile, "IDS=0"]);
     }
@@ -266,6 +264,7 @@ fn planned_kernels_include_those_of_large_models() {
     for tile in ["COLUMNS=32", "COLUMNS=128", "COLUMNS=256"] {
         has(&experts, "mul_mat_tensor", &["TYPE=q4_K", tile, "IDS=1"]);
     }
+    has(&experts, "mul_mat_halves", &["TYPE=q4_K", " COLUMNS=128", "IDS=1"]);
     has(&experts, "mul_mat_wgmma", &["TYPE=q4_K", "IDS=1"]);
     has(&experts, "mul_vec_int", &["TYPE=q4_K", "IDS=1"]);
 }

@@ -10,7 +10,7 @@ use crate::cuda::card;
 use crate::cuda_fusion::Sketch;
 
 /// Types that are converted to f16 integers, with the smallest number of values in rows of whole 16-byte loads.
-const TYPES: [(GgmlType, usize); 13] = [
+pub(crate) const TYPES: [(GgmlType, usize); 13] = [
     (GgmlType::Q4_0, 256),
     (GgmlType::Q4_1, 256),
     (GgmlType::Q5_0, 256),
@@ -26,24 +26,29 @@ const TYPES: [(GgmlType, usize); 13] = [
     (GgmlType::MXFP4, 512),
 ];
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     let words = bytes.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]]);
     words.map(f32::from_le_bytes).collect()
 }
 
 /// Multiplies in double precision.
-fn product(weights: &[f32], columns: &[f32], k: usize) -> Vec<f32> {
+pub(crate) fn product(weights: &[f32], columns: &[f32], k: usize) -> Vec<f32> {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32;
     let column = |x| weights.chunks_exact(k).map(move |row| dot(row, x));
     columns.chunks_exact(k).flat_map(column).collect()
 }
 
 /// Adds random weights in the layout that the GPU prefers. Returns the tensor and its values.
-fn weights(s: &mut Sketch, ty: GgmlType, ne: [usize; 4]) -> (TensorId, Vec<f32>) {
+pub(crate) fn weights(s: &mut Sketch, ty: GgmlType, ne: [usize; 4]) -> (TensorId, Vec<f32>) {
     let plain = s.values(ty, ne);
     let bytes = s.contents(plain).to_vec();
+    weights_of(s, ty, ne, &bytes)
+}
+
+/// Like [`weights`], with the bytes of a file.
+pub(crate) fn weights_of(s: &mut Sketch, ty: GgmlType, ne: [usize; 4], bytes: &[u8]) -> (TensorId, Vec<f32>) {
     let mut values = vec![0.0; ne.iter().product()];
-    kernels::dequantize_row(ty, &bytes, &mut values);
+    kernels::dequantize_row(ty, bytes, &mut values);
     let places = engine::backend::device(&card())
         .expect("the GPU exists")
         .weight_storage();
@@ -52,7 +57,7 @@ fn weights(s: &mut Sketch, ty: GgmlType, ne: [usize; 4]) -> (TensorId, Vec<f32>)
         _ => None,
     });
     let Some((layout, repack)) = repacked else {
-        return (plain, values);
+        return (s.leaf(ty, ne, bytes.to_vec()), values);
     };
     let row_bytes = ty.row_bytes(ne[0]).expect("rows are whole blocks");
     let mut packed = vec![0; bytes.len()];
@@ -65,7 +70,7 @@ fn weights(s: &mut Sketch, ty: GgmlType, ne: [usize; 4]) -> (TensorId, Vec<f32>)
 }
 
 /// Adds columns of very different magnitudes. Returns the tensor and its values.
-fn columns(s: &mut Sketch, ne: [usize; 4]) -> (TensorId, Vec<f32>) {
+pub(crate) fn columns(s: &mut Sketch, ne: [usize; 4]) -> (TensorId, Vec<f32>) {
     let random = s.values(GgmlType::F32, ne);
     let mut values = floats(s.contents(random));
     for (c, column) in values.chunks_exact_mut(ne[0]).enumerate() {
@@ -78,7 +83,7 @@ fn columns(s: &mut Sketch, ne: [usize; 4]) -> (TensorId, Vec<f32>) {
 
 /// Asserts that a column of results is accurate. Columns are rounded to 11 bits, and so are some products of weights and
 /// scales, each with a relative error of at most 2^-12.
-fn check_column(want: &[f32], got: &[f32], title: &str) {
+pub(crate) fn check_column(want: &[f32], got: &[f32], title: &str) {
     let error = if want.iter().all(|x| *x == 0.0) {
         f64::from(got.iter().fold(0.0f32, |most, x| most.max(x.abs())))
     } else {
@@ -125,40 +130,46 @@ fn streamed_matmuls_match_double_precision() {
     });
 }
 
+/// Number of experts, and experts per token.
+const EXPERTS: usize = 5;
+const USED: usize = 2;
+
+/// Multiplies the matrices of experts with `rows` rows by the columns of `n_tokens` tokens, each with `of_token` columns.
+pub(crate) fn check_experts(ty: GgmlType, [k, rows]: [usize; 2], [n_tokens, of_token]: [usize; 2]) {
+    let mut s = Sketch::new(Precision::Fast);
+    let (w, weights) = weights(&mut s, ty, [k, rows, EXPERTS, 1]);
+    let (x, columns) = columns(&mut s, [k, of_token, n_tokens, 1]);
+    // The first expert is in half of the pairs, and the last in none.
+    let expert = |token: usize, slot: usize| {
+        if slot == token % USED {
+            0
+        } else {
+            1 + token % (EXPERTS - 2)
+        }
+    };
+    let ids: Vec<i32> = (0..n_tokens * USED)
+        .map(|i| expert(i / USED, i % USED) as i32)
+        .collect();
+    let ids = s.ints(&ids, [USED, n_tokens, 1, 1]);
+    let node = s.graph.mul_mat_id(w, x, ids).expect("the shapes match");
+    s.graph.expand(node);
+    let [found, _] = s.both(&[node]);
+    for (pair, got) in floats(&found.0[0]).chunks_exact(rows).enumerate() {
+        let (token, slot) = (pair / USED, pair % USED);
+        let column = &columns[(token * of_token + slot % of_token) * k..][..k];
+        let matrix = &weights[expert(token, slot) * rows * k..][..rows * k];
+        let title = format!("{ty}, token {token} of {n_tokens}, slot {slot}");
+        check_column(&product(matrix, column, k), got, &title);
+    }
+}
+
 /// Experts with few and with many columns, with columns shared by the experts of a token, and without.
 #[test]
 fn streamed_experts_match_double_precision() {
-    const EXPERTS: usize = 5;
-    const USED: usize = 2;
-    const ROWS: usize = 40;
     with_device("cuda_stream::streamed_experts_match_double_precision", || {
         for (ty, k) in TYPES {
-            for (n_tokens, of_token) in [(14, 1), (60, USED)] {
-                let mut s = Sketch::new(Precision::Fast);
-                let (w, weights) = weights(&mut s, ty, [k, ROWS, EXPERTS, 1]);
-                let (x, columns) = columns(&mut s, [k, of_token, n_tokens, 1]);
-                // The first expert is in half of the pairs, and the last in none.
-                let expert = |token: usize, slot: usize| {
-                    if slot == token % USED {
-                        0
-                    } else {
-                        1 + token % (EXPERTS - 2)
-                    }
-                };
-                let ids: Vec<i32> = (0..n_tokens * USED)
-                    .map(|i| expert(i / USED, i % USED) as i32)
-                    .collect();
-                let ids = s.ints(&ids, [USED, n_tokens, 1, 1]);
-                let node = s.graph.mul_mat_id(w, x, ids).expect("the shapes match");
-                s.graph.expand(node);
-                let [found, _] = s.both(&[node]);
-                for (pair, got) in floats(&found.0[0]).chunks_exact(ROWS).enumerate() {
-                    let (token, slot) = (pair / USED, pair % USED);
-                    let column = &columns[(token * of_token + slot % of_token) * k..][..k];
-                    let matrix = &weights[expert(token, slot) * ROWS * k..][..ROWS * k];
-                    let title = format!("{ty}, token {token} of {n_tokens}, slot {slot}");
-                    check_column(&product(matrix, column, k), got, &title);
-                }
+            for counts in [[14, 1], [60, USED]] {
+                check_experts(ty, [k, 40], counts);
             }
             assert_streamed(ty, "IDS=1");
         }

@@ -19,6 +19,7 @@ mod cuda_experts;
 mod cuda_few;
 mod cuda_forms;
 mod cuda_fusion;
+mod cuda_halves;
 mod cuda_kernels;
 mod cuda_multi_gpu;
 mod cuda_rounding;

@@ -1,5 +1,7 @@
 //! A CUDA device. Its context is created on first use.
 
+use std::env;
+use std::ffi::OsStr;
 use std::sync::{Arc, OnceLock};
 
 use kernels::Precision;
@@ -26,6 +28,16 @@ const MIN_CAPABILITY: i32 = 75;
 /// Minimum compute capability of tensor cores that multiply bf16.
 const BFLOAT_CAPABILITY: i32 = 80;
 
+/// Environment variable that determines whether the products of prompts are summed in f16: 1 or 0.
+const F16_SUMS: &str = "LLAMA_CUDA_F16_SUMS";
+
+/// Returns true if the tensor cores of a GPU sum products in f32 at half the rate of sums in f16. No attribute of a device
+/// contains the rate, and GPUs of workstations and servers have the same compute capabilities as GeForce GPUs. `setting` is
+/// the value of [`F16_SUMS`].
+fn has_half_rate_sums(name: &str, setting: Option<&OsStr>) -> bool {
+    setting.map_or(name.contains("GeForce"), |value| value != "0")
+}
+
 /// Properties of a device, available without creating a context.
 #[derive(Clone, Debug)]
 pub(super) struct Properties {
@@ -44,15 +56,19 @@ impl Properties {
         let handle = driver.device(ordinal)?;
         let attribute = |attribute| driver.attribute(handle, attribute);
         let capability = 10 * attribute(Attribute::ComputeMajor)? + attribute(Attribute::ComputeMinor)?;
+        let name = driver.device_name(handle)?;
+        let has_bfloats = capability >= BFLOAT_CAPABILITY;
+        let has_half_rate_sums = has_bfloats && has_half_rate_sums(&name, env::var_os(F16_SUMS).as_deref());
         Ok(Properties {
             handle,
-            name: driver.device_name(handle)?,
+            name,
             memory: driver.device_memory(handle)?,
             capability,
             gpu: Gpu {
                 multiprocessors: attribute(Attribute::Multiprocessors)?.unsigned_abs(),
                 shared_bytes: attribute(Attribute::MaxSharedBytes)?.unsigned_abs(),
-                has_bfloats: capability >= BFLOAT_CAPABILITY,
+                has_bfloats,
+                has_half_rate_sums,
                 // Determined when the device is used for the first time.
                 has_wgmma: false,
             },
@@ -219,5 +235,27 @@ impl BufferType for NoMemory {
             device: self.name.clone(),
             message: self.message.clone(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn geforce_gpus_sum_in_f16_unless_set_otherwise() {
+        let found = |name, setting: Option<&str>| has_half_rate_sums(name, setting.map(OsStr::new));
+        let names = [
+            "NVIDIA GeForce RTX 4090",
+            "NVIDIA GeForce RTX 5070 Laptop GPU",
+            "NVIDIA L40S",
+            "NVIDIA RTX A6000",
+        ];
+        assert_eq!(names.map(|name| found(name, None)), [true, true, false, false]);
+        assert_eq!(
+            [Some("0"), Some("1")].map(|setting| found(names[0], setting)),
+            [false, true]
+        );
+        assert!(found("NVIDIA L40S", Some("1")));
     }
 }

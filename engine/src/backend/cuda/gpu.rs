@@ -7,6 +7,8 @@ pub struct Gpu {
     pub multiprocessors: u32,
     /// True if tensor cores multiply bf16, as in compute capability 8.0 and later.
     pub has_bfloats: bool,
+    /// True if tensor cores with bf16 sum products in f32 at half the rate of f16, like the tensor cores of GeForce GPUs.
+    pub has_half_rate_sums: bool,
     /// Maximum shared memory of a block in bytes: static memory, and dynamic memory that kernels opt in to.
     pub shared_bytes: u32,
     /// True if kernels may use the matrix products of warpgroups (`wgmma`) of compute capability 9.0.
@@ -19,6 +21,7 @@ impl Gpu {
         multiprocessors: 132,
         shared_bytes: 227 << 10,
         has_bfloats: true,
+        has_half_rate_sums: false,
         has_wgmma: false,
     };
 
@@ -28,11 +31,20 @@ impl Gpu {
         ..Gpu::H100
     };
 
+    /// A GeForce RTX 4090.
+    pub const RTX_4090: Gpu = Gpu {
+        multiprocessors: 128,
+        has_half_rate_sums: true,
+        shared_bytes: Gpu::LEAST_SHARED_BYTES,
+        ..Gpu::H100
+    };
+
     /// A T4, which has compute capability 7.5.
     pub const T4: Gpu = Gpu {
         multiprocessors: 40,
         shared_bytes: 64 << 10,
         has_bfloats: false,
+        has_half_rate_sums: false,
         has_wgmma: false,
     };
 

@@ -67,6 +67,7 @@ sources! {
     HEADS = "heads.cu" false ["--fmad=false"];
     MUL_FEW_INT = "mul_few_int.cu" true [];
     MUL_MAT = "mul_mat.cu" true [];
+    MUL_MAT_HALVES = "mul_mat_halves.cu" true [];
     MUL_MAT_TENSOR = "mul_mat_tensor.cu" true [];
     MUL_MAT_WGMMA = "mul_mat_wgmma.cu" true [], "a";
     MUL_STREAM = "mul_stream.cu" true [];
@@ -95,8 +96,8 @@ macro_rules! headers {
     };
 }
 
-const HEADERS: [Header<'static>; 25] = headers! {
-    "async.cuh" "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "few_int.cuh" "halves.cuh" "halves_of_rows.cuh"
+const HEADERS: [Header<'static>; 26] = headers! {
+    "async.cuh" "attention.cuh" "common.cuh" "blocks.cuh" "cells.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "few_int.cuh" "half_products.cuh" "halves.cuh" "halves_of_rows.cuh"
     "matrices.cuh" "mbarrier.cuh" "packed.cuh"
     "partials.cuh" "pieces.cuh" "rope.cuh" "select.cuh" "steps.cuh" "tiled.cuh" "tiles.cuh" "unary.cuh" "visible.cuh" "wgmma.cuh"
 };

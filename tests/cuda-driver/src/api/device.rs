@@ -128,7 +128,12 @@ driver_functions! {
     /// Returns the name of a device.
     fn cuDeviceGetName(name: *mut c_char, len: c_int, device: c_int) |driver| {
         driver.device(device)?;
-        copy_text(c"Emulated CUDA device", name, len)
+        let text = if driver.config.geforce {
+            c"Emulated GeForce device"
+        } else {
+            c"Emulated CUDA device"
+        };
+        copy_text(text, name, len)
     }
 
     /// Returns the UUID of a device.

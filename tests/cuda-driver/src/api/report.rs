@@ -92,12 +92,13 @@ fn kernel(counts: &KernelCounts) -> String {
         )
     };
     format!(
-        "{{\"launches\": {}, \"blocks\": {}, \"threads\": {}, \"shared\": {}, \"matrix_operations\": {}, \"integer_operations\": {}, \"group_operations\": {}, \"loads\": {}, \"stores\": {}, \"copies\": {}, \"footprint\": [{}, {}], \"latency\": [{}, {}], \"instructions\": {{{}}}}}",
+        "{{\"launches\": {}, \"blocks\": {}, \"threads\": {}, \"shared\": {}, \"matrix_operations\": {}, \"half_operations\": {}, \"integer_operations\": {}, \"group_operations\": {}, \"loads\": {}, \"stores\": {}, \"copies\": {}, \"footprint\": [{}, {}], \"latency\": [{}, {}], \"instructions\": {{{}}}}}",
         counts.launches,
         counts.blocks,
         counts.threads,
         counts.shared_max,
         counts.matrix_operations,
+        counts.half_operations,
         counts.integer_operations,
         counts.group_operations,
         traffic(&counts.loads),

@@ -73,8 +73,9 @@ pub struct KernelCounts {
     /// Distinct bytes read and written per launch. Counted only if order is checked; gaps of up to 64 bytes
     /// may be included.
     pub footprint: [u64; 2],
-    /// Number of multiply-adds executed by `mma` on floats and on integers, and by `wgmma`.
+    /// Number of multiply-adds executed by `mma` on floats with sums in f32 and in f16, on integers, and by `wgmma`.
     pub matrix_operations: u64,
+    pub half_operations: u64,
     pub integer_operations: u64,
     pub group_operations: u64,
     /// Largest shared memory of a block in bytes.
@@ -107,6 +108,9 @@ impl KernelCounts {
                 Action::Store(_) if inst.class == Class::Global => self.stores.add(count),
                 Action::Matrix(Matrix::Multiply(m)) if m.sum == Scalar::S32 => {
                     self.integer_operations += count.warps * m.operations();
+                }
+                Action::Matrix(Matrix::Multiply(m)) if m.sum == Scalar::F16 => {
+                    self.half_operations += count.warps * m.operations();
                 }
                 Action::Matrix(Matrix::Multiply(m)) => self.matrix_operations += count.warps * m.operations(),
                 Action::Matrix(Matrix::Group(product)) => self.group_operations += count.warps * product.operations(),

@@ -194,8 +194,10 @@ impl Decoder<'_> {
         let (d, d_bytes) = self.at_least(op.operand(0)?, to)?;
         let (a, a_bytes) = self.at_least(op.operand(1)?, from)?;
         let run = op.with_type(convert::convert(&conversion, d_bytes, a_bytes))?;
+        // The assembler converts f16 to f32 by an addition.
+        let is_addition = (to, from) == (F32, F16);
         self.alu(
-            Class::Convert,
+            if is_addition { Class::Single } else { Class::Convert },
             run,
             Args {
                 d,

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `devices=2` | 1 | number of devices; with 0, `cuInit` fails as on a machine without a GPU |
 //! | `sm=90` | 90 | compute capability; modules for a newer one, or with instructions that their target lacks, fail to load |
+//! | `geforce=1` | 0 | whether the name of the devices contains "GeForce" |
 //! | `memory=8G` | 8G | memory of each device, in bytes or with suffix K, M, or G |
 //! | `used=1G` | 0 | device memory that other programs use |
 //! | `peer=0` | 1 | whether devices can access each other's memory |
@@ -39,6 +40,7 @@
 pub struct Config {
     pub devices: u32,
     pub sm: u32,
+    pub geforce: bool,
     pub memory: u64,
     pub used: u64,
     pub peer: bool,
@@ -67,6 +69,7 @@ impl Default for Config {
         Self {
             devices: 1,
             sm: 90,
+            geforce: false,
             memory: 8 << 30,
             used: 0,
             peer: true,
@@ -109,6 +112,7 @@ impl Config {
                 "devices" if number > 64 => return Err("setting `devices` must be at most 64".into()),
                 "devices" => config.devices = number as u32,
                 "sm" => config.sm = number as u32,
+                "geforce" => config.geforce = number != 0,
                 "memory" => config.memory = number,
                 "used" => config.used = number,
                 "peer" => config.peer = number != 0,

@@ -43,6 +43,8 @@ struct GpuSpec {
     /// `mma.sync` rate for bf16 with f32 accumulation, in operations per second; a multiply-add counts as
     /// two. On Hopper it is two thirds of the `wgmma` rate.
     matrix: f64,
+    /// `mma.sync` rate for f16 with f16 accumulation.
+    half_matrix: f64,
     /// `mma.sync` rate for 8-bit integers.
     integer_matrix: f64,
     /// `wgmma` rate for bf16 with f32 accumulation, or the rate of `mma.sync` if the GPU lacks it.
@@ -58,6 +60,7 @@ const GPUS: [GpuSpec; 3] = [
         threads: 1536,
         shared: 100 << 10,
         matrix: 165e12,
+        half_matrix: 330e12,
         integer_matrix: 660e12,
         group_matrix: 165e12,
     },
@@ -69,6 +72,7 @@ const GPUS: [GpuSpec; 3] = [
         threads: 2048,
         shared: 228 << 10,
         matrix: 660e12,
+        half_matrix: 660e12,
         integer_matrix: 1320e12,
         group_matrix: 989e12,
     },
@@ -80,6 +84,7 @@ const GPUS: [GpuSpec; 3] = [
         threads: 2048,
         shared: 228 << 10,
         matrix: 660e12,
+        half_matrix: 660e12,
         integer_matrix: 1320e12,
         group_matrix: 989e12,
     },
@@ -132,8 +137,9 @@ struct Counted {
     shared: u64,
     /// Clocks of the slowest block of each launch, and of all blocks, added over launches.
     latency: [u64; 2],
-    /// Matrix multiply-adds of floats and of 8-bit integers, and of `wgmma`.
+    /// Matrix multiply-adds of floats with sums in f32 and in f16, of 8-bit integers, and of `wgmma`.
     matrix_operations: u64,
+    half_operations: u64,
     integer_operations: u64,
     group_operations: u64,
     loads: Traffic,
@@ -204,6 +210,7 @@ impl Counted {
             self.n_instructions() as f64 / ISSUES / busy,
             ((shared.waves + shared.moved) as f64 + copied) / busy,
             2.0 * (self.matrix_operations as f64 / gpu.matrix
+                + self.half_operations as f64 / gpu.half_matrix
                 + self.integer_operations as f64 / gpu.integer_matrix
                 + self.group_operations as f64 / gpu.group_matrix),
         ];
@@ -440,6 +447,7 @@ mod tests {
             shared: 0,
             latency: [0; 2],
             matrix_operations: 0,
+            half_operations: 0,
             integer_operations: 0,
             group_operations: 0,
             loads: Traffic::default(),

@@ -5,6 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use super::super::kernel::{GROUP, Kernel, MUL_MAT};
 use super::arguments::TensorArg;
 use super::decoder::decoder;
+use super::half_tiles::HalfTiles;
 use super::skinny::{self, Products};
 use super::stream;
 use super::task::{COLUMNS_ALIGNMENT, Grouping, Task};
@@ -62,6 +63,9 @@ pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Unplanned> {
         let is_small = tiles.are_smallest(size(m)?, size(n)?, outer);
         if stream::suits(task, &w, is_small) {
             return stream::plan(task, [w, x, y]);
+        }
+        if let Some(halves) = HalfTiles::of(task, &w, tiles.of(size(m)?, size(n)?, outer).columns) {
+            return halves.plan(task, [w, x, y], None);
         }
         return tensor::plan(task, [w, x, y], None);
     }
@@ -155,10 +159,16 @@ fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Unplanned> {
     } else {
         None
     };
-    let tile = match streamed {
-        Some(tile) => tile,
-        None if on_tensor_cores => large.columns as usize,
-        None => TILE[1] as usize,
+    let halves = if on_tensor_cores {
+        HalfTiles::of(task, &w, large.columns)
+    } else {
+        None
+    };
+    let tile = match (streamed, halves) {
+        (Some(tile), _) => tile,
+        (None, Some(halves)) => halves.columns() as usize,
+        (None, None) if on_tensor_cores => large.columns as usize,
+        (None, None) => TILE[1] as usize,
     };
     // One tile of each matrix may be partially filled.
     let n_tiles = n_pairs / tile + n_matrices.min(n_pairs);
@@ -181,6 +191,9 @@ fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Unplanned> {
             n_used,
             tile: large,
         };
+        if let Some(halves) = halves {
+            return halves.plan(task, [w, x, y], Some(groups));
+        }
         return tensor::plan(task, [w, x, y], Some(groups));
     }
     let params = MatParams {

@@ -7,6 +7,8 @@ mod copies;
 mod decoder;
 mod elementwise;
 mod experts;
+mod half_tiles;
+mod halves;
 mod heads;
 mod integers;
 mod matmul;

@@ -2,17 +2,14 @@
 //! each. Weights are streamed through shared memory and converted to f16 integers. Only used with `Precision::Fast`
 //! and `Fastest`.
 
-use bytemuck::{Pod, Zeroable};
-use kernels::GgmlType;
+use bytemuck::Zeroable;
 
 use super::super::gpu::Gpu;
-use super::super::kernel::{HALVE_COLUMNS, Kernel, MUL_STREAM, Value};
+use super::super::kernel::{Kernel, MUL_STREAM};
 use super::arguments::TensorArg;
-use super::decoder::decoder;
-use super::integers::{FETCH, has_whole_rows};
-use super::task::{ColumnForm, Grouping, Halves, Task};
+use super::halves::{COUNTERS, Params, STEP, Weights};
+use super::task::{Grouping, Halves, Task};
 use super::unplanned::{Unplanned, size};
-use crate::graph::Tensor;
 
 /// Maximum number of columns. Beyond, tiles that convert weights once for more columns are faster.
 const MAX_COLUMNS: usize = 64;
@@ -20,10 +17,12 @@ const MAX_COLUMNS: usize = 64;
 /// Maximum number of columns if the matrix is too small for such tiles.
 const MAX_COLUMNS_OF_SMALL: usize = 128;
 
-/// Rows and threads of a block of `mul_stream.cu`, and values of a row per step.
+/// Rows and threads of a block of `mul_stream.cu`.
 const ROWS: usize = 128;
 const THREADS: u32 = 128;
-const STEP: usize = 256;
+
+/// Exponent of the largest value of a column. Integers up to 2048 times values below 2^10, summed in f32.
+const EXPONENT: i32 = 9;
 
 /// Columns per tile. The smaller tile also serves types and GPUs whose stages would not fit otherwise.
 const TILES: [usize; 2] = [16, 32];
@@ -38,49 +37,6 @@ const RESERVED_SHARED: u32 = 1 << 10;
 /// Minimum number of steps per block, so that the prologue and the sum of the parts pay off.
 const MIN_STEPS: usize = 4;
 
-/// Threads per block of `halve_columns.cu`.
-const HALVING_THREADS: u32 = 1024;
-
-/// Number of counters after the columns: tiles of a launch whose rows are divided.
-const COUNTERS: usize = 1024;
-
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct HalveParams {
-    x: TensorArg,
-    steps: u64,
-    factors: u64,
-    counters: u64,
-    n_counters: i32,
-    is_dense: i32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    w: TensorArg,
-    x: TensorArg,
-    y: TensorArg,
-    columns: u64,
-    factors: u64,
-    counters: u64,
-    parts: u64,
-    tiles: u64,
-    order: u64,
-    n_steps: i32,
-    n_used: i32,
-}
-
-/// A type that `halves_of_rows.cuh` supports.
-#[derive(Clone, Copy)]
-struct Weights {
-    decoder: Value,
-    /// Bytes between rows in shared memory.
-    stride: u32,
-    /// Sums of the values of a column that a step needs.
-    sums: u32,
-}
-
 /// Sizes of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
@@ -91,32 +47,23 @@ struct Shape {
     shared: u32,
 }
 
-/// Returns the type of the weights, or `None` if the type is not supported.
-fn weights_of(weights: &Tensor, w: &TensorArg) -> Option<Weights> {
-    let decoder = decoder(weights, w);
-    let (stride, sums) = match decoder {
-        Value::Type(GgmlType::Q2_K) => (112, 16),
-        Value::Type(GgmlType::Q4_0 | GgmlType::Q4_K | GgmlType::IQ4_NL | GgmlType::IQ4_XS | GgmlType::MXFP4)
-        | Value::Word("q3_K_x8") => (144, 8),
-        Value::Type(GgmlType::Q4_1 | GgmlType::Q5_K) | Value::Word("q5_0_x8") => (176, 8),
-        Value::Type(GgmlType::Q5_1) => (208, 8),
-        Value::Word("q6_K_x8") => (240, 8),
-        Value::Type(GgmlType::Q8_0) => (272, 8),
-        _ => return None,
-    };
-    Some(Weights { decoder, stride, sums })
-}
-
-/// Returns the bytes of a step of a tile's columns: halves, and two halves per sum.
-fn step_bytes(columns: usize, sums: u32) -> usize {
-    columns * (2 * STEP + 4 * sums as usize)
+impl Shape {
+    /// Returns the form of columns. `of_outer` columns share tiles.
+    fn halves(self, weights: Weights, of_outer: u32) -> Halves {
+        Halves {
+            tile: self.columns as u32,
+            sums: weights.sums,
+            exponent: EXPONENT,
+            of_outer,
+        }
+    }
 }
 
 /// Returns the sizes for `n` columns, or `None` if a GPU has too little shared memory.
 fn shape(gpu: Gpu, weights: Weights, n: usize) -> Option<Shape> {
     let of_one = gpu.shared_bytes.checked_sub(RESERVED_SHARED)?;
     let of_two = (gpu.shared_bytes / 2).saturating_sub(RESERVED_SHARED);
-    let stage = |columns: usize| ROWS as u32 * weights.stride + step_bytes(columns, weights.sums) as u32;
+    let stage = |columns: usize| ROWS as u32 * weights.stride + weights.step_bytes(columns) as u32;
     let fits = |columns: &usize| MIN_STAGES * stage(*columns) <= of_one;
     let wanted = TILES.into_iter().find(|&columns| columns >= n).unwrap_or(TILES[1]);
     let columns = [wanted, TILES[0]].into_iter().find(fits)?;
@@ -143,12 +90,8 @@ fn n_parts(gpu: Gpu, n_tiles: usize, n_steps: usize) -> usize {
 /// Returns the sizes of a launch with tiles for `n` columns, or `None` if the weights are unsuitable. The caller checks the
 /// precision.
 fn shape_of(task: &Task<'_>, w: &TensorArg, n: usize) -> Option<(Weights, Shape)> {
-    let weights = task.operand(0);
-    if !weights.ne[0].is_multiple_of(STEP) || !has_whole_rows(weights, w) {
-        return None;
-    }
-    let of_type = weights_of(weights, w)?;
-    Some((of_type, shape(task.target.gpu(), of_type, n)?))
+    let weights = Weights::of(task.operand(0), w)?;
+    Some((weights, shape(task.target.gpu(), weights, n)?))
 }
 
 /// Returns true if the matmul of the task's node should use this kernel. The caller checks the precision. `is_small` is
@@ -173,49 +116,6 @@ pub(super) fn tile_of_groups(task: &Task<'_>, [w, x]: [&TensorArg; 2], n: usize)
     let (_, shape) = shape_of(task, w, n + n / 4)?;
     let are_rows = x.as_rows().ne[2..] == [1, 1];
     are_rows.then_some(shape.columns)
-}
-
-/// Addresses of converted columns.
-struct Converted {
-    columns: u64,
-    factors: u64,
-    counters: u64,
-}
-
-/// Plans the conversion of columns, unless they already exist.
-fn converted(task: &mut Task<'_>, x: &TensorArg, weights: Weights, shape: Shape) -> Result<Converted, Unplanned> {
-    let [k, n, n2, n3] = x.ne.map(|n| n as usize);
-    let (outer, n_padded) = (n2 * n3, n.next_multiple_of(shape.columns));
-    let of_steps = n_padded / shape.columns * outer * (k / STEP) * step_bytes(shape.columns, weights.sums);
-    let of_factors = size_of::<f32>() * n_padded * outer;
-    let form = ColumnForm::Halves(Halves {
-        tile: shape.columns as u32,
-        sums: weights.sums,
-        of_outer: size(n)?,
-    });
-    let n_bytes = of_steps + of_factors + size_of::<u32>() * COUNTERS;
-    let (columns, is_new) = task.target.columns(x, form, n_bytes)?;
-    let factors = columns + of_steps as u64;
-    let counters = factors + of_factors as u64;
-    if is_new {
-        let params = HalveParams {
-            x: *x,
-            steps: columns,
-            factors,
-            counters,
-            n_counters: COUNTERS as i32,
-            is_dense: x.has_vectors(size_of::<f32>(), FETCH).into(),
-        };
-        let kernel = Kernel::new(&HALVE_COLUMNS, "halve_columns")
-            .with_int("COLUMNS", shape.columns as i64)
-            .with_int("SUMS", weights.sums.into());
-        task.launch(kernel, [size(n_padded)?, size(outer)?, 1], HALVING_THREADS, &params)?;
-    }
-    Ok(Converted {
-        columns,
-        factors,
-        counters,
-    })
 }
 
 /// Number of parts of rows, steps per part, and bytes of the sums of all parts.
@@ -260,7 +160,7 @@ pub(super) fn plan(task: &mut Task<'_>, [w, x, y]: [TensorArg; 3]) -> Result<(),
         row_tiles * column_tiles * outer,
         shape,
     );
-    let of_x = converted(task, &x, weights, shape)?;
+    let of_x = shape.halves(weights, size(n)?).of_columns(task, &x)?;
     let parts = match division.bytes {
         0 => 0,
         bytes => task.target.scratch(bytes)?,
@@ -293,7 +193,10 @@ pub(super) fn plan_groups(
     let (row_tiles, n_tiles) = (m.div_ceil(ROWS), grouping.n_tiles as usize);
     let division = divide(task.target.gpu(), task.operand(0).ne[0], row_tiles * n_tiles, shape);
     let [tiles, order, parts] = group(task, grouping, division.bytes)?;
-    let of_x = converted(task, &x.as_rows(), weights, shape)?;
+    let rows = x.as_rows();
+    let of_x = shape
+        .halves(weights, rows.ne[1].unsigned_abs())
+        .of_columns(task, &rows)?;
     let params = Params {
         w,
         x,
@@ -313,6 +216,9 @@ pub(super) fn plan_groups(
 
 #[cfg(test)]
 mod tests {
+    use kernels::GgmlType;
+
+    use super::super::super::kernel::Value;
     use super::*;
 
     #[test]
@@ -325,6 +231,7 @@ mod tests {
             decoder: Value::Type(GgmlType::Q4_0),
             stride,
             sums: if stride == 112 { 16 } else { 8 },
+            has_mins: true,
         };
         for stride in [112, 144, 176, 208, 240, 272] {
             for gpu in [Gpu::H100, small] {

@@ -30,13 +30,15 @@ pub(in super::super) enum ColumnForm {
     Halves(Halves),
 }
 
-/// Form of columns for `mul_stream.cu`.
+/// Form of columns for `half_products.cuh`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) struct Halves {
     /// Columns per tile.
     pub(super) tile: u32,
     /// Sums per column and step.
     pub(super) sums: u32,
+    /// Exponent of the largest value of a column.
+    pub(super) exponent: i32,
     /// Columns that share tiles.
     pub(super) of_outer: u32,
 }

@@ -89,7 +89,7 @@ impl Tiles {
     }
 
     /// Returns the tile for `outer` matmuls with this number of rows and columns.
-    fn of(self, rows: u32, columns: u32, outer: u32) -> Tile {
+    pub(super) fn of(self, rows: u32, columns: u32, outer: u32) -> Tile {
         // Larger tiles with bf16-to-f16 conversion would run out of registers.
         if columns <= FEW.columns || !self.gpu.has_bfloats {
             return FEW;

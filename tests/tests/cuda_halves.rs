@@ -1,0 +1,122 @@
+//! Matmuls with many columns on GeForce GPUs, which sum products in f16: accuracy.
+
+use engine::backend::cuda::{Specialization, loaded};
+use kernels::{GgmlType, Precision};
+use tests::emulator::with_settings;
+
+use crate::cuda_fusion::Sketch;
+use crate::cuda_stream::{TYPES, check_column, check_experts, columns, floats, product, weights, weights_of};
+
+/// Settings of a GeForce RTX 4090.
+const RTX_4090: &str = "sm=89,geforce=1";
+
+/// Asserts that a kernel with this type and mark was used.
+fn assert_used(ty: GgmlType, marks: &[&str]) {
+    let used: Vec<String> = loaded().iter().map(Specialization::describe).collect();
+    let of_type = format!("TYPE={}", ty.name());
+    let is_meant = |name: &&String| name.starts_with("mul_mat_halves") && name.contains(&of_type);
+    let has_all = |name: &String| marks.iter().all(|mark| name.contains(mark));
+    assert!(used.iter().filter(is_meant).any(has_all), "{ty}, {marks:?}: {used:?}");
+}
+
+/// Multiplies weights of a type by `n` columns of very different magnitudes.
+fn check_matmul(ty: GgmlType, [k, m, n]: [usize; 3]) {
+    let mut s = Sketch::new(Precision::Fast);
+    let (w, weights) = weights(&mut s, ty, [k, m, 1, 1]);
+    let (x, columns) = columns(&mut s, [k, n, 1, 1]);
+    let node = s.graph.mul_mat(w, x).expect("the shapes match");
+    s.graph.expand(node);
+    let [found, _] = s.both(&[node]);
+    let (want, got) = (product(&weights, &columns, k), floats(&found.0[0]));
+    for (c, (want, got)) in want.chunks_exact(m).zip(got.chunks_exact(m)).enumerate() {
+        check_column(want, got, &format!("{ty}, {k} x {m}, column {c} of {n}"));
+    }
+}
+
+/// Rows and columns that end within a tile, with several steps per row.
+#[test]
+fn matmuls_with_f16_sums_match_double_precision() {
+    let name = "cuda_halves::matmuls_with_f16_sums_match_double_precision";
+    with_settings(name, RTX_4090, || {
+        for (ty, unit) in TYPES {
+            check_matmul(ty, [unit.max(512), 70, 150]);
+            assert_used(ty, &["COLUMNS=64", "IDS=0"]);
+        }
+    });
+}
+
+/// Enough rows and columns for the larger tile, with incomplete tiles of both.
+#[test]
+fn large_tiles_with_f16_sums_match_double_precision() {
+    let name = "cuda_halves::large_tiles_with_f16_sums_match_double_precision";
+    with_settings(name, RTX_4090, || {
+        for ty in [GgmlType::Q4_K, GgmlType::Q8_0] {
+            check_matmul(ty, [256, 12200, 150]);
+            assert_used(ty, &["COLUMNS=128", "IDS=0"]);
+        }
+    });
+}
+
+/// Experts with enough rows and columns for a tile, with columns shared by the experts of a token, and without.
+#[test]
+fn experts_with_f16_sums_match_double_precision() {
+    let name = "cuda_halves::experts_with_f16_sums_match_double_precision";
+    with_settings(name, RTX_4090, || {
+        for (ty, k) in [(GgmlType::Q4_K, 256), (GgmlType::Q8_0, 512), (GgmlType::Q2_K, 1024)] {
+            for of_token in [1, 2] {
+                check_experts(ty, [k, 1300], [135, of_token]);
+            }
+            assert_used(ty, &["COLUMNS=64", "IDS=1"]);
+        }
+    });
+}
+
+/// Returns blocks whose integers have the largest magnitude, with scales of 2^-10 and minimums of 0.
+fn largest_blocks(ty: GgmlType, n: usize) -> Vec<u8> {
+    const SCALE: [u8; 2] = [0x00, 0x14];
+    const NONE: [u8; 2] = [0, 0];
+    // The byte of all values, and fields that follow.
+    let (fill, fields): (u8, Vec<(usize, &[u8])>) = match ty {
+        GgmlType::Q4_0 | GgmlType::Q5_0 | GgmlType::IQ4_NL | GgmlType::IQ4_XS => (0, vec![(0, &SCALE)]),
+        GgmlType::Q8_0 => (0x80, vec![(0, &SCALE)]),
+        GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q4_K | GgmlType::Q5_K => (0xff, vec![(0, &SCALE), (2, &NONE)]),
+        GgmlType::Q2_K => (0xff, vec![(80, &SCALE), (82, &NONE)]),
+        GgmlType::Q3_K => (0, vec![(108, &SCALE)]),
+        GgmlType::Q6_K => (0, vec![(192, &[0x80; 16]), (208, &SCALE)]),
+        GgmlType::MXFP4 => (0x77, vec![(0, &[127])]),
+        _ => panic!("{ty} is not converted to f16 integers"),
+    };
+    let mut bytes = vec![fill; n];
+    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+        for (at, field) in &fields {
+            block[*at..at + field.len()].copy_from_slice(field);
+        }
+    }
+    bytes
+}
+
+/// The largest integers of a type times the largest values of columns, all of the same sign.
+#[test]
+fn largest_f16_sums_do_not_overflow() {
+    let name = "cuda_halves::largest_f16_sums_do_not_overflow";
+    with_settings(name, RTX_4090, || {
+        for (ty, unit) in TYPES {
+            let [k, m, n] = [unit.max(256), 64, 130];
+            let mut s = Sketch::new(Precision::Fast);
+            let bytes = largest_blocks(ty, m * ty.row_bytes(k).expect("rows are whole blocks"));
+            let (w, weights) = weights_of(&mut s, ty, [k, m, 1, 1], &bytes);
+            // The largest float below a power of two.
+            let columns = vec![f32::from_bits(0x3fff_ffff); k * n];
+            let x = s.leaf(
+                GgmlType::F32,
+                [k, n, 1, 1],
+                columns.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            );
+            let node = s.graph.mul_mat(w, x).expect("the shapes match");
+            s.graph.expand(node);
+            let [found, _] = s.both(&[node]);
+            check_column(&product(&weights, &columns, k), &floats(&found.0[0]), &ty.to_string());
+            assert_used(ty, &["IDS=0"]);
+        }
+    });
+}
