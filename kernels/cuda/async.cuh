@@ -35,7 +35,7 @@ template <int N> DEVICE void wait_for_groups() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 #else
-// Loads through the read-only path may be moved before earlier stores, so that several are in flight.
+// The compiler may move loads through the read-only path before earlier stores, so that several loads are in flight.
 template <int N> DEVICE void start_copy(u32 to, const void *from, bool is_there) {
     static_assert(N == 4 || N == 8 || N == 16, "copies have 4, 8, or 16 bytes");
     if constexpr (N == 16) {
@@ -54,7 +54,7 @@ template <int AT> DEVICE void start_copy_within(u32 to, const char *from, int n)
     if (n > AT) start_copy<16>(to + AT, from + AT, true);
 }
 
-// The copies are done. The compiler must not move later reads of shared memory before them.
+// The copies are complete. The compiler must not move later reads of shared memory before the copies.
 DEVICE void wait_for_copies() {
     asm volatile("" ::: "memory");
 }

@@ -1,14 +1,14 @@
 // Attention with online softmax over the cells in a token's page table. Scores are never stored.
 //
 // A block computes a token with HEADS query heads of one KV head. Each warp takes a quarter of every page, CELLS cells
-// at a time, and the lanes hold parts of keys and values. Within a turn, loads are independent of each other, and each
+// at a time, and the lanes hold parts of keys and values. Within a step, loads are independent of each other, and each
 // lane computes the score and the weight of one cell for one head. The warps' sums are added in order, so that results
 // depend only on the page table and on the number of blocks per token.
 //
 // With few tokens, several blocks share the pages of a token (SPLIT), and `merge` (attention_merge.cu) adds
 // their results in order.
 //
-// K, V: types of keys and values. DK, DV: their sizes. HEADS: query heads per block. CELLS: cells per turn.
+// K, V: types of keys and values. DK, DV: their sizes. HEADS: query heads per block. CELLS: cells per step.
 // Both are powers of two, and their product is at most 32. SELECTS, BIASES, SINKS: true if the corresponding
 // operand exists. SPLIT: several blocks per token. ROUNDS: results are also quantized for matmuls; DV must then
 // be a multiple of 32.
@@ -19,7 +19,7 @@ using Keys = types::K;
 using Values = types::V;
 
 const int WARPS = 4, CELLS_OF_WARP = PAGE / WARPS;
-// Scores per turn, and number of adjacent lanes that hold the same score.
+// Scores per step, and number of adjacent lanes that hold the same score.
 const int SCORES = HEADS * CELLS, SAME = 32 / SCORES;
 
 // The chunks of a row of SIZE values that a lane holds. Lanes without a chunk repeat the last chunk, so that
@@ -45,9 +45,9 @@ using ValuePart = Part<Values, DV>;
 __shared__ Listed listed;
 __shared__ Partials<WARPS, HEADS, DV> partials;
 
-// The scores of a turn: each lane has the scores of one head and one of the turn's cells.
+// The scores of a step: each lane has the scores of one head and one of the step's cells.
 struct Scores {
-    // Head within the block, head of the model, and cell within the turn.
+    // Head within the block, head of the model, and cell within the step.
     int in_block, head, cell;
     float slope, largest, weights;
 
@@ -62,7 +62,7 @@ struct Scores {
     // Combines values of the lanes with the same head.
     template <class F> DEVICE float of_head(float x, F combine) const {
 #pragma unroll
-        for (int step = SAME; step < SAME * CELLS; step *= 2) x = combine(x, __shfl_xor_sync(ALL_LANES, x, step));
+        for (int distance = SAME; distance < SAME * CELLS; distance *= 2) x = combine(x, __shfl_xor_sync(ALL_LANES, x, distance));
         return x;
     }
 
@@ -82,11 +82,11 @@ struct Scores {
     static DEVICE float value_for(float x, int head, int cell) { return __shfl_sync(ALL_LANES, x, (head * CELLS + cell) * SAME); }
 };
 
-// The cells of a turn, as indices within a page. Past the last cell, the first cell is repeated.
-struct Turn {
+// The cells of a step, as indices within a page. Past the last cell, the first cell is repeated.
+struct Step {
     int cells[CELLS], n;
 
-    DEVICE Turn(u64 &left) {
+    DEVICE Step(u64 &left) {
         n = min(__popcll(left), CELLS);
         cells[0] = __ffsll(left) - 1;
 #pragma unroll
@@ -105,13 +105,13 @@ struct Turn {
     }
 };
 
-// Loads the lane's part of the keys or values of a turn.
-template <class P> DEVICE void load_turn(const Tensor &t, int head, int first, const Turn &turn, float (&x)[CELLS][P::PER_LANE][P::N]) {
+// Loads the lane's part of the keys or values of a step.
+template <class P> DEVICE void load_step(const Tensor &t, int head, int first, const Step &step, float (&x)[CELLS][P::PER_LANE][P::N]) {
     const char *from = t.data + head * t.nb[1];
 #pragma unroll
     for (int c = 0; c < CELLS; c++) {
 #pragma unroll
-        for (int i = 0; i < P::PER_LANE; i++) P::load(from + (i64)(first + turn.cells[c]) * t.nb[2], i, x[c][i]);
+        for (int i = 0; i < P::PER_LANE; i++) P::load(from + (i64)(first + step.cells[c]) * t.nb[2], i, x[c][i]);
     }
 }
 
@@ -161,11 +161,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) attention(const __gr
             int first = listed.first[entry];
             u64 left = listed.seen[entry] & ((1ull << CELLS_OF_WARP) - 1) << threadIdx.x / 32 * CELLS_OF_WARP;
             while (left) {
-                Turn turn(left);
+                Step step(left);
                 float k[CELLS][KeyPart::PER_LANE][Keys::N], v[CELLS][ValuePart::PER_LANE][Values::N];
-                load_turn<KeyPart>(p.k, head_kv, first, turn, k);
-                load_turn<ValuePart>(p.v, head_kv, first, turn, v);
-                int ahead = needs_positions ? p.visible.cell_pos[first + turn.cell(scores.cell)] - q_pos : 0;
+                load_step<KeyPart>(p.k, head_kv, first, step, k);
+                load_step<ValuePart>(p.v, head_kv, first, step, v);
+                int ahead = needs_positions ? p.visible.cell_pos[first + step.cell(scores.cell)] - q_pos : 0;
                 float products[SCORES] = {};
 #pragma unroll
                 for (int h = 0; h < HEADS; h++) {
@@ -177,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) attention(const __gr
                     }
                 }
                 float score = score_of(p, warp_sums<SCORES>(products), scores.head, scores.slope, ahead), factor;
-                float weight = scores.take(scores.cell < turn.n ? score : -INF, factor);
+                float weight = scores.take(scores.cell < step.n ? score : -INF, factor);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++) {
                     float of_sums = Scores::value_for(factor, h, 0), of_cells[CELLS];

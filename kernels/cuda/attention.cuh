@@ -46,32 +46,32 @@ DEVICE void mark_selected(const Params &p, int token, int head_kv) {
 #endif
 }
 
-// The positions of keys that a window shows, and the last position of a causal query.
-struct Sight {
+// Positions of visible keys: `first..=last` is the range of the window, and `latest` the limit of the causal mask.
+struct KeyRange {
     i64 first, last;
     int latest;
 };
 
 // Returns the keys that some query with a position in `low..=high` sees. With `low` and `high` swapped, returns
 // the keys that every such query sees.
-DEVICE Sight sight_of(const Params &p, int low, int high) {
-    Sight sight;
-    sight.first = p.window == STANDARD    ? (i64)low - p.window_size + 1
-                  : p.window == CHUNKED   ? (i64)(low / p.window_size * p.window_size)
-                  : p.window == SYMMETRIC ? (i64)low - p.window_size / 2
-                                          : -1;
-    sight.last = p.window == CHUNKED     ? (i64)(high / p.window_size) * p.window_size + p.window_size - 1
-                 : p.window == SYMMETRIC ? (i64)high + p.window_size / 2
-                                         : 0x7fffffff;
-    sight.latest = p.causal ? high : 0x7fffffff;
-    return sight;
+DEVICE KeyRange key_range(const Params &p, int low, int high) {
+    KeyRange keys;
+    keys.first = p.window == STANDARD    ? (i64)low - p.window_size + 1
+                 : p.window == CHUNKED   ? (i64)(low / p.window_size * p.window_size)
+                 : p.window == SYMMETRIC ? (i64)low - p.window_size / 2
+                                         : -1;
+    keys.last = p.window == CHUNKED     ? (i64)(high / p.window_size) * p.window_size + p.window_size - 1
+                : p.window == SYMMETRIC ? (i64)high + p.window_size / 2
+                                        : 0x7fffffff;
+    keys.latest = p.causal ? high : 0x7fffffff;
+    return keys;
 }
 
-// Returns true if a listed cell at `k_pos` is visible. Without branches, since each lane tests a different cell.
-DEVICE bool sees(const Params &p, const Sight &sight, int cell, int k_pos) {
+// Returns true if a listed cell at `k_pos` is visible. Branch-free, because each lane tests a different cell.
+DEVICE bool sees(const Params &p, const KeyRange &keys, int cell, int k_pos) {
     bool compressed = p.compressed_from >= 0 && cell >= p.compressed_from;
-    bool in_window = compressed | ((k_pos >= sight.first) & (k_pos <= sight.last));
-    bool seen = in_window & (k_pos <= sight.latest);
+    bool in_window = compressed | ((k_pos >= keys.first) & (k_pos <= keys.last));
+    bool seen = in_window & (k_pos <= keys.latest);
 #if SELECTS
     bool chosen_from = p.compressed_from < 0 | compressed;
     int entry = compressed ? cell - p.compressed_from : cell;
@@ -83,11 +83,11 @@ DEVICE bool sees(const Params &p, const Sight &sight, int cell, int k_pos) {
 // Returns a mask of the cells of a page that some query with a position in `low..=high` sees. Each lane of
 // the warp tests two cells.
 DEVICE u64 seen_of(const Params &p, const Page &page, int low, int high) {
-    Sight sight = sight_of(p, low, high);
+    KeyRange keys = key_range(p, low, high);
     u32 halves[2];
     for (int half = 0; half < 2; half++) {
         int i = 32 * half + threadIdx.x % 32, k_pos = 0;
-        bool is_seen = lists(p.visible, page, i, k_pos) && sees(p, sight, page.first + i, k_pos);
+        bool is_seen = lists(p.visible, page, i, k_pos) && sees(p, keys, page.first + i, k_pos);
         halves[half] = __ballot_sync(ALL_LANES, is_seen);
     }
     return halves[0] | (u64)halves[1] << 32;
@@ -113,7 +113,7 @@ DEVICE void list_pages(const Params &p, Listed &listed, int first_entry, int n, 
         listed.first[i] = page.first, listed.seen[i] = page.mask;
     }
     __syncthreads();
-    Sight sight = sight_of(p, q_pos, q_pos);
+    KeyRange keys = key_range(p, q_pos, q_pos);
     for (int i = threadIdx.x / 32; i < n; i += AT_ONCE * n_warps) {
         int first[AT_ONCE], k_pos[AT_ONCE][2];
 #pragma unroll
@@ -132,7 +132,7 @@ DEVICE void list_pages(const Params &p, Listed &listed, int first_entry, int n, 
             u32 halves[2];
             for (int half = 0; half < 2; half++) {
                 int pos = k_pos[j][half];
-                halves[half] = __ballot_sync(ALL_LANES, pos >= 0 && sees(p, sight, first[j] + 32 * half + lane, pos));
+                halves[half] = __ballot_sync(ALL_LANES, pos >= 0 && sees(p, keys, first[j] + 32 * half + lane, pos));
             }
             if (lane == 0 && i + j * n_warps < n) listed.seen[i + j * n_warps] = halves[0] | (u64)halves[1] << 32;
         }

@@ -17,7 +17,8 @@ const int AHEAD = 8;
 
 __shared__ float factors[MAX_PARTS], scratch[32], sums_of_warps[WARPS][VALUES];
 
-// Stores the factor of each part, relative to the maximum score, and 0 for parts that do not exist. Returns the maximum and the sum of weights.
+// Stores the factor of each part, relative to the maximum score, and 0 for parts that do not exist. Returns the maximum
+// and the sum of weights.
 DEVICE float2 find_factors(const Params &p, int token, int head, float sink) {
     float largest = sink, weights = 0.0f, of_part[PARTS_OF_THREAD][2];
 #pragma unroll
@@ -53,7 +54,8 @@ struct Values {
     }
 };
 
-// Number of blocks per multiprocessor for the register limit. Without it, the assembler uses too few registers and spills.
+// Number of blocks per multiprocessor, which limits the registers of a thread. Without this limit, the assembler uses
+// too few registers and spills.
 const int BLOCKS_AT_ONCE = 4;
 
 // Grid: tokens; heads; blocks of VALUES values.

@@ -82,7 +82,7 @@ struct LoadedPairs {
     DEVICE float2 operator[](int i) const { return pairs[i]; }
 };
 
-// Returns the first type if `FIRST`, otherwise the second.
+// Selects the first type if `FIRST` is true, otherwise the second.
 template <bool FIRST, class A, class B> struct Choice {
     using Type = A;
 };
@@ -138,8 +138,8 @@ struct Queries {
     }
 };
 
-// A tile with cells that the token sees: the index of its page in the list, its first cell within the page, and a mask
-// of the cells seen.
+// A tile with visible cells: the index of its page in the list, its first cell within the page, and a mask of the
+// visible cells.
 struct At {
     int entry, first;
     u64 seen;
@@ -174,7 +174,7 @@ template <class T> DEVICE void store_chunk(u16 *to, const float (&v)[T::N]) {
     }
 }
 
-// Starts loading units FIRST to FIRST + LEFT - 1 of the rows of a tile. Each step loads a power of two of units per
+// Starts to load units FIRST to FIRST + LEFT - 1 of the rows of a tile. Each step loads a power of two of units per
 // row, so that threads need no division.
 template <class Layout, int FIRST, int LEFT> DEVICE void copy_rows(const char *from, i64 stride, u64 seen, u8 *to) {
     const int UNITS = power_of_two_below(LEFT < THREADS ? LEFT : THREADS), STEP = THREADS / UNITS, UNIT = Layout::UNIT;
@@ -188,7 +188,7 @@ template <class Layout, int FIRST, int LEFT> DEVICE void copy_rows(const char *f
     if constexpr (LEFT > UNITS) copy_rows<Layout, FIRST + UNITS, LEFT - UNITS>(from, stride, seen, to);
 }
 
-// Starts loading the rows of a tile to shared memory. Cells that the token does not see are replaced by zeros,
+// Starts to load the rows of a tile to shared memory. Cells that the token does not see are replaced by zeros,
 // regardless of their content.
 template <class T, class Layout> DEVICE void load_rows(const char *from, i64 stride, u64 seen, u8 *to) {
     if constexpr (Layout::IS_PACKED || IS_HALVES<T>) {
@@ -230,8 +230,8 @@ struct Block {
     }
 };
 
-// State of the lane's head: the running maximum score (base 2), the sum of weights over the lane's cells, and the
-// weighted values (two numbers each).
+// State of the lane's head: the running maximum score (base 2), the sum of weights of the lane's cells, and two
+// weighted values for each number.
 struct Sums {
     float largest = -INF, weights = 0.0f;
     float values[2 * V_STEPS][4] = {};
@@ -323,7 +323,7 @@ template <class T> DEVICE void add_packed_values(Sums &sums, const u8 *values, c
     values += lane % 4 * 2 * VALUE_STRIDE;
 #pragma unroll
     for (int block = 0; block < N_VALUES / 32; block++) {
-        // Each pair of fragments, from two cells each of either half of the 16.
+        // Pairs of values and their scales: two cells of each half of the 16.
         u32 pairs[2][2], scales[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -364,7 +364,8 @@ DEVICE void add_values(Sums &sums, const u8 *values, const float *weights) {
     }
 }
 
-// Returns the index of a lane's first value in fragment `i` of the sums, and stores the distance to the second.
+// Returns the index of a lane's first value in fragment `i` of the sums. Writes the distance to the second value to
+// `step`.
 DEVICE int value_of(int i, int &step) {
     int lane = threadIdx.x % 32;
     step = ValueRows::IS_PACKED ? 4 : 1;
@@ -423,8 +424,8 @@ DEVICE void store_sums(const Sums &sums, const Place &place, Partials<SHARES, HE
     __syncthreads();
 }
 
-// Blocks per multiprocessor for the register limit. Without it, the assembler uses a few registers too many for three blocks.
-// Other kernels would spill.
+// Blocks per multiprocessor for the register limit. Without the limit, the assembler uses a few registers too many for
+// three blocks. With the limit, other kernels would spill.
 const int BLOCKS_AT_ONCE = KEEPS_QUERIES && GROUPS == 1 && N_VALUES <= 128 && IS_HALVES<Keys> && IS_HALVES<Values> ? 3 : 1;
 
 // Grid: tokens; KV heads times the number of blocks per group of query heads times blocks with different values;
@@ -457,7 +458,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) attention_
         }
         for (int stage = 0; !at.is_end(n); stage = stage + 1 == STAGES ? 0 : stage + 1) {
             wait_for_groups<STAGES - 2>();
-            // The tile is complete, and no warp needs the tile that is overwritten.
+            // The tile is complete, and no warp still reads the tile that is overwritten next.
             __syncthreads();
             if (!ahead.is_end(n)) {
                 block.load(p, ahead, stages + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE);

@@ -1,10 +1,10 @@
 // Attention of many tokens on tensor cores: tiles of 64 queries by the 64 cells of a page, with online
 // softmax.
 //
-// A block has 64 rows: tokens times HEADS query heads of one KV head, 16 rows per warp. With long bf16 keys, a
-// block has 32 rows, and long values are divided into PARTS, one block each. Long keys are loaded in KEY_PARTS. Keys and values are 16-bit
-// floats in shared memory: bf16 if the cache is bf16, otherwise f16. Queries and weights are one f16 value, or
-// two bf16 values. The sums of a row are added in the order of its page table.
+// A block has 64 rows: tokens times HEADS query heads of one KV head, 16 rows per warp. With long bf16 keys, a block
+// has 32 rows, and long values are divided into PARTS, one block each. Long keys are loaded in KEY_PARTS. Keys and
+// values are 16-bit floats in shared memory: bf16 if the cache is bf16, otherwise f16. Queries and weights are one f16
+// value, or two bf16 values. The sums of a row are added in the order of its page table.
 //
 // K, V: types of keys and values. DK, DV: their sizes. HEADS: query heads per block. PARTS, KEY_PARTS: parts of values
 // and keys.
@@ -25,7 +25,7 @@ const int Q_STEPS = DK / 16, K_STEPS = N_KEYS / 16, CELL_STEPS = PAGE / 16, V_ST
 using KeyHalves = HalvesOf<Keys>;
 using ValueHalves = HalvesOf<Values>;
 
-// True if a query is the sum of two numbers, and a weight is.
+// True if queries, or weights, are stored as the sum of two numbers.
 const bool SPLITS_QUERIES = KeyHalves::IS_BF16, SPLITS_WEIGHTS = ValueHalves::IS_BF16;
 // Long queries do not fit in registers along with the sums.
 const bool KEEPS_QUERIES = DK <= (SPLITS_QUERIES ? 128 : 192);
@@ -107,18 +107,18 @@ struct TwoCells {
         }
     }
 
-    // Returns a mask of the cells that some query with a position in `low..=high` sees. See `sight_of`.
+    // Returns a mask of the cells that are visible to some query with a position in `low..=high`; see `key_range`.
     DEVICE u64 seen(const Params &p, int low, int high) const {
-        Sight sight = sight_of(p, low, high);
+        KeyRange keys = key_range(p, low, high);
         u32 halves[2];
         for (int half = 0; half < 2; half++) {
-            halves[half] = __ballot_sync(ALL_LANES, is_listed[half] && sees(p, sight, cell[half], pos[half]));
+            halves[half] = __ballot_sync(ALL_LANES, is_listed[half] && sees(p, keys, cell[half], pos[half]));
         }
         return halves[0] | (u64)halves[1] << 32;
     }
 };
 
-// The pages of a run that some token sees, in order. All warps get the same pages.
+// The pages of a run with cells visible to some token, in order. All warps get the same pages.
 struct Pages {
     int start, end, entry, n_batches = 0;
 
@@ -185,8 +185,8 @@ __device__ constexpr int power_in(int n) {
     return n & -n;
 }
 
-// Starts loading SIZE values of each row of a page's keys or values to shared memory. Cells that no token
-// sees are replaced by zeros, regardless of their content.
+// Starts to load SIZE values of each row of a page's keys or values to shared memory. Cells that no token sees become
+// zeros, regardless of their content.
 template <class T, int SIZE> DEVICE void load_rows(const Tensor &t, int head, int part, const Seen &seen, u16 *to) {
     const char *from = t.data + head * t.nb[1] + part * (SIZE / T::QK * T::BYTES);
     const int STRIDE = SIZE + 8;
@@ -274,8 +274,8 @@ struct Queries {
     }
 };
 
-// Adds the products of a warp's queries with a part of the keys of a page. A lane gets rows `l / 4` and `l / 4 + 8`, and columns
-// `8 n + l % 4 * 2` and the next.
+// Adds the products of a warp's queries with a part of the keys of a page. A lane gets rows `l / 4` and `l / 4 + 8`,
+// and columns `8 n + l % 4 * 2` and the next.
 DEVICE void multiply_keys(const Queries &queries, int part, const u16 *keys, float (&products)[PAGE / 8][4]) {
     int lane = threadIdx.x % 32;
 #pragma unroll KEEPS_QUERIES ? K_STEPS : 1
@@ -370,7 +370,7 @@ DEVICE void score(const Params &p, const Tile &tile, const Queries &queries, boo
     for (int r = 0; r < 2; r++) {
         int row = warp_row + lane / 4 + 8 * r, token = tile.token_of(row);
         if (is_plain(p)) {
-            // The product with minus infinity is not a number if the factor is 0.
+            // A factor of 0 times minus infinity would be NaN.
             factors[r] = fmaxf(queries.factors[r] * (p.scale * LOG2_E), LEAST);
         } else {
             factors[r] = 1.0f;

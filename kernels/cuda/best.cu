@@ -9,7 +9,8 @@ struct Params {
     u64 *keys;
     // Index of the first value of each slice of each row that is NaN or positive infinity, or NONE.
     u32 *invalid;
-    // Rows of `2 * k + 2` words: indices and values of the largest values, then index and value of the first invalid one.
+    // Rows of `2 * k + 2` words: indices and values of the largest values, then index and value of the first invalid
+    // one.
     u32 *y;
     int n, k, n_slices, padding;
 };

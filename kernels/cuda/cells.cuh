@@ -1,10 +1,10 @@
 // The state cells that the tokens of a batch read and write.
 //
-// A state stays in registers from a token to the next token of the same sequence. It is stored only if the next token does
-// not replace it.
+// A state stays in registers from a token to the next token of the same sequence. It is stored only if the next token
+// does not replace it.
 //
-// SPREADS: true if blocks with a different `blockIdx.z` compute different sequences. Such a batch has at most 32
-// tokens, and the grid has a block for each token.
+// SPREADS: true if blocks with a different `blockIdx.z` compute different sequences. A batch with SPREADS has at most
+// 32 tokens, and the grid has a block for each token.
 #pragma once
 #include "common.cuh"
 
@@ -15,20 +15,20 @@ struct States {
     int n_tokens;
 };
 
-// Special values of `Turn::from`: a new state of zeros, and the state in registers.
+// Special values of `TokenCells::from`: a new state of zeros, and the state in registers.
 const int ZEROS = -1, KEPT = -2;
-// Special values of `Turn::to`: the next token replaces the state, and an index out of range.
+// Special values of `TokenCells::to`: the next token replaces the state, and an index out of range.
 const int NOWHERE = -1, INVALID = -2;
 
 // A token, the cell that its state is read from, and the cell that its state is stored in.
-struct Turn {
+struct TokenCells {
     int token, from, to;
 };
 
-// Number of turns that are prepared together.
-const int TURNS = 128;
+// Number of tokens whose cells are prepared together.
+const int PREPARED = 128;
 
-__shared__ Turn turns[TURNS];
+__shared__ TokenCells prepared_cells[PREPARED];
 
 #if SPREADS
 // Tokens of the block in order.
@@ -40,9 +40,9 @@ DEVICE int int_at(const Tensor &list, int i) {
     return *(const int *)(list.data + i * list.nb[0]);
 }
 
-// Finds the tokens of this block, and returns their number. They depend on token `blockIdx.z`. If that token depends
-// on an earlier one, the block has no tokens. Two tokens depend on each other if one of them writes a cell of the
-// other.
+// Finds the tokens of this block, and returns their number: the tokens that depend on token `blockIdx.z`. If that token
+// depends on an earlier token, the block has no tokens. Two tokens depend on each other if one of them writes a cell of
+// the other.
 DEVICE int count_tokens(const States &s) {
 #if SPREADS
     int lane = threadIdx.x % 32;
@@ -54,7 +54,7 @@ DEVICE int count_tokens(const States &s) {
             int other_from = __shfl_sync(ALL_LANES, from, i), other_to = __shfl_sync(ALL_LANES, to, i);
             if (other_to == to || other_to == from || other_from == to) tokens |= 1u << i;
         }
-        // Completes the relation by Warshall's algorithm.
+        // Computes the transitive closure with Warshall's algorithm.
         for (int i = 0; i < s.n_tokens; i++) {
             u32 others = __shfl_sync(ALL_LANES, tokens, i);
             if (tokens >> i & 1) tokens |= others;
@@ -80,19 +80,19 @@ DEVICE int token_at(int i) {
 #endif
 }
 
-// Returns a turn, regardless of its neighbors. Records an error if a cell is out of range.
-DEVICE Turn checked_turn(const States &s, int token, int from, int to) {
+// Returns the cells of a token, regardless of its neighbors. Records an error if a cell is out of range.
+DEVICE TokenCells checked_cells(const States &s, int token, int from, int to) {
     int n = s.cells.ne[1];
-    Turn turn = {token, max(from, ZEROS), to};
-    if (turn.from < n && (u32)turn.to < (u32)n) return turn;
-    report(s.fault, s.node, turn.from >= n ? turn.from : turn.to, n);
-    turn.to = INVALID;
-    return turn;
+    TokenCells cells = {token, max(from, ZEROS), to};
+    if (cells.from < n && (u32)cells.to < (u32)n) return cells;
+    report(s.fault, s.node, cells.from >= n ? cells.from : cells.to, n);
+    cells.to = INVALID;
+    return cells;
 }
 
 // Returns the cells of a token.
-DEVICE Turn cells_of(const States &s, int token) {
-    return checked_turn(s, token, int_at(s.from, token), int_at(s.to, token));
+DEVICE TokenCells cells_of(const States &s, int token) {
+    return checked_cells(s, token, int_at(s.from, token), int_at(s.to, token));
 }
 
 // Cells of a token and of its neighbors. Cells of missing neighbors are invalid.
@@ -107,19 +107,19 @@ struct Neighbors {
         next_to = i + 1 < n ? int_at(s.to, next) : INVALID;
     }
 
-    DEVICE Turn turn(const States &s) const {
-        Turn turn = checked_turn(s, token, from, to);
-        if (turn.to == INVALID) return turn;
-        if (turn.from != ZEROS && previous_to == turn.from) turn.from = KEPT;
-        if (next_from == turn.to && next_to == turn.to) turn.to = NOWHERE;
-        return turn;
+    DEVICE TokenCells own_cells(const States &s) const {
+        TokenCells cells = checked_cells(s, token, from, to);
+        if (cells.to == INVALID) return cells;
+        if (cells.from != ZEROS && previous_to == cells.from) cells.from = KEPT;
+        if (next_from == cells.to && next_to == cells.to) cells.to = NOWHERE;
+        return cells;
     }
 };
 
-// Prepares the turns of up to `TURNS` tokens, starting with the `first`th of `n`. The caller synchronizes the
+// Prepares the cells of up to `PREPARED` tokens, starting with the `first`th of `n`. The caller synchronizes the
 // block before and after.
-DEVICE void find_turns(const States &s, int first, int n) {
-    for (int i = threadIdx.x; i < min(TURNS, n - first); i += blockDim.x) turns[i] = Neighbors(s, first + i, n).turn(s);
+DEVICE void prepare_cells(const States &s, int first, int n) {
+    for (int i = threadIdx.x; i < min(PREPARED, n - first); i += blockDim.x) prepared_cells[i] = Neighbors(s, first + i, n).own_cells(s);
 }
 
 // Returns the state of a cell, or the new state of a token.

@@ -11,8 +11,8 @@ struct __align__(128) Tile {
     float scale[N / 32], sums[3][N / 32];
 };
 
-// Returns the offset of run `n` (16 values) of a tile. Every eighth run is adjacent, so that 8 lanes read 128
-// contiguous bytes whether each lane takes one run, two, four, or halves of groups of four.
+// Returns the offset of run `n` (16 values) of a tile. Every eighth run is adjacent. Eight lanes thus read 128
+// contiguous bytes, whether a lane takes one run, two, four, or halves of groups of four.
 DEVICE int place_of(int n) {
     return (n % 8 * 8 + n / 8) * 16;
 }

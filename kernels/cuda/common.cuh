@@ -21,9 +21,9 @@ DEVICE void prefetch(const char *from, i64 bytes) {
 #endif
 }
 
-// Waits until the earlier kernels of the stream are done and their writes are visible. Then lets the driver place blocks
-// of the next kernel, which waits here, too. Must come first in every kernel: a block that returned earlier could end
-// before earlier kernels, and the next kernel would not wait for them.
+// Waits until the earlier kernels of the stream are done and their writes are visible. Then lets the driver place
+// blocks of the next kernel, which also waits here. Must come first in every kernel: if a block returned before this
+// wait, the next kernel would not wait for the earlier kernels.
 DEVICE void wait_for_previous_kernels() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -159,9 +159,9 @@ DEVICE float warp_sum(float x) {
     return x;
 }
 
-// Reduces N values over the lanes of a warp: lane `l` gets the sum of value `l * N / 32`. N must be a power
-// of two. The results are bit-identical to `warp_sum`. Each step leaves half of the LEFT values. The steps
-// are a recursion, because the compiler keeps the values in local memory if a loop over the steps remains.
+// Reduces N values over the lanes of a warp: lane `l` gets the sum of value `l * N / 32`. N must be a power of two. The
+// results are bit-identical to `warp_sum`. Each step halves the LEFT values. The steps are a recursion, because the
+// compiler keeps the values in local memory if it does not unroll a loop.
 template <int N, int STEP = 16, int LEFT = N> DEVICE float warp_sums(float (&x)[N]) {
     // Each lane sends half of its values to its partner and receives the other half.
     bool is_upper = threadIdx.x & STEP;

@@ -37,7 +37,7 @@ DEVICE int row_of(const Params &p, int i0, int i1, int i2, int rows) {
     return -1;
 }
 
-// Copies the elements of `a` in order to a tensor of another shape.
+// Copies the elements of `a` in order to a tensor of a different shape.
 extern "C" __global__ void cont(const __grid_constant__ Params p) {
     wait_for_previous_kernels();
     u32 n = thread_number();

@@ -40,7 +40,7 @@ template <int ALIGN, int N> DEVICE void words(const u8 *s, int at, u32 (&out)[N]
     }
 }
 
-// Loads words starting at `s + odd`. The word after the last one must be part of the block, too.
+// Loads words starting at `s + odd`. The word after the last loaded word must also be part of the block.
 template <int N> DEVICE void words_within(const u8 *s, int odd, u32 (&out)[N]) {
     const u32 *from = (const u32 *)s;
     shifted_words(from, from + N, 8 * odd, out);
@@ -213,7 +213,7 @@ struct q2_K : types::q2_K {
     }
 };
 
-// Assembles run `r` of a unit. Its third bits are bit number `bit` of their bytes.
+// Assembles run `r` of a unit. The third bit of a value is bit `bit` of a byte.
 DEVICE void add_third_bits(const u32 (&w)[4], const u32 (&high)[4], int r, int bit, u32 (&q)[4]) {
     for (int i = 0; i < 4; i++) q[i] = (w[i] >> 2 * r & 0x03030303u) | (high[i] >> bit & 0x01010101u) << 2;
 }
@@ -414,7 +414,8 @@ struct iq4_k : types::iq4_k {
     }
 };
 
-// Looks up 5-bit indices in the table of IQ5_K. The fifth bits of the low nibbles are bit `shift` of the bytes of `fifth`.
+// Looks up 5-bit indices in the table of IQ5_K. The fifth bits of the low nibbles are bit `shift` of the bytes of
+// `fifth`.
 template <class UNIT> DEVICE void iq5_values(const u32 (&w)[4], const u32 (&fifth)[4], int shift, UNIT &to) {
     const u32 table[2][4] = IQ5_K_TABLE;
     for (int i = 0; i < 4; i++) {
@@ -531,7 +532,7 @@ struct nvfp4 : types::nvfp4 {
     }
 };
 
-// Two groups per unit, so that a piece consists of whole sectors.
+// A unit has two groups, so that a piece consists of whole memory sectors.
 struct q1_0 : types::q1_0 {
     DOTS(2, 4, 16, true, 0, false)
     NOT_PADDED

@@ -25,8 +25,8 @@ DEVICE float signed_max(const float (&x)[32]) {
     return largest;
 }
 
-// Search over scales that map the element with the largest magnitude to given values; keeps the scale with
-// the least squared error.
+// Searches the scales that map the element with the largest magnitude to given values; keeps the scale with the
+// smallest squared error.
 struct BestScale {
     float scale, gain;
 
@@ -66,7 +66,7 @@ DEVICE float fit_line(const float (&x)[32], float &scale, float &base, float mos
     return sum_xq * scale;
 }
 
-// Returns the scale and minimum with the least squared error, found by alternating rounding and fitting from
+// Returns the scale and minimum with the smallest squared error, found by alternating rounding and fitting from
 // slightly narrowed ranges.
 DEVICE float2 best_line(const float (&x)[32], float most) {
     float low = INF, high = -INF;
@@ -103,8 +103,8 @@ template <class Q> DEVICE void put_values(u8 *qs, u8 *qh, Q q) {
     }
 }
 
-// Returns a scale for values in `-zero..=zero - 1`. The largest element usually maps to the side that reaches
-// further.
+// Returns a scale for values in `-zero..=zero - 1`. The largest element usually maps to the end with the larger
+// magnitude.
 DEVICE float scale_around(const float (&x)[32], float zero) {
     float largest = signed_max(x);
     BestScale best = {0.0f, 0.0f};

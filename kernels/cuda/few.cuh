@@ -24,7 +24,7 @@ struct Params {
     // Number of blocks before the blocks of the second and third matrix.
     int first[2];
     // Groups of results that a warp of `mul_vec_int.cu` or a block of `mul_few_int.cu` computes in sequence.
-    int turns;
+    int iterations;
 };
 
 // Returns the matrix of this block, and sets `block` to the block's index within the matrix. With GLU,
@@ -51,8 +51,8 @@ DEVICE i64 outer_offset(const Params &p, const Part &part, int i2, int i3) {
     return i2 / (p.x.ne[2] / part.w.ne[2]) * part.w.nb[2] + i3 / (p.x.ne[3] / part.w.ne[3]) * part.w.nb[3];
 }
 
-// Starts to load up to 4 KB of rows `first` to `end` to the L2 cache, with each warp. With GLU, also loads rows of the second
-// matrix. `offset` is the offset of the matrices in bytes.
+// Starts to load up to 4 KB of rows `first` to `end` to the L2 cache, with each warp. With GLU, also loads rows of the
+// second matrix. `offset` is the offset of the matrices in bytes.
 DEVICE void prefetch_rows(const Params &p, const Part &part, i64 offset, int first, int end) {
     i64 start = first * part.w.nb[1], bytes = end * part.w.nb[1] - start;
     prefetch(part.w.data + offset + start, bytes);

@@ -42,8 +42,8 @@ struct Rows {
     }
 };
 
-// The sequence of pieces that a warp loads: two rows, then the rows STEP further. The two rows are rows of
-// different matrices, or rows APART of one matrix. SLOTS: distance between their pieces in a stage.
+// The sequence of pieces that a warp loads: two rows, then the two rows that are STEP rows later. The two rows are rows
+// of different matrices, or rows APART of one matrix. SLOTS: distance between their pieces in a stage.
 template <int APART, int STEP, int SLOTS, int STAGE, int STAGES> struct Stream {
     // Number of 16-byte loads per lane and row. The first load may be skipped, so that lanes with even
     // numbers start at multiples of 32 bytes, the size of a memory sector.
@@ -58,7 +58,7 @@ template <int APART, int STEP, int SLOTS, int STAGE, int STAGES> struct Stream {
         from = of.matrix + row * of.stride;
     }
 
-    // Returns the stage after another.
+    // Returns the stage that follows `stage`.
     static DEVICE int stage_behind(int stage) {
         return stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
     }

@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) group(const __grid_constan
         first = last;
     }
     __syncthreads();
-    // The order of columns within a group is arbitrary, since the result of a column does not depend on its
+    // The order of columns within a group does not matter, because the result of a column does not depend on its
     // neighbors.
     for (int pair = threadIdx.x; pair < n_pairs; pair += THREADS) {
         int matrix = matrix_of(p, pair);

@@ -2,7 +2,7 @@
 // warp handles one head of a token.
 //
 // SECTIONS: number of kinds of heads, such as query, key, and value. S0, S1, S2: types in which they are
-// stored. NEIGHBOURS: see `rope.cuh`.
+// stored. NEIGHBORS: see `rope.cuh`.
 #include "encode.cuh"
 #include "rope.cuh"
 
@@ -15,7 +15,7 @@ struct Section {
     // Index in the error record of the node with the row ids.
     u32 node;
     // Whether to normalize, whether to rotate, and the number of heads in earlier sections.
-    int is_normed, is_turned, first, padding;
+    int is_normed, is_rotated, first, padding;
 };
 
 struct Params {
@@ -30,8 +30,8 @@ const int WARPS = 4;
 
 extern __shared__ __align__(8) float memory[];
 
-// Returns the sum of squares of a head, added in the same order as by a block of `rms_norm`: per warp first,
-// then over the warps.
+// Returns the sum of squares of a head. The order of additions is that of a block of `rms_norm`: per warp first, then
+// over the warps.
 DEVICE float sum_of_squares(const float *row, int n) {
     int lane = threadIdx.x % 32, n_warps = (n + 127) / 128;
     float of_warps = 0.0f;
@@ -59,11 +59,11 @@ DEVICE void load_head(const Section &s, const char *x, float *row) {
     __syncwarp();
 }
 
-DEVICE void turn(const Rope &p, int token, float *row) {
+DEVICE void rotate(const Rope &p, int token, float *row) {
     for (int pair = threadIdx.x % 32; pair < p.n_dims / 2; pair += 32) {
-        float2 r = turn_of(p, token, pair);
-#if NEIGHBOURS
-        // Accesses both elements at once, which avoids bank conflicts.
+        float2 r = rotation_of(p, token, pair);
+#if NEIGHBORS
+        // Accessing both elements at once avoids bank conflicts.
         float2 x = ((const float2 *)row)[pair];
         ((float2 *)row)[pair] = make_float2(x.x * r.y - x.y * r.x, x.x * r.x + x.y * r.y);
 #else
@@ -87,7 +87,7 @@ template <class T> DEVICE void store_head(const float *row, int n, char *to) {
 
 template <class T> DEVICE void head_of(const Params &p, const Section &s, int head, int token, float *row) {
     load_head(s, s.x.data + head * s.x.nb[1] + token * s.x.nb[2], row);
-    if (s.is_turned) turn(p.rope, token, row);
+    if (s.is_rotated) rotate(p.rope, token, row);
     i64 at = token;
     if (s.ids.data) {
         at = *(const i64 *)(s.ids.data + token * s.ids.nb[0]);

@@ -185,13 +185,13 @@ DEVICE float result_of_block(float (&sums)[2][COLS]) {
 __shared__ float results[COLS][RESULTS_OF_BLOCK];
 #endif
 
-// Grid: x covers rows in groups of RESULTS * turns, one matrix after the other. z covers outer dimensions.
+// Grid: x covers rows in groups of RESULTS * iterations, one matrix after the other. z covers outer dimensions.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) mul_few_int(const __grid_constant__ Params p) {
     wait_for_previous_kernels();
     int block;
     const Part &part = part_of(p, block);
     int warp = threadIdx.x / 32, of_quad = threadIdx.x % 32 / 4;
-    int first = block * p.turns * RESULTS, end = min(first + p.turns * RESULTS, part.w.ne[1]);
+    int first = block * p.iterations * RESULTS, end = min(first + p.iterations * RESULTS, part.w.ne[1]);
     int i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2];
     Rows rows(p, part, outer_offset(p, part, i2, i3), ROWS / 2);
     rows.first = first + warp;

@@ -10,8 +10,8 @@ using W = types::TYPE;
 const int ROWS = 32, COLUMNS = 32, THREADS = 128;
 // Values of a row to decode at a time: whole groups of runs.
 const int STEP = W::GAP * W::RUNS > 32 ? W::GAP * W::RUNS : 32;
-// Number of products that are summed separately before they are added to the total. In one long chain, each product
-// would be rounded to the size of the whole sum.
+// Number of products that are summed separately before they are added to the total. In a single chain of additions,
+// each product would be rounded to the precision of the total.
 const int CHAIN = 8;
 // The padding avoids bank conflicts between rows and keeps vectors aligned.
 const int ROW_STRIDE = ROWS + 4, COLUMN_STRIDE = COLUMNS + 2;

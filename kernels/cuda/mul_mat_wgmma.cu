@@ -18,7 +18,7 @@ static_assert(STAGES >= 3, "the producer must not wait for the running step");
 // The swizzle depends on bits of addresses, so stages start at a multiple of its period.
 const u32 PERIOD = 1024;
 
-// Registers of a thread of a consumer and of the producer. Before, each of the 384 threads has 168 registers.
+// Registers of a thread of a consumer and of the producer. At launch, each of the 384 threads has 168 registers.
 const int CONSUMER_REGISTERS = 160, PRODUCER_REGISTERS = 184;
 static_assert(THREADS * CONSUMER_REGISTERS + LOADERS * PRODUCER_REGISTERS <= (THREADS + LOADERS) * 168, "roles must share the registers");
 
@@ -46,15 +46,15 @@ DEVICE void consume(u16 *stages, int n, float (&sums)[N][4]) {
     for (int i = 1; i < n; i++) {
         loaded[i % STAGES].wait(i / STAGES);
         start_step(stages + i % STAGES * STAGE, sums);
-        // The tensor cores may still read this step, but no earlier one.
+        // The tensor cores may still read this step, but no earlier step.
         wait_for_products<1>();
         if (threadIdx.x % 32 == 0) multiplied[(i - 1) % STAGES].arrive();
     }
     wait_for_products<0>();
 }
 
-// The columns that a thread of the producer copies if columns are grouped: offsets in a step in units of 16 bytes, or -1
-// for missing columns.
+// The columns that a thread of the producer copies if columns are grouped, as offsets in a step. Offsets are in units
+// of 16 bytes, or -1 for missing columns.
 struct GroupedColumns {
 #if IDS
     int offsets[COPIES];
@@ -79,8 +79,8 @@ struct GroupedColumns {
 #endif
 };
 
-// Loads step `i` of `n`, whose weights are in registers, and fetches the weights of the next step. Returns true if there
-// is a next step.
+// Loads step `i` of `n`, whose weights are in registers, and fetches the weights of the next step. Returns true if
+// there is a next step.
 DEVICE bool load_step(const Params &p, const Work &work, const GroupedColumns &columns, u16 *stages, int i, int n, const Weights (&own)[PIECES], Weights (&next)[PIECES]) {
     Mbarrier &barrier = loaded[i % STAGES];
     u16 *step = stages + i % STAGES * STAGE;
@@ -94,7 +94,7 @@ DEVICE bool load_step(const Params &p, const Work &work, const GroupedColumns &c
         barrier.copy(step + ROWS * STEP, address_of_column(p, work.first_column, i * STEP), bytes);
     }
 #endif
-    // Some types combine loaded words. The assembler can move this behind the decoding of this step.
+    // Some types combine loaded words. The assembler can move this work after the decoding of the current step.
     if (i + 1 < n) fetch_weights(p, work, (i + 1) * STEP, next);
     store_weights(step, own);
 #if IDS
@@ -120,7 +120,7 @@ DEVICE void produce(const Params &p, const Work &work, u16 *stages, int n) {
 // Prepares the barriers, and stores zeros for missing columns, which are not copied.
 DEVICE void prepare(const Work &work, u16 *stages) {
     if (threadIdx.x < STAGES) {
-        // Each warp of the producer arrives, and the thread that copies columns.
+        // Each warp of the producer arrives, and so does the thread that copies columns.
         loaded[threadIdx.x].begin(LOADERS / 32 + !IDS);
         multiplied[threadIdx.x].begin(THREADS / 32);
     }

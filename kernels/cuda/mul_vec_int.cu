@@ -86,13 +86,13 @@ DEVICE void dot(RowPairs &stream, const Lane &lane, int n_rows, int n_blocks, co
     }
 }
 
-// Grid: x covers rows in groups of WARPS * RESULTS * turns, one matrix after the other. y is 1, or covers
+// Grid: x covers rows in groups of WARPS * RESULTS * iterations, one matrix after the other. y is 1, or covers
 // slots of `ids`. z covers outer dimensions, or tokens. The limit of blocks per multiprocessor keeps the
 // assembler from using too few registers.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) mul_vec_int(const __grid_constant__ Params p) {
     int block;
     const Part &part = part_of(p, block);
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_rows = p.turns * RESULTS;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_rows = p.iterations * RESULTS;
     int first = (block * WARPS + warp) * n_rows, end = min(first + n_rows, part.w.ne[1]);
 #if !IDS
     prefetch_rows(p, part, outer_offset(p, part, blockIdx.z % p.x.ne[2], blockIdx.z / p.x.ne[2]), first, end);

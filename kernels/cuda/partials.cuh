@@ -72,7 +72,7 @@ template <int N> DEVICE void store_results(const Params &p, int token, int head,
 #endif
 }
 
-// Number of adjacent results that a lane computes at a time, and number of times.
+// Number of adjacent results that a lane computes at a time, and number of iterations.
 #if ROUNDS
 const int RESULTS = 4, TIMES = 1;
 #else

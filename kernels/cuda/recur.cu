@@ -34,24 +34,24 @@ template <int N, class F> DEVICE void slide(const Params &p, F result_of) {
         float now[AHEAD];
         for (int i = 0; i < AHEAD; i++) now[i] = next[i];
         load_ahead(first + AHEAD);
-        if (first % TURNS == 0) {
+        if (first % PREPARED == 0) {
             __syncthreads();
-            find_turns(p.states, first, n);
+            prepare_cells(p.states, first, n);
             __syncthreads();
         }
         for (int i = 0; i < AHEAD; i++) {
             if (first + i >= n) return;
-            Turn turn = turns[(first + i) % TURNS];
-            if (turn.to == INVALID) return;
+            TokenCells cells = prepared_cells[(first + i) % PREPARED];
+            if (cells.to == INVALID) return;
             if (!is_there) continue;
-            if (turn.from != KEPT) {
-                for (int j = 0; j < N; j++) past[j] = turn.from == ZEROS ? 0.0f : cell_at(p.states, turn.from)[(i64)c * N + j];
+            if (cells.from != KEPT) {
+                for (int j = 0; j < N; j++) past[j] = cells.from == ZEROS ? 0.0f : cell_at(p.states, cells.from)[(i64)c * N + j];
             }
-            result(p, c, turn.token, 0) = result_of(past, now[i]);
+            result(p, c, cells.token, 0) = result_of(past, now[i]);
             for (int j = 0; j + 1 < N; j++) past[j] = past[j + 1];
             past[N - 1] = now[i];
-            if (turn.to == NOWHERE) continue;
-            for (int j = 0; j < N; j++) cell_at(p.states, turn.to)[(i64)c * N + j] = past[j];
+            if (cells.to == NOWHERE) continue;
+            for (int j = 0; j < N; j++) cell_at(p.states, cells.to)[(i64)c * N + j] = past[j];
         }
     }
 }
@@ -86,10 +86,10 @@ struct Cells {
     float *to;
 
     DEVICE Cells(const States &states, int token, i64 offset) : from(nullptr), to(nullptr) {
-        Turn turn = cells_of(states, token);
-        if (turn.to == INVALID) return;
-        if (turn.from != ZEROS) from = cell_at(states, turn.from) + offset;
-        to = cell_at(states, turn.to) + offset;
+        TokenCells cells = cells_of(states, token);
+        if (cells.to == INVALID) return;
+        if (cells.from != ZEROS) from = cell_at(states, cells.from) + offset;
+        to = cell_at(states, cells.to) + offset;
     }
 };
 
@@ -114,8 +114,8 @@ extern "C" __global__ void dilated_conv(const __grid_constant__ Params p) {
     }
 }
 
-// Adds a value to a mean: the maximum score, the sum of exp(score - max), and the sum of the values weighted
-// by the same factors.
+// Adds a value to a softmax-weighted mean: the maximum score, the sum of exp(score - max), and the sum of the values
+// with these weights.
 DEVICE void take_in(float (&mean)[3], float score, float x) {
     float largest = mean[1] == 0.0f ? score : fmaxf(score, mean[0]);
     float before = mean[1] == 0.0f ? 0.0f : expf(mean[0] - largest), now = expf(score - largest);

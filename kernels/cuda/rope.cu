@@ -12,7 +12,7 @@ extern "C" __global__ void rope(const __grid_constant__ Params p) {
     const char *x = p.x.data + token * p.x.nb[2];
     char *y = p.y.data + token * p.y.nb[2];
     for (int pair = threadIdx.x; pair < p.rope.n_dims / 2; pair += blockDim.x) {
-        float2 r = turn_of(p.rope, token, pair);
+        float2 r = rotation_of(p.rope, token, pair);
         int2 at = elements_of(p.rope, pair);
         int a = at.x, b = at.y;
         for (int head = 0; head < p.x.ne[1]; head++) {

@@ -1,6 +1,6 @@
 // Angles of rotary position embeddings.
 //
-// NEIGHBOURS: the elements of a pair are adjacent; otherwise they are half the rotated dimensions apart.
+// NEIGHBORS: the elements of a pair are adjacent; otherwise they are half the rotated dimensions apart.
 #pragma once
 #include "common.cuh"
 
@@ -8,7 +8,7 @@ struct Rope {
     Tensor positions, factors;
     float step, freq_scale, ext_factor, magnitude, low, high;
     int n_dims, n_axes, every, inverse, sections[4], interleaved, padding;
-    // The results of `turn_of` for all tokens (see `angles.cu`), or null.
+    // The results of `rotation_of` for all tokens (see `angles.cu`), or null.
     float2 *table;
 };
 
@@ -50,7 +50,7 @@ DEVICE float2 rotation(const Rope &p, float extrapolated, int pair) {
 }
 
 // Computes the sine and cosine for a pair of a token's heads.
-DEVICE float2 computed_turn(const Rope &p, int token, int pair) {
+DEVICE float2 computed_rotation(const Rope &p, int token, int pair) {
     // Each pair's angle is computed in f32 from the previous pair's angle, as in training and in other
     // engines.
     float theta = place(p, token, axis_of(p, pair));
@@ -60,13 +60,13 @@ DEVICE float2 computed_turn(const Rope &p, int token, int pair) {
 }
 
 // Returns the sine and cosine for a pair of a token's heads.
-DEVICE float2 turn_of(const Rope &p, int token, int pair) {
-    return p.table ? p.table[(i64)token * (p.n_dims / 2) + pair] : computed_turn(p, token, pair);
+DEVICE float2 rotation_of(const Rope &p, int token, int pair) {
+    return p.table ? p.table[(i64)token * (p.n_dims / 2) + pair] : computed_rotation(p, token, pair);
 }
 
 // Returns the indices of a pair's elements.
 DEVICE int2 elements_of(const Rope &p, int pair) {
-#if NEIGHBOURS
+#if NEIGHBORS
     return make_int2(2 * pair, 2 * pair + 1);
 #else
     return make_int2(pair, pair + p.n_dims / 2);

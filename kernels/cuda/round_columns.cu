@@ -4,8 +4,8 @@
 struct Params {
     Tensor x;
     char *columns;
-    // Columns of an outer dimension without and with padding, columns of a step, number of steps, and number of pairs of
-    // values. Missing values and columns become zeros.
+    // Columns of an outer dimension without and with padding, columns of a step, number of steps, and number of pairs
+    // of values. Missing values and columns become zeros.
     int per_outer, n_padded, n_total, n_steps, n;
 };
 

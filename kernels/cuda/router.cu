@@ -1,7 +1,8 @@
 // Mixtures of experts: selection of experts with their weights, and weighted sums of their results.
 //
 // VALUES: logits of a token per lane. GATE: function of the logits. BIAS: true if a bias is added for the selection.
-// SOFTMAX: true if the weights of the selected experts are their softmax. NORMALIZES: true if they are divided by their sum.
+// SOFTMAX: true if the weights of the selected experts are their softmax. NORMALIZES: true if they are divided by their
+// sum.
 #include "select.cuh"
 #include "unary.cuh"
 

@@ -67,7 +67,7 @@ extern "C" __global__ void rms_norm(const __grid_constant__ Params p) {
     const char *row = row_of(p.x);
     int n = p.x.ne[0];
 #if ADDS
-    // Each thread accesses the same elements again, so that the sum or result may overwrite one of the
+    // Each thread accesses the same elements in every pass, so that the sum or result may overwrite one of the
     // operands.
     extern __shared__ __align__(16) float added[];
     const char *other = added_row(p.b, p.x);

@@ -4,8 +4,8 @@
 // runs of 4 rows. A block computes columns that multiply the same vectors (keys and queries), and loads the operands
 // of several tokens ahead to shared memory.
 //
-// RULE: the recurrence. ROWS: rows of the matrix. DECAY: origin of the decays. DELTA, BETA: properties of linear attention.
-// X4: runs of vectors and states can be loaded at once. SPREADS: see `cells.cuh`.
+// RULE: the recurrence. ROWS: rows of the matrix. DECAY: origin of the decays. DELTA, BETA: properties of linear
+// attention. X4: runs of vectors and states can be loaded at once. SPREADS: see `cells.cuh`.
 #include "async.cuh"
 #include "cells.cuh"
 
@@ -25,7 +25,7 @@ const int THREADS = 128, COLUMNS = THREADS / LANES;
 const int RUN = 4, STRIDE = RUN * LANES, N_RUNS = (ROWS + STRIDE - 1) / STRIDE;
 // Rows of a lane, and of a vector in shared memory, where the rows past the end are zeros.
 const int HELD = RUN * N_RUNS, ALL_ROWS = STRIDE * N_RUNS;
-// Constants of a lane's rows.
+// Number of decay rates that a lane holds: one for each of its rows, or one in all.
 const int N_RATES = DECAY == BY_RATE || RULE == WKV6 ? HELD : 1;
 // Operands of a token in shared memory, and number of tokens that are loaded together.
 const int FLOATS = N_VECTORS * ALL_ROWS + N_VALUES * COLUMNS;
@@ -63,8 +63,8 @@ template <int BYTES> DEVICE void start_copy(float *to, const char *from, bool is
     start_copy<BYTES>((u32)__cvta_generic_to_shared(to), from, is_there);
 }
 
-// Starts loading the operands of the tokens from the `first`th of `n` to the end of the chunk. A warp loads whole tokens.
-// `group` is the index of keys and queries.
+// Starts to load the operands of the tokens from the `first`th of `n` to the end of the chunk. A warp loads whole
+// tokens. `group` is the index of keys and queries.
 DEVICE void load_ahead(const Params &p, const Column &column, int group, int first, int n, float *chunk) {
     const int UNIT = X4 ? RUN : 1;
     int lane = threadIdx.x % 32;
@@ -91,8 +91,8 @@ DEVICE void load_ahead(const Params &p, const Column &column, int group, int fir
     end_group();
 }
 
-// Converts logarithms of decays to decays, and the input of a scan to its product with the step, for `n` tokens. `rate` is the
-// decay rate of column `threadIdx.x % COLUMNS`.
+// Converts logarithms of decays to decays, and the input of a scan to its product with the step, for `n` tokens. `rate`
+// is the decay rate of column `threadIdx.x % COLUMNS`.
 DEVICE void convert(float *chunk, int n, float rate) {
     if (DECAY == BY_ROW) {
         for (int i = threadIdx.x; i < n * ALL_ROWS; i += THREADS) {
@@ -244,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan(const __grid_constant
     for (int first = 0; first < n; first += TOKENS) {
         float *chunk = operands[first / TOKENS % 2];
         int n_tokens = min(TOKENS, n - first);
-        if (first % TURNS == 0) find_turns(p.states, first, n);
+        if (first % PREPARED == 0) prepare_cells(p.states, first, n);
         load_ahead(p, loaded, group, first + TOKENS, n, operands[(first / TOKENS + 1) % 2]);
         wait_for_groups<1>();
         __syncthreads();
@@ -253,13 +253,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan(const __grid_constant
             __syncthreads();
         }
         for (int i = 0; i < n_tokens; i++) {
-            Turn turn = turns[(first + i) % TURNS];
-            if (turn.to == INVALID) return;
-            if (turn.from != KEPT) rows.load(turn.from == ZEROS ? nullptr : cell_at(p.states, turn.from));
+            TokenCells cells = prepared_cells[(first + i) % PREPARED];
+            if (cells.to == INVALID) return;
+            if (cells.from != KEPT) rows.load(cells.from == ZEROS ? nullptr : cell_at(p.states, cells.from));
             const float *token = chunk + i * FLOATS;
             float y = rows.advance(token, token + N_VECTORS * ALL_ROWS + own);
-            if (rows.lane == 0 && column.is_there) *(float *)(to + turn.token * p.y.nb[2]) = y;
-            if (turn.to != NOWHERE) rows.store(cell_at(p.states, turn.to));
+            if (rows.lane == 0 && column.is_there) *(float *)(to + cells.token * p.y.nb[2]) = y;
+            if (cells.to != NOWHERE) rows.store(cell_at(p.states, cells.to));
         }
         __syncthreads();
     }

@@ -1,7 +1,7 @@
 // Linear attention of many tokens on tensor cores, in chunks of up to 32 tokens of a sequence.
 //
-// The delta rule in a chunk is a triangular system (Yang et al., arXiv 2406.06484). For keys `k`, queries `q`, values `v`, the
-// state `S` before the chunk, and the decay `D(i, j)` from token `j` to token `i`:
+// The delta rule in a chunk is a triangular system (Yang et al., arXiv 2406.06484). For keys `k`, queries `q`, values
+// `v`, the state `S` before the chunk, and the decay `D(i, j)` from token `j` to token `i`:
 //
 //     (I + L) u = beta (v - D(i, -1) S k),    L[i][j] = beta[i] D(i, j) k[i] k[j]  for j < i
 //     y = D(i, -1) S q + P u,                 P[i][j] = D(i, j) q[i] k[j]          for j <= i
@@ -9,14 +9,14 @@
 //
 // Decays of rows are diagonal matrices, which are multiplied into keys and queries.
 //
-// Without the delta rule, `u` is `beta v`. A warp keeps the state of 16 columns in registers, as sums of matrix products. The
-// 16 x 16 blocks of `I + L` on the diagonal are inverted. Factors are the sums of two bf16 numbers, so that products have
-// nearly the precision of f32.
+// Without the delta rule, `u` is `beta v`. A warp keeps the state of 16 columns in registers, as sums of matrix
+// products. The 16 x 16 blocks of `I + L` on the diagonal are inverted. Factors are the sums of two bf16 numbers, so
+// that products have nearly the precision of f32.
 //
 // Vectors must be aligned runs of 4 floats.
 //
-// ROWS: rows of the state, a multiple of 16 up to 128. WARPS: warps per block, with 16 columns each. DECAY: origin of the decays.
-// DELTA, BETA: properties of linear attention.
+// ROWS: rows of the state, a multiple of 16 up to 128. WARPS: warps per block, with 16 columns each. DECAY: origin of
+// the decays. DELTA, BETA: properties of linear attention.
 #define SPREADS 0
 #include "cells.cuh"
 #include "halves.cuh"
@@ -33,14 +33,14 @@ const int N_VECTORS = DECAY == BY_ROW ? 3 : 2;
 const int N_VALUES = 1 + (DECAY == BY_COLUMN) + BETA;
 // Strides of rows in shared memory that avoid bank conflicts.
 const int STRIDE = ROWS + 8, BLOCK_STRIDE = STEP + 8, CHUNK_STRIDE = CHUNK + 8, NEXT_STRIDE = DECAY == BY_ROW ? STRIDE : ROWS;
-// Floats of a block on the diagonal, padded for the same reason.
+// Floats of a block on the diagonal, padded to avoid bank conflicts.
 const int LOWER = STEP * STEP + 4;
 // Decays are at least e^-60, so that the difference of two sums of logarithms is precise.
 const float LEAST_LOG = -60.0f;
-// TURN: number of tokens whose row decays are relative to the same token. MIDDLE: index of that token. LEAST_ROW_LOG:
-// minimum logarithm (base 2) of a decay. Factors of keys and queries are between 2^-96 and 2^96, so that neither their
-// products nor their rounding errors leave the range of f32.
-const int TURN = 8, MIDDLE = 3, N_TURNS = CHUNK / TURN;
+// SUBCHUNK: number of tokens whose row decays are relative to the same token. MIDDLE: index of that token.
+// LEAST_ROW_LOG: minimum logarithm (base 2) of a decay. Factors of keys and queries are between 2^-96 and 2^96. Their
+// products and rounding errors thus stay in the range of f32.
+const int SUBCHUNK = 8, MIDDLE = 3, N_SUBCHUNKS = CHUNK / SUBCHUNK;
 const float LEAST_ROW_LOG = -24.0f;
 
 // The parameters are the same as in `scan.cu`.
@@ -161,8 +161,8 @@ struct Ahead {
     }
 };
 
-// Starts loading the vectors of tokens from `first` on. Stores zeros after the last of `n` tokens. A warp loads whole
-// vectors.
+// Starts to load the vectors of tokens, beginning with token `first`. Stores zeros after the last of `n` tokens. A warp
+// loads whole vectors.
 DEVICE void load_vectors(const Params &p, Shared &s, int group, int first, int n) {
     int warp = threadIdx.x / 32, run = threadIdx.x % 32;
     if (run >= RUNS) return;
@@ -202,17 +202,17 @@ DEVICE void convert_vectors(Shared &s, int n) {
     }
 }
 
-// Replaces the logarithms of the decays of rows by their sums (base 2) from the start of each turn. Stores the sums of
-// the chunk of `n` tokens.
+// Replaces the logarithms of the decays of rows by their sums (base 2) from the start of each subchunk. Stores the sums
+// of the chunk of `n` tokens.
 DEVICE void sum_row_logs(Shared &s, int n) {
     for (int row = threadIdx.x; row < ROWS; row += THREADS) {
         float total = 0.0f;
-        for (int turn = 0; turn < N_TURNS; turn++) {
+        for (int subchunk = 0; subchunk < N_SUBCHUNKS; subchunk++) {
             float sum = 0.0f;
 #pragma unroll
-            for (int t = 0; t < TURN; t++) {
-                float &log = s.next[LOG][(TURN * turn + t) * NEXT_STRIDE + row];
-                sum += TURN * turn + t < n ? fmaxf(LOG2_E * log, LEAST_ROW_LOG) : 0.0f;
+            for (int t = 0; t < SUBCHUNK; t++) {
+                float &log = s.next[LOG][(SUBCHUNK * subchunk + t) * NEXT_STRIDE + row];
+                sum += SUBCHUNK * subchunk + t < n ? fmaxf(LOG2_E * log, LEAST_ROW_LOG) : 0.0f;
                 log = sum;
             }
             total += sum;
@@ -232,20 +232,21 @@ DEVICE float4 scaled(float4 x, float4 log) {
     return make_float4(x.x * power_of_2(log.x), x.y * power_of_2(log.y), x.z * power_of_2(log.z), x.w * power_of_2(log.w));
 }
 
-// Converts vectors of `n` tokens, times the decays of rows. With IS_UPDATE, these are keys with the decays to the end of
-// the chunk, otherwise keys and queries with the decays from its start. Tokens from `n` on become zeros.
+// Converts vectors of `n` tokens, times the decays of rows. With IS_UPDATE, these are keys with the decays to the end
+// of the chunk, otherwise keys and queries with the decays from its start. Tokens with index `n` or higher become
+// zeros.
 template <bool IS_UPDATE> DEVICE void convert_faded_vectors(Shared &s, int n) {
     const float4 ZERO = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     int warp = threadIdx.x / 32, row = threadIdx.x % 32 * 4;
     if (row >= ROWS) return;
-    // Decays of the turns between this one and the start or end of the chunk.
+    // Decays of the subchunks between this one and the start or end of the chunk.
     float4 others = ZERO;
-    for (int i = 0; i < N_TURNS; i++) {
-        int turn = IS_UPDATE ? N_TURNS - 1 - i : i;
-        float4 whole = next_at<float4>(s, LOG, TURN * turn + TURN - 1, row);
+    for (int i = 0; i < N_SUBCHUNKS; i++) {
+        int subchunk = IS_UPDATE ? N_SUBCHUNKS - 1 - i : i;
+        float4 whole = next_at<float4>(s, LOG, SUBCHUNK * subchunk + SUBCHUNK - 1, row);
 #pragma unroll
-        for (int t = 0; t < TURN; t += WARPS) {
-            int token = TURN * turn + warp + t;
+        for (int t = 0; t < SUBCHUNK; t += WARPS) {
+            int token = SUBCHUNK * subchunk + warp + t;
             bool is_there = token < n;
             float4 log = next_at<float4>(s, LOG, token, row);
             if (IS_UPDATE) log = make_float4(whole.x - log.x, whole.y - log.y, whole.z - log.z, whole.w - log.w);
@@ -314,10 +315,10 @@ template <int V, int BLOCK> DEVICE void multiply_tokens(Shared &s) {
     }
 }
 
-// Multiplies the keys and queries of a turn of `n` tokens by all keys up to the same tokens. Stores the turn's rows of
-// L and P. The decay between two tokens is a product of two factors, relative to the middle of the turn.
-template <int TURN_INDEX> DEVICE void multiply_faded_tokens(Shared &s, int n) {
-    const int FIRST = TURN * TURN_INDEX, N = TURN_INDEX + 1;
+// Multiplies the keys and queries of a subchunk of `n` tokens by all keys up to the same tokens. Stores the subchunk's
+// rows of L and P. The decay between two tokens is a product of two factors, relative to the middle of the subchunk.
+template <int SUBCHUNK_INDEX> DEVICE void multiply_faded_tokens(Shared &s, int n) {
+    const int FIRST = SUBCHUNK * SUBCHUNK_INDEX, N = SUBCHUNK_INDEX + 1;
     int lane = threadIdx.x % 32, own = FIRST + lane / 4;
     float sums[N][4] = {}, rests[N][4] = {};
 #pragma unroll 1
@@ -336,13 +337,13 @@ template <int TURN_INDEX> DEVICE void multiply_faded_tokens(Shared &s, int n) {
         }
 #pragma unroll
         for (int j = N - 1; j >= 0; j--) {
-            int other = TURN * j + lane / 4;
+            int other = SUBCHUNK * j + lane / 4;
             Fragment b;
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 int row = k + 8 * half;
-                if (j < TURN_INDEX) {
-                    float2 whole = next_at<float2>(s, LOG, TURN * j + TURN - 1, row);
+                if (j < SUBCHUNK_INDEX) {
+                    float2 whole = next_at<float2>(s, LOG, SUBCHUNK * j + SUBCHUNK - 1, row);
                     base[half].x += whole.x, base[half].y += whole.y;
                 }
                 float2 log = next_at<float2>(s, LOG, other, row), key = next_at<float2>(s, KEY, other, row);
@@ -357,7 +358,7 @@ template <int TURN_INDEX> DEVICE void multiply_faded_tokens(Shared &s, int n) {
     float beta = s.betas[own];
 #pragma unroll
     for (int j = 0; j < 2 * (BLOCK + 1); j++) {
-        int other = TURN * j + lane % 4 * 2;
+        int other = SUBCHUNK * j + lane % 4 * 2;
         float x[4];
         for (int e = 0; e < 4; e++) {
             bool is_seen = own < n && (e < 2 ? other + e < own : other + e % 2 <= own);
@@ -555,7 +556,7 @@ DEVICE void store_results(const Params &p, const StateColumns &state, int head, 
 DEVICE void multiply_all_tokens(Shared &s, int n) {
     for (int part = threadIdx.x / 32; part < 4; part += WARPS) {
         if (DECAY == BY_ROW) {
-            static_assert(N_TURNS == 4);
+            static_assert(N_SUBCHUNKS == 4);
             if (part == 0) multiply_faded_tokens<0>(s, n);
             if (part == 1) multiply_faded_tokens<1>(s, n);
             if (part == 2) multiply_faded_tokens<2>(s, n);
@@ -581,10 +582,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_chunks(const __grid_c
     Ahead ahead(p, head, column, 0, n);
     for (int first = 0; first < n;) {
         // A chunk ends with the first token whose state is stored. This is the case for the last token.
-        Turn turn = ahead.cells.turn(p.states);
-        u32 ends = __ballot_sync(ALL_LANES, turn.to != NOWHERE);
+        TokenCells cells = ahead.cells.own_cells(p.states);
+        u32 ends = __ballot_sync(ALL_LANES, cells.to != NOWHERE);
         int n_tokens = ends ? __ffs(ends) : CHUNK;
-        int from = __shfl_sync(ALL_LANES, turn.from, 0), to = __shfl_sync(ALL_LANES, turn.to, n_tokens - 1);
+        int from = __shfl_sync(ALL_LANES, cells.from, 0), to = __shfl_sync(ALL_LANES, cells.to, n_tokens - 1);
         if (to == INVALID) return;
         wait_for_copies();
         __syncthreads();

@@ -35,8 +35,8 @@ DEVICE void find_digit(u32 *counts, u32 k) {
     counts[257] = left;
 }
 
-// Returns a bound that exactly `k` of a block's unique keys reach, or 1 if there are fewer keys. `keys.each(f)` calls `f`
-// with every key of the thread, and with 0 in place of an absent key.
+// Returns the largest bound such that exactly `k` of a block's unique keys are at least this bound, or 1 if there are
+// fewer keys. `keys.each(f)` calls `f` with every key of the thread, and with 0 in place of an absent key.
 //
 // A radix search of 8 bits per pass, starting with the highest, which ends once all keys with the same digits are
 // needed. `counts` is shared memory, and all threads get the result.

@@ -1,6 +1,6 @@
-// Columns of floats rounded to bf16, in the order of `tiles.cuh`: for each step of 64 values, all columns with 128 bytes
-// each. Units of 16 bytes are swizzled by the number of the column, so that the columns of a tile are one run of bytes in
-// the layout of shared memory.
+// Columns of floats rounded to bf16, in the order of `tiles.cuh`: for each step of 64 values, all columns with 128
+// bytes each. Units of 16 bytes are swizzled by the number of the column. The columns of a tile are therefore
+// contiguous, in the layout of shared memory.
 #pragma once
 #include "common.cuh"
 

@@ -2,8 +2,8 @@
 #pragma once
 #include "common.cuh"
 
-// Returns the matrix descriptor of rows of 64 16-bit values in shared memory with the 128-byte swizzle: groups of 8 rows
-// are 1024 bytes apart. `address` is in a row whose number is a multiple of 8.
+// Returns the matrix descriptor of rows of 64 16-bit values in shared memory with the 128-byte swizzle: groups of 8
+// rows are 1024 bytes apart. `address` is in a row whose number is a multiple of 8.
 DEVICE u64 descriptor_of(u32 address) {
     const u64 SWIZZLE_128 = 1ull << 62, GROUP = (u64)(1024 >> 4) << 32, UNUSED = 1 << 16;
     return SWIZZLE_128 | GROUP | UNUSED | (address & 0x3ffff) >> 4;
@@ -14,7 +14,7 @@ DEVICE void begin_products() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// Sets sums to zero. The compiler must not move this behind `begin_products`.
+// Sets sums to zero. The compiler must not move the stores after `begin_products`.
 template <int N> DEVICE void clear(float (&sums)[N][4]) {
 #pragma unroll
     for (int i = 0; i < 4 * N; i++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(sums[i / 4][i % 4]));

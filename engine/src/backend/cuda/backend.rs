@@ -174,7 +174,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Plans the launches of all steps. Returns the kernels that must be loaded first, without which the plan is
+    /// Plans the launches of all steps. Returns the kernels that are not loaded yet; without these kernels, the plan is
     /// incomplete.
     fn plan(
         &self,
@@ -329,7 +329,8 @@ impl CudaBackend {
     /// oldest one if the pool is full; otherwise allocates a new buffer.
     fn staging(&self, len: usize) -> Result<Staging, BackendError> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        // The oldest buffer that is large enough. If its copy is still in flight, so are the copies of later buffers.
+        // Uses the oldest buffer that is large enough. If the copy of this buffer is still in flight, so are the copies
+        // of later buffers.
         if let Some(i) = idle.iter().position(|staging| staging.len() >= len)
             && (idle.len() == MAX_IDLE || idle[i].is_done().map_err(|error| self.failed(error))?)
         {
@@ -355,7 +356,8 @@ impl Backend for CudaBackend {
         self.load_writes()?;
         let steps = fuse::steps(view, memory, self.precision);
         self.reserve_scratch(view, steps.moved_bytes)?;
-        // `load` loads or rejects every kernel, or fails. Substitutes of rejected kernels may be missing, too.
+        // `load` loads or rejects every kernel, or returns an error. Substitutes of rejected kernels may also be
+        // missing.
         loop {
             let missing = self.plan(view, memory, &steps, &mut plan)?;
             if missing.is_empty() {

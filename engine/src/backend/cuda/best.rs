@@ -146,8 +146,8 @@ impl BestSearch {
         for (function, (grid, block)) in functions.iter().zip(shapes) {
             let shape = LaunchShape { grid, block, shared: 0 };
             // SAFETY: `params` is the parameter struct of `best.cu`. The caller checked the bounds of the rows, and the
-            // areas of the scratch memory have the sizes that the kernels access. Memory is freed only after its context
-            // is idle.
+            // areas of the scratch memory have the sizes that the kernels access. Memory is freed only after its
+            // context is idle.
             unsafe { stream.launch(function, shape, Start::InOrder, bytes_of(&params).as_ptr().cast())? };
         }
         Ok(Some((memory, results)))

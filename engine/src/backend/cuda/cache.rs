@@ -1,5 +1,5 @@
-//! Disk cache of compiled kernels (machine code or PTX), keyed by a hash of all inputs. A damaged entry counts as missing. If an
-//! entry cannot be written, the kernel is compiled again next time.
+//! Disk cache of compiled kernels (machine code or PTX), keyed by a hash of all inputs. A damaged entry counts as
+//! missing. If an entry cannot be written, the kernel is compiled again next time.
 
 use std::fs;
 use std::io::Write;

@@ -16,7 +16,7 @@ pub(super) const HINT: &str = ".pragma \"used_bytes_mask";
 /// Form of compiled code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
-    /// Machine code for a compute capability. GPUs with a higher minor version run it, too.
+    /// Machine code for a compute capability. It also runs on GPUs with a higher minor version.
     MachineCode(i32),
     /// PTX for a compute capability, which the driver translates for this capability and all later ones.
     Ptx(i32),
@@ -92,7 +92,7 @@ pub(super) fn ptx_version(cuda: i32) -> Option<(u32, u32)> {
     match cuda / 1000 {
         11 => Some((7, minor)),
         12 if minor <= 5 => Some((8, minor)),
-        // CUDA 12.6 has the PTX of 12.5.
+        // CUDA 12.6 has the PTX version of CUDA 12.5.
         12 => Some((8, minor - 1)),
         13 => Some((9, minor)),
         _ => None,

@@ -67,7 +67,7 @@ impl Context {
     fn when_idle(&self, release: impl FnOnce(Driver) -> Result<()>) -> Result<()> {
         let _no_captures = self.captures.write().unwrap_or_else(PoisonError::into_inner);
         let driver = self.bind()?;
-        // A lost device computes nothing, so resources are released after a failed wait, too.
+        // A lost device computes nothing, so resources are released even after a failed wait.
         let waited = driver.synchronize_context();
         release(driver)?;
         waited
@@ -306,9 +306,9 @@ impl Drop for Stream {
 /// The earliest start of a kernel's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Start {
-    /// After the previous work of the stream.
+    /// Blocks start after all previous work of the stream.
     InOrder,
-    /// While the previous kernel of the stream ends, if the function waits for that kernel itself.
+    /// Blocks start while the previous kernel of the stream ends, if the function waits for that kernel itself.
     Early,
 }
 
@@ -537,8 +537,8 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// Loads the kernel `name`. `title` is the kernel's name in measurements, and `waits` is true if each block of the
-    /// code first waits for earlier kernels, and the driver supports early launches.
+    /// Loads the kernel `name`. `title` is the kernel's name in measurements. `waits` is true if each block of the code
+    /// first waits for earlier kernels, and the driver supports early launches.
     pub(super) fn load(
         context: &Arc<Context>,
         code: &Code,

@@ -47,7 +47,7 @@ impl CudaError {
         REFUSED_ATTRIBUTES.contains(&self.code)
     }
 
-    /// Adds the kernel whose launch returned the error. Errors of earlier kernels are returned by later launches, too, unless
+    /// Adds the kernel whose launch returned the error. Later launches also return errors of earlier kernels, unless
     /// `CUDA_LAUNCH_BLOCKING` is set.
     pub(super) fn at_launch_of(mut self, kernel: &str) -> CudaError {
         self.text = format!("{}, at the launch of {kernel}", self.text);
@@ -87,8 +87,8 @@ const REFUSED_FORMS: [u32; 5] = [
     cu::CUresult::CUDA_ERROR_JIT_COMPILATION_DISABLED as u32,
 ];
 
-/// Codes for a launch that the driver or the device does not support. Codes of earlier kernels, which launches also return,
-/// are not among them.
+/// Error codes for launches that the driver or the device does not support. Launches also return the errors of earlier
+/// kernels, whose codes are not in this list.
 const REFUSED_LAUNCHES: [u32; 4] = [
     cu::CUresult::CUDA_ERROR_INVALID_VALUE as u32,
     cu::CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES as u32,
@@ -630,8 +630,8 @@ impl Driver {
         self.check("cuLaunchKernel", code)
     }
 
-    /// Enqueues a kernel whose blocks may start before the previous kernel of the stream is done (programmatic dependent
-    /// launch).
+    /// Enqueues a kernel whose blocks may start before the previous kernel of the stream is done (programmatic
+    /// dependent launch).
     ///
     /// # Safety
     /// The conditions of [`Driver::launch`] hold, [`Driver::has_early_launches`] returned true, and each block of the

@@ -121,7 +121,7 @@ impl Library {
         })
     }
 
-    /// Stops the use of a kernel that another kernel replaces, and logs the reason once.
+    /// Stops using a kernel that has a substitute, and logs the reason once.
     pub(super) fn refuse(&self, kernel: &Kernel, error: &dyn fmt::Display) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         if refused.insert(*kernel) {
@@ -197,7 +197,7 @@ impl Library {
         let next = AtomicUsize::new(0);
         let work = || -> Result<(), KernelError> {
             while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
-                // After an error, the other threads stop, too.
+                // After an error, all threads stop.
                 self.add(kernel)
                     .inspect_err(|_| next.store(kernels.len(), Ordering::Relaxed))?;
             }
@@ -259,7 +259,7 @@ impl Library {
                     let reason = format!("the driver refused {}: {error}", candidate.source);
                     if error.refuses_form() && !kernel.is_specific() {
                         tracing::debug!("{reason}");
-                        // Another thread may have stored the same reason.
+                        // If another thread has stored the reason first, it is the same reason.
                         let _ = candidate.refusal.set(reason.clone());
                     }
                     attempts.push(reason);

@@ -2,15 +2,16 @@
 //! missing, there are no devices, and the registry reports the reason.
 //!
 //! Modules, from the lowest layer up:
-//! - [`gpu`] (sizes of a GPU), [`raw`] (function addresses), [`code`] (forms of compiled kernels), [`driver`] (calls that return `Result`),
-//!   [`compile`] (CUDA C++ to machine code or PTX),
+//! - [`gpu`] (sizes of a GPU), [`raw`] (function addresses), [`code`] (forms of compiled kernels), [`driver`] (calls
+//!   that return `Result`), [`compile`] (CUDA C++ to machine code or PTX),
 //! - [`context`] (ownership of streams, memory, and kernels),
 //! - [`kernel`] (sources and specializations), [`cache`] (disk cache), [`shipped`] (precompiled kernels),
 //!   [`library`] (kernels of a device, loaded on first use),
-//! - [`counters`] (counters of the emulated driver), [`work`] (bytes and operations of launches), [`times`] (measured times),
-//! - [`input_errors`] (invalid input found by kernels), [`writes`] (batches of small writes), [`buffer`], [`parts`] (weight layout), [`ops`]
-//!   (kernels for each node), [`fuse`] (fusion of nodes), [`plan`], [`state`] (resources that backends share), [`backend`],
-//!   [`device`], [`planning`] and [`planned_memory`] (a GPU that only plans).
+//! - [`counters`] (counters of the emulated driver), [`work`] (bytes and operations of launches), [`times`] (measured
+//!   times),
+//! - [`input_errors`] (invalid input found by kernels), [`writes`] (batches of small writes), [`buffer`], [`parts`]
+//!   (weight layout), [`ops`] (kernels for each node), [`fuse`] (fusion of nodes), [`plan`], [`state`] (resources that
+//!   backends share), [`backend`], [`device`], [`planning`] and [`planned_memory`] (a GPU that only plans).
 
 mod backend;
 mod best;

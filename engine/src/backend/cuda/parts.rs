@@ -15,8 +15,8 @@ const BLOCKS: usize = 8;
 
 struct InParts;
 
-/// A byte range of a block and its destination for the first block. The bytes of each further block follow at
-/// a distance of `apart` bytes.
+/// A byte range of a block and its destination for the first block. The destinations of consecutive blocks are `apart`
+/// bytes apart.
 struct Run {
     from: usize,
     len: usize,

@@ -59,7 +59,7 @@ pub struct KernelTime {
 pub struct KernelTimes;
 
 impl KernelTimes {
-    /// Starts to measure all launches. Plans run more slowly from now on.
+    /// Starts to measure all launches. Measurement slows down all plans.
     pub fn start() {
         IS_ON.store(true, Ordering::Relaxed);
     }

@@ -57,7 +57,7 @@ fn bytes_of(t: &Tensor) -> Work {
     }
 }
 
-/// Returns the work of a matmul without its columns. Of experts, each selection counts once.
+/// Returns the work of a matmul, excluding its activations. For experts, each selection counts once.
 fn product(graph: &Graph, id: TensorId) -> Work {
     let node = graph.tensor(id);
     let weights = graph.tensor(node.source(0));

@@ -272,8 +272,8 @@ pub(super) fn erf(x: f64) -> f64 {
 
 /// Returns the dot product of two rows.
 ///
-/// Most of the reference device's time is spent here, so the CPU's widest vectors are used. All variants add in the same
-/// order without fused operations, so their results are bit-identical.
+/// Most of the reference device's time is spent here, so the CPU's widest vectors are used. All variants add in the
+/// same order without fused operations, so their results are bit-identical.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
     #[cfg(target_arch = "x86_64")]
     {

@@ -54,11 +54,11 @@ fn rotation(p: &Rope, extrapolated: f32, pair: usize) -> (f64, f64) {
 /// with few (interpolated). In between, it is linear.
 fn extrapolation_share(p: &Rope, pair: usize) -> f64 {
     // Returns the pair with this number of rotations over the original context.
-    let pair_turning = |rotations: f32| {
+    let pair_with = |rotations: f32| {
         let wave = p.n_ctx_orig as f64 / (f64::from(rotations) * 2.0 * PI);
         p.n_dims as f64 * wave.ln() / (2.0 * f64::from(p.freq_base).ln())
     };
-    let low = pair_turning(p.beta_fast).floor().max(0.0);
-    let high = pair_turning(p.beta_slow).ceil().min(p.n_dims as f64 - 1.0);
+    let low = pair_with(p.beta_fast).floor().max(0.0);
+    let high = pair_with(p.beta_slow).ceil().min(p.n_dims as f64 - 1.0);
     1.0 - ((pair as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0)
 }

@@ -245,7 +245,8 @@ fn yarn_keeps_fast_pairs_and_interpolates_slow_ones() {
     assert_close(&got.data, &want);
 }
 
-/// Returns the operands of attention of two tokens of one head: keys 1 and 2 (one dimension), values (10, 1) and (20, 2).
+/// Returns the operands of attention of two tokens of one head: keys 1 and 2 (one dimension), values (10, 1) and (20,
+/// 2).
 fn two_tokens() -> (Operands, Attention) {
     let operands = Operands {
         q: array([1, 1, 2, 1], &[1.0, 1.0]),

@@ -136,7 +136,7 @@ impl FusionPass<'_> {
         found
     }
 
-    /// Returns the bounds of the sum that divides weights, and the positions of sum, clamp and division.
+    /// Returns the bounds of the sum that divides weights, and the positions of sum, clamp, and division.
     fn normalized(&self, weights: TensorId) -> Option<([f32; 2], [usize; 3])> {
         let readers = self.readers_of(weights)?;
         let is_free = |at: &&usize| !self.taken[**at];
@@ -209,7 +209,8 @@ impl FusionPass<'_> {
         Some((Step::WeightedSum(WeightedSum { product, result }), members))
     }
 
-    /// Returns true if a step at node `i` may compute `results`. Relocates them if their memory is in use at that point.
+    /// Returns true if a step at node `i` may compute `results`. Relocates them if their memory is in use at that
+    /// point.
     fn may_compute(&mut self, i: usize, members: &[usize], reads: &[TensorId], results: &[TensorId]) -> bool {
         let is_result = |at: usize| results.contains(&self.nodes[at]);
         let comes = |stores: bool| {

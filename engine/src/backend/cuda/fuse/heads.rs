@@ -15,16 +15,16 @@ struct Found {
 impl FusionPass<'_> {
     /// Returns the step of heads that begins with node `i`, a RoPE or the norm before it.
     pub(super) fn heads(&self, i: usize) -> Option<(Step, Vec<usize>)> {
-        let first = self.turned(i)?;
-        let turned = self.graph.tensor(first.section.rope?);
-        let [size, _, n_tokens, _] = turned.ne;
+        let first = self.rotated(i)?;
+        let rotated = self.graph.tensor(first.section.rope?);
+        let [size, _, n_tokens, _] = rotated.ne;
         let mut all = vec![first];
         for at in self.near(i + 1) {
             if all.len() == MAX_SECTIONS || all.iter().any(|found| found.members.contains(&at)) {
                 continue;
             }
             let found = match self.tensor(at).op {
-                Op::Rope(_) | Op::RmsNorm { .. } => self.turned(at),
+                Op::Rope(_) | Op::RmsNorm { .. } => self.rotated(at),
                 Op::SetRows => self.stored(at, size, n_tokens),
                 _ => None,
             };
@@ -33,7 +33,7 @@ impl FusionPass<'_> {
             };
             let alike = found.section.rope.is_none_or(|id| {
                 let t = self.graph.tensor(id);
-                t.op == turned.op && t.src[1..] == turned.src[1..] && t.ne[2] == n_tokens
+                t.op == rotated.op && t.src[1..] == rotated.src[1..] && t.ne[2] == n_tokens
             });
             let members: Vec<usize> = (all.iter().chain([&found])).flat_map(|f| f.members.clone()).collect();
             let last = found.section.result().and_then(|id| self.positions.get(&id)).copied();
@@ -60,14 +60,14 @@ impl FusionPass<'_> {
             return None;
         }
         let heads = Heads {
-            turned: all[0].section.rope?,
+            rotated: all[0].section.rope?,
             sections: all.into_iter().map(|found| found.section).collect(),
         };
         Some((Step::Heads(heads), members))
     }
 
     /// Returns the section that node `at` rotates, or normalizes and then rotates.
-    fn turned(&self, at: usize) -> Option<Found> {
+    fn rotated(&self, at: usize) -> Option<Found> {
         let (id, node) = (self.nodes[at], self.tensor(at));
         let mut members = vec![at];
         let (rope, norm) = match node.op {

@@ -38,7 +38,7 @@ impl FusionPass<'_> {
         let are_alike = a.op == b.op && a.src[1..] == b.src[1..] && a.ne == b.ne && glu.ne == a.ne;
         let [v, w] = [a.source(0), b.source(0)];
         let (tv, tw) = (self.graph.tensor(v), self.graph.tensor(w));
-        // One kernel reads both weights, so type, shape and strides must match.
+        // One kernel reads both weights, so type, shape, and strides must match.
         let are_read_alike = (tv.ty, tv.ne, tv.nb) == (tw.ty, tw.ne, tw.nb);
         let [at_v, at_w] = [self.address(v)?, self.address(w)?];
         let is_aligned_alike = at_v % 16 == at_w % 16;

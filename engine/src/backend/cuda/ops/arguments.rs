@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use super::unplanned::{Unplanned, size};
 use crate::graph::{ROPE_AXES, Tensor};
 
-/// A tensor.
+/// Descriptor of a tensor, laid out like `Tensor` in `common.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
 pub(in super::super) struct TensorArg {

@@ -138,9 +138,9 @@ fn floats_of_lane(t: &Tensor) -> usize {
     t.ne[0].div_ceil(32 * chunk) * chunk
 }
 
-/// Returns the number of cells per turn, given the number of heads per block and the floats of keys and values
+/// Returns the number of cells per step, given the number of heads per block and the floats of keys and values
 /// that a lane holds.
-fn cells_of_turn(heads: usize, floats: usize) -> usize {
+fn cells_per_step(heads: usize, floats: usize) -> usize {
     let fits = |&cells: &usize| cells * heads <= MAX_SCORES && cells * floats <= MAX_LOADED;
     [MAX_CELLS, 4, 2].into_iter().find(fits).unwrap_or(1)
 }
@@ -257,7 +257,7 @@ fn plan_pages(task: &mut Task<'_>, p: &Attention, params: &Params, heads: usize)
     if selected + STATIC_SHARED + 4 * WARPS * heads * (dv + dv / 32 + 2) > SHARED {
         return Err("accumulators and selection exceed the shared memory".into());
     }
-    let cells = cells_of_turn(heads, floats_of_lane(k) + floats_of_lane(v));
+    let cells = cells_per_step(heads, floats_of_lane(k) + floats_of_lane(v));
     let (k_decoder, v_decoder) = (decoder(k, &params.k)?, decoder(v, &params.v)?);
     let kernel = Kernel::new(&ATTENTION, "attention")
         .with("K", k_decoder)
@@ -338,9 +338,9 @@ mod tests {
     }
 
     #[test]
-    fn turns_have_cells_that_fit_in_registers() {
+    fn cells_of_step_fit_in_registers() {
         let found = [(1, 4), (4, 8), (8, 8), (4, 16), (2, 34), (8, 2), (1, 80)];
-        let cells = found.map(|(heads, floats)| cells_of_turn(heads, floats));
+        let cells = found.map(|(heads, floats)| cells_per_step(heads, floats));
         assert_eq!(cells, [8, 8, 4, 4, 2, 4, 1]);
     }
 

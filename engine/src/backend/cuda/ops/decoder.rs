@@ -1,4 +1,4 @@
-//! The decoder of a matmul's weights.
+//! Selects the decoder of a matmul's weights.
 
 use kernels::GgmlType;
 

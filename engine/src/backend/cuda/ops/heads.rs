@@ -29,7 +29,7 @@ pub(in super::super) struct Section {
 #[derive(Clone, PartialEq, Debug)]
 pub(in super::super) struct Heads {
     /// A RoPE node of one of the sections.
-    pub(in super::super) turned: TensorId,
+    pub(in super::super) rotated: TensorId,
     pub(in super::super) sections: Vec<Section>,
 }
 
@@ -51,7 +51,7 @@ struct SectionArg {
     eps: f32,
     node: u32,
     is_normed: i32,
-    is_turned: i32,
+    is_rotated: i32,
     first: i32,
     padding: i32,
 }
@@ -97,7 +97,7 @@ fn section_arg(task: &mut Task<'_>, section: &Section) -> Result<(SectionArg, Gg
         weight: TensorArg::NONE,
         y: TensorArg::NONE,
         ids: TensorArg::NONE,
-        is_turned: section.rope.is_some().into(),
+        is_rotated: section.rope.is_some().into(),
         is_normed: section.norm.is_some().into(),
         ..SectionArg::zeroed()
     };
@@ -139,7 +139,7 @@ pub(super) fn plan(task: &mut Task<'_>, heads: &Heads) -> Result<(), Unplanned> 
         room: 0,
     };
     let mut kernel = Kernel::new(&HEADS, "heads")
-        .with_int("NEIGHBOURS", rope::neighbours(&p))
+        .with_int("NEIGHBORS", rope::neighbors(&p))
         .with_int("SECTIONS", heads.sections.len() as i64);
     for ((section, to), name) in heads.sections.iter().zip(&mut params.sections).zip(NAMES) {
         let (arg, ty) = section_arg(task, section)?;

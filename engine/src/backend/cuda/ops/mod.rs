@@ -231,7 +231,7 @@ impl Step {
             Step::Node(id) => *id,
             Step::Normed(normed) => normed.norm,
             Step::Products(products) => products.parts[0].product,
-            Step::Heads(heads) => heads.turned,
+            Step::Heads(heads) => heads.rotated,
             Step::QuantizedAttention(attended) => attended.attention,
             Step::Routing(routing) => routing.ids,
             Step::WeightedSum(sum) => sum.product,

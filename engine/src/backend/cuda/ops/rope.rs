@@ -77,7 +77,7 @@ pub(super) fn angles(task: &mut Task<'_>, p: &Rope) -> Result<RopeArg, Unplanned
 }
 
 /// Returns 1 if the elements of a pair are adjacent, otherwise 0.
-pub(super) fn neighbours(p: &Rope) -> i64 {
+pub(super) fn neighbors(p: &Rope) -> i64 {
     (p.kind == RopeKind::Norm).into()
 }
 
@@ -88,7 +88,7 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Rope) -> Result<(), Unplanned> {
         rope: angles(task, p)?,
     };
     let [n, n_head, n_tokens, _] = task.node.ne;
-    let kernel = Kernel::new(&ROPE, "rope").with_int("NEIGHBOURS", neighbours(p));
+    let kernel = Kernel::new(&ROPE, "rope").with_int("NEIGHBORS", neighbors(p));
     let work = (p.n_dims / 2).max((n - p.n_dims) * n_head);
     let threads = size(work.next_multiple_of(32).clamp(32, 256))?;
     task.launch(kernel, [size(n_tokens)?, 1, 1], threads, &params)
@@ -106,11 +106,11 @@ fn magnitude(p: &Rope) -> f32 {
 /// Returns the pairs between which YaRN blends extrapolated and interpolated angles.
 fn ramp(p: &Rope) -> (f32, f32) {
     // Returns the pair with this number of rotations over the original context.
-    let pair_turning = |rotations: f32| {
+    let pair_with = |rotations: f32| {
         let wave = p.n_ctx_orig as f64 / (f64::from(rotations) * 2.0 * PI);
         p.n_dims as f64 * wave.ln() / (2.0 * f64::from(p.freq_base).ln())
     };
-    let low = pair_turning(p.beta_fast).floor().max(0.0);
-    let high = pair_turning(p.beta_slow).ceil().min(p.n_dims as f64 - 1.0);
+    let low = pair_with(p.beta_fast).floor().max(0.0);
+    let high = pair_with(p.beta_slow).ceil().min(p.n_dims as f64 - 1.0);
     (low as f32, high as f32)
 }

@@ -48,7 +48,7 @@ const OF_FLOATS: Block = Block {
 };
 
 /// Maximum number of groups of results that an integer kernel computes in sequence instead of using more blocks.
-const MAX_TURNS: u32 = 16;
+const MAX_ITERATIONS: u32 = 16;
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -69,7 +69,7 @@ struct Params {
     fault: u64,
     node: u32,
     first: [i32; 2],
-    turns: i32,
+    iterations: i32,
 }
 
 /// Number format into which the kernel decodes the weights.
@@ -149,11 +149,11 @@ fn form_and_arg(task: &mut Task<'_>, part: &Part) -> Result<(Form, PartArg), Unp
 
 /// Returns the number of groups of results that a warp or block computes in sequence, for blocks of `rows`
 /// results.
-fn turns_of(gpu: Gpu, form: Form, block: Block, parts: &[PartArg], rows: u32) -> u32 {
+fn iterations_of(gpu: Gpu, form: Form, block: Block, parts: &[PartArg], rows: u32) -> u32 {
     let min_blocks = block.occupying * gpu.multiprocessors.max(1);
     let n_rows = parts.iter().map(|part| part.w.ne[1].unsigned_abs());
     match form {
-        Form::Integers(_) => (n_rows.map(|n| n.div_ceil(rows)).sum::<u32>() / min_blocks).clamp(1, MAX_TURNS),
+        Form::Integers(_) => (n_rows.map(|n| n.div_ceil(rows)).sum::<u32>() / min_blocks).clamp(1, MAX_ITERATIONS),
         Form::Floats(_) => 1,
     }
 }
@@ -194,7 +194,7 @@ fn kernel_for(gpu: Gpu, form: Form, x: &TensorArg, columns: usize) -> (Kernel, B
             (kernel.with_int("MEMORY", block.shared.into()), block)
         }
         Form::Floats(decoder) => {
-            // Vectors of floats and blocks stored in parts have runs, too.
+            // Vectors of floats and blocks stored in parts also have runs.
             let has_runs = !matches!(decoder, Value::Type(ty) if !ty.is_quantized());
             let kernel = Kernel::new(&MUL_VEC, "mul_vec").with("TYPE", decoder);
             let kernel = kernel.with_int("X4", (has_runs && x.has_vectors(4, 16)).into());
@@ -241,18 +241,18 @@ fn launch(
         (None, _) => (parts.len(), block.rows),
     };
     let rounds = glu.is_some_and(|glu| glu.rounds) && may_round(gpu, form, &parts[0].y, (grid[0] * grid[1]) as usize);
-    let turns = if rounds {
+    let iterations = if rounds {
         integers::GROUP as u32 / rows
     } else {
-        turns_of(gpu, form, block, &parts[..n_parts], rows)
+        iterations_of(gpu, form, block, &parts[..n_parts], rows)
     };
-    params.turns = turns as i32;
+    params.iterations = iterations as i32;
     let mut n_blocks = 0;
     for (i, part) in parts[..n_parts].iter().enumerate() {
         if i > 0 {
             params.first[i - 1] = size(n_blocks as usize)? as i32;
         }
-        n_blocks += part.w.ne[1].unsigned_abs().div_ceil(rows * turns);
+        n_blocks += part.w.ne[1].unsigned_abs().div_ceil(rows * iterations);
     }
     let mut kernel = kernel.with_int("IDS", by_ids.into()).with_int("PARTS", n_parts as i64);
     if let Some(glu) = glu {

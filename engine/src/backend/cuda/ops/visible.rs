@@ -22,7 +22,7 @@ pub(super) struct VisibleArg {
 }
 
 impl VisibleArg {
-    /// Creates the argument for a node with such operands, which must be contiguous lists.
+    /// Creates the argument for a node whose operands list the visible cells. The lists must be contiguous.
     pub(super) fn new(task: &mut Task<'_>) -> Result<VisibleArg, Unplanned> {
         let at = task.node.op.visible_cells().ok_or("the op has no cell operands")?;
         if !at.list().iter().all(|&i| task.operand(i).is_contiguous()) {

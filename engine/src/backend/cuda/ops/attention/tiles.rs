@@ -30,8 +30,8 @@ const MAX_KEY: usize = 576;
 const MAX_WHOLE_KEY: usize = 256;
 const MAX_KEY_PART: usize = 144;
 
-/// Maximum size of keys whose queries stay in registers. Queries for bf16 keys are the sum of two numbers, and other
-/// queries one number.
+/// Maximum size of keys whose queries stay in registers. Queries for bf16 keys take two numbers per element, and other
+/// queries one.
 const SHORT_KEY: usize = 192;
 const SHORT_BF16_KEY: usize = 128;
 
@@ -70,8 +70,8 @@ fn decoder(t: &Tensor, arg: &TensorArg, n: usize, gpu: Gpu) -> Option<Value> {
     }
 }
 
-/// Returns the number of parts of a key of `n` elements, which are loaded one after the other. Queries for long bf16 keys
-/// do not fit in shared memory.
+/// Returns the number of parts of a key of `n` elements, which are loaded one after the other. Queries for long bf16
+/// keys do not fit in shared memory.
 fn key_parts(n: usize, ty: GgmlType) -> Option<usize> {
     if n <= MAX_WHOLE_KEY {
         return Some(1);

@@ -13,15 +13,16 @@ const CHUNK: usize = 32;
 /// Number of rows and columns of a matrix fragment.
 const STEP: usize = 16;
 
-/// Minimum number of tokens, in total and per cell. A sequence has at least two cells, so that the sequences of a batch have
-/// four tokens on average.
+/// Minimum number of tokens, in total and per cell. A sequence has at least two cells, so that the sequences of a batch
+/// have four tokens on average.
 const MIN_TOKENS: usize = 64;
 const MIN_TOKENS_OF_CELL: usize = 2;
 
 /// Maximum number of state rows, which a warp keeps in registers.
 const MAX_ROWS: usize = 128;
 
-/// Maximum number of warps per block: one for each scheduler of a multiprocessor. Powers of two divide the tokens of a chunk.
+/// Maximum number of warps per block: one for each scheduler of a multiprocessor. Powers of two divide the tokens of a
+/// chunk.
 const MAX_WARPS: usize = 4;
 
 /// Sizes of linear attention.
@@ -54,7 +55,8 @@ impl Chunks {
         let chunks = Chunks {
             rows,
             columns,
-            // All warps apply decays of rows to the vectors. With fewer warps, kernels for compute capability 8.0 spill registers.
+            // All warps apply decays of rows to the vectors. With fewer warps, kernels for compute capability 8.0 spill
+            // registers.
             warps: if sizes.decays_by_row { MAX_WARPS } else { warps },
             decays_by_row: sizes.decays_by_row,
         };
