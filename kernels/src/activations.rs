@@ -20,7 +20,7 @@ pub enum Precision {
     /// more, as in prefill.
     ///
     /// - With AMX, activations and weights are rounded to bf16, for all types except F32.
-    /// - With AVX512-BF16 on AMD CPUs, activations of BF16 weights are, too.
+    /// - With AVX512-BF16 on AMD CPUs, activations of BF16 weights are also bf16.
     /// - Otherwise, activations and F16 and BF16 weights are rounded to 16-bit integers, with a smaller error than
     ///   that of f16.
     /// - With VNNI, activations are 8-bit integers for all types that have integer kernels.
@@ -65,7 +65,8 @@ pub enum ActivationForm {
     /// way. The error is at most 1/65534 of the largest magnitude of the 256, or 1/92600 of their norm if that is
     /// more.
     I16Pairs,
-    /// bf16, for CPUs with AMX or fast bf16 dot products; weights are rounded to bf16, too. The relative error is at most 1/256.
+    /// bf16, for CPUs with AMX or fast bf16 dot products; weights are also rounded to bf16. The relative error is at
+    /// most 1/256.
     Bf16Row,
 }
 

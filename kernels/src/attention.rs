@@ -1,5 +1,5 @@
-//! Attention of some queries to a page of cells of the KV cache: scores, a step of the online softmax, and
-//! the weighted sum of values.
+//! Attention of some queries to a page of the KV cache: scores, a step of the online softmax, and the weighted sum of
+//! values.
 //!
 //! Keys and values are read in the type of the cache, once for all queries. All arithmetic is f32, except in
 //! [`tiles`]. The result for a query does not depend on the other queries.
@@ -479,7 +479,7 @@ impl CacheRows<'_> {
         }
     }
 
-    /// Describes the heads for rows from the start of a chunk on.
+    /// Describes the heads for the rows that start with a chunk.
     fn describe_heads(&self, chunk: &Chunk, n_queries: usize) -> Heads {
         Heads {
             n: self.heads,

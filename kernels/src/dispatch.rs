@@ -110,8 +110,7 @@ impl Isa {
 }
 
 /// Returns the instruction set in use: the highest that the CPU supports, limited by the environment variable
-/// `LLAMA_CPU_ISA`. The variable is ignored if it is not a [name](Isa::name); the command line rejects such
-/// values.
+/// `LLAMA_CPU_ISA`. The variable is ignored if it is not a [name](Isa::name); the command line rejects these values.
 pub fn isa() -> Isa {
     kernels().isa
 }

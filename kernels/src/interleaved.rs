@@ -63,7 +63,7 @@ pub fn can_interleave(ty: GgmlType, k: usize) -> bool {
 /// rows in a file, except for TQ1_0 and the grid types.
 ///
 /// # Panics
-/// Panics if such rows [cannot be interleaved](can_interleave).
+/// Panics if rows of `k` weights of this type [cannot be interleaved](can_interleave).
 pub fn interleaved_bytes(ty: GgmlType, k: usize) -> usize {
     assert!(can_interleave(ty, k), "cannot interleave rows of {k} {ty} weights");
     let block_bytes = form(ty).map_or(0, |form| form.block_bytes);

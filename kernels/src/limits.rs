@@ -1,4 +1,4 @@
-//! Numbers that several layers share: the page size of attention, and the columns from which on another
+//! Numbers that several layers share: the page size of attention, and the numbers of columns above which another
 //! algorithm is faster.
 
 /// Maximum cells of the KV cache per page of attention, one bit of a `u64` each.
@@ -13,8 +13,8 @@ pub const FAST_COLUMNS: usize = 32;
 /// fewer rows, unpacking panels of weights takes longer than 8-bit products save.
 pub const FASTEST_COLUMNS: usize = 9;
 
-/// Minimum columns for 16-bit panels with weights in file layout, and with interleaved weights on CPUs whose
-/// only VNNI is AVX-VNNI. From this number on, unpacking the weights once pays for itself.
+/// Minimum columns for 16-bit panels with weights in file layout, and with interleaved weights on CPUs whose only VNNI
+/// is AVX-VNNI. For this number of columns or more, unpacking the weights once pays off.
 pub(crate) const PANEL_COLUMNS: usize = 9;
 
 /// Minimum columns for 16-bit panels with interleaved weights on AVX2, which has no VNNI. With fewer columns,

@@ -255,8 +255,8 @@ pub(crate) unsafe fn matmul_with(
     unsafe { call.run() }
 }
 
-/// Runs matmuls in bf16 in the L1 cache for `rounds` rounds and returns the number of multiply-adds, or `None`
-/// if this CPU has no [bf16 kernels](ActivationForm::Bf16Row).
+/// Runs bf16 matmuls in the L1 cache for `rounds` rounds. Returns the number of multiply-adds, or `None` if this CPU
+/// has no [bf16 kernels](ActivationForm::Bf16Row).
 pub(crate) fn multiply_tiles_in_cache(rounds: usize) -> Option<usize> {
     // SAFETY: `kernels()` selects kernels that this CPU supports, and no other tile unit is active in this
     // thread.

@@ -134,7 +134,7 @@ element_wise! {
 /// Computes `out[i] = x[i] / sqrt(mean(x^2) + eps)`, multiplied by `weight[i]` if given.
 ///
 /// # Panics
-/// Panics if `out` or `weight` has another length than `x`.
+/// Panics if `out` or `weight` differs in length from `x`.
 pub fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
     same_length(x.len(), out.len());
     let weight = weight_ptr(weight, x.len());
@@ -145,7 +145,7 @@ pub fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
 /// Computes [`rms_norm`] in place.
 ///
 /// # Panics
-/// Panics if `weight` has another length than `x`.
+/// Panics if `weight` differs in length from `x`.
 pub fn rms_norm_in_place(x: &mut [f32], weight: Option<&[f32]>, eps: f32) {
     let (weight, x_ptr) = (weight_ptr(weight, x.len()), x.as_mut_ptr());
     // SAFETY: all rows have the same length, and `out` may equal `x`; `kernels()` matches this CPU.
@@ -155,7 +155,7 @@ pub fn rms_norm_in_place(x: &mut [f32], weight: Option<&[f32]>, eps: f32) {
 /// Computes `out[i] = (x[i] - mean(x)) / sqrt(variance(x) + eps)`.
 ///
 /// # Panics
-/// Panics if `out` has another length than `x`.
+/// Panics if `out` differs in length from `x`.
 pub fn norm(x: &[f32], eps: f32, out: &mut [f32]) {
     same_length(x.len(), out.len());
     // SAFETY: both rows have the same length; `kernels()` matches this CPU.

@@ -1,7 +1,8 @@
-//! Tensor types of the GGUF format: a table of names, ids, and block sizes. Ids from 100 on belong to ik_llama.cpp.
+//! Tensor types of the GGUF format: a table of names, ids, and block sizes. Ids of 100 and above belong to
+//! ik_llama.cpp.
 //!
 //! Rows of IQ4_KS and IQ5_KS start with an f32, the scale of all blocks of the row. Kernels read blocks one by one, so
-//! the loader copies the scale to each block. The blocks in memory are types of the table, too, which no file has.
+//! the loader copies the scale to each block. The blocks in memory are also types of the table, but no file has them.
 
 use std::fmt;
 
@@ -127,8 +128,8 @@ impl GgmlType {
         }
     }
 
-    /// Returns the type in memory of weights of this type, whose rows have no [header](Self::row_header): each block
-    /// starts with the header of its row. Types without a header do not change.
+    /// Returns the type in memory of weights of this type. Rows in memory have no [header](Self::row_header): each
+    /// block starts with the header of its row. Types without a header do not change.
     pub const fn in_memory(self) -> GgmlType {
         match self {
             GgmlType::IQ4_KS => GgmlType::IQ4_KS_D,

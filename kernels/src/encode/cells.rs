@@ -1,4 +1,4 @@
-//! Search for points with 8 elements of 3 levels: the IQ1 and IQ2 types.
+//! Search for grid points with 8 elements of 3 levels: the IQ1 and IQ2 types.
 
 use super::equal::{splat, with_words};
 use super::lanes::{Lanes, N};
@@ -12,7 +12,7 @@ pub(super) const NEAR: usize = 16;
 /// Largest number of cells in a unit.
 pub(super) const CELLS: usize = 8;
 
-/// Shifts of elements for types without shifts and with two of them.
+/// Shifts of elements: for types without shifts, and for types with two shifts.
 const SHIFTS: [[f32; 2]; 2] = [[0.0; 2], [0.125, -0.125]];
 
 /// Meaning of the bits of a type.
@@ -20,7 +20,7 @@ const SHIFTS: [[f32; 2]; 2] = [[0.0; 2], [0.125, -0.125]];
 pub(super) enum Bits {
     /// Signs of elements.
     Signs,
-    /// Signs of elements, with an even number of negative ones in each 8.
+    /// Signs of elements, with an even number of negative elements in each 8.
     EvenSigns,
     /// Common shift of all elements in a unit.
     UnitShift,
@@ -39,7 +39,7 @@ impl Bits {
     }
 }
 
-/// Points of a unit for one scale, with the sums that determine the error of other scales.
+/// Points chosen for a unit with one scale, and the sums that determine the error of other scales.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Chosen {
     pub points: [u16; CELLS],
@@ -68,9 +68,9 @@ impl Chosen {
     }
 }
 
-/// Targets of a unit.
+/// The elements of a unit to approximate, and their weights.
 pub(super) struct Unit<'a> {
-    /// Magnitudes if the type has signs.
+    /// Elements to approximate; magnitudes if the type stores signs separately.
     pub t: &'a [f32],
     pub w: &'a [f32],
     /// Sum of `w t` of each cell.
@@ -102,7 +102,7 @@ impl Near {
         near
     }
 
-    /// Returns a point.
+    /// Returns point `i`.
     #[inline(always)]
     fn point(&self, i: usize) -> u16 {
         let four = &self.0[i / 4 % (NEAR / 4)];
@@ -134,7 +134,7 @@ trait Costs: Words {
     /// The CPU supports the instruction set.
     unsafe fn best_levels(costs: [Self::Floats; 3]) -> [usize; 2];
 
-    /// Returns the index of the first point of least cost, and the cost.
+    /// Returns the index of the first point with the lowest cost, and this cost.
     ///
     /// # Safety
     /// The CPU supports the instruction set.
@@ -148,10 +148,10 @@ trait Costs: Words {
 }
 
 with_words! {
-    /// Returns the points of a unit with the least error for a scale.
+    /// Returns the points of a unit with the smallest error for a scale.
     fn choose(points: &Points, bits: Bits, unit: &Unit<'_>, scale: f32, chosen: &mut Chosen) -> () = points_of_unit;
-    /// Returns the point of a cell with the least error, and the error less [`constant`] and less a number that all
-    /// shifts have in common.
+    /// Returns the point of a cell with the smallest error, and this error minus terms that do not depend on the point:
+    /// [`constant`], and a term that all shifts share.
     fn nearest(points: &Points, t: &[f32; N], w: &[f32; N], scale: f32, shift: f32) -> (u16, f32) = point_of_cell;
 }
 
@@ -178,7 +178,7 @@ unsafe fn points_of_unit<W: Costs>(points: &Points, bits: Bits, unit: &Unit<'_>,
     }
 }
 
-/// Chooses the points of `C` cells, if there are `S` shifts.
+/// Chooses the points of `C` cells for `S` possible shifts.
 ///
 /// # Safety
 /// The CPU supports the instruction set.
@@ -205,7 +205,7 @@ unsafe fn points_of_cells<W: Costs, const C: usize, const S: usize>(
             prefetch((&raw const points.near[near[cell][s]]).cast(), CacheLevel::First);
         }
     }
-    // Two points each.
+    // Each entry packs the points of two shifts.
     let mut found = [0; C];
     let mut errors = [[0.0; S]; C];
     let mut totals = [0.0; S];
@@ -224,7 +224,7 @@ unsafe fn points_of_cells<W: Costs, const C: usize, const S: usize>(
     let (mut tq, mut qq) = unsafe { (splat::<W>(0.0), splat::<W>(0.0)) };
     for cell in 0..C {
         let is_better = bits == Bits::CellShift && errors[cell][S - 1] < errors[cell][0];
-        // Branches would be mispredicted.
+        // Computed without a branch, which would often be mispredicted.
         let negative = u32::from(unit_is_negative | is_better);
         let point = (found[cell] >> (16 * negative)) as u16;
         let shift = f32::from_bits(SHIFTS[S - 1][0].to_bits() | negative << 31);
@@ -255,7 +255,7 @@ unsafe fn point_of_cell<W: Costs>(points: &Points, t: &[f32; N], w: &[f32; N], s
     }
 }
 
-/// Returns the error of each level of the elements of a cell, less a constant.
+/// Returns the error of each level for each element of a cell, minus a constant.
 ///
 /// # Safety
 /// The CPU supports the instruction set.
@@ -275,7 +275,7 @@ unsafe fn costs_of<W: Costs>(points: &Points, t: &[f32; N], w: &[f32; N], scale:
     }
 }
 
-/// Returns the number of the combination of the best levels.
+/// Returns the index of the combination of the best levels.
 ///
 /// # Safety
 /// The CPU supports the instruction set.
@@ -286,7 +286,7 @@ unsafe fn best_levels<W: Costs>(costs: [W::Floats; 3]) -> usize {
     usize::from(PLACES[second]) + 2 * usize::from(PLACES[third])
 }
 
-/// Returns the index of the first of the least sums, and that sum.
+/// Returns the index of the first smallest sum, and this sum.
 #[inline(always)]
 pub(super) fn first_least(sums: &[f32; NEAR]) -> (usize, f32) {
     // Vector instructions compare the two halves.
@@ -345,7 +345,7 @@ impl Costs for PortableWords {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    //! Costs in AVX2 registers.
+    //! Costs of levels in AVX2 registers.
 
     use std::arch::x86_64::*;
 
@@ -353,14 +353,14 @@ mod avx2 {
     use super::super::words::avx2::Avx2Words;
     use super::{Costs, Near};
 
-    /// Returns the costs of four points for elements 0 to 3, then their costs for elements 4 to 7. `tables` has the costs
-    /// of the levels of elements `i` and `i + 4`.
+    /// Returns the costs of four points for elements 0 to 3, then their costs for elements 4 to 7. `tables` has the
+    /// costs of the levels of elements `i` and `i + 4`.
     #[inline(always)]
     unsafe fn cost_of_four(tables: &[__m256; 4], points: &[u8; 8]) -> __m256 {
         // SAFETY: the load is within `points`, and the CPU supports AVX2 (function contract).
         unsafe {
             let levels = _mm256_cvtepu8_epi32(_mm_loadl_epi64(points.as_ptr().cast()));
-            // The permutation reads the lowest two bits only.
+            // The permutation only reads the lowest two bits of each lane.
             let a = _mm256_permutevar_ps(tables[0], levels);
             let b = _mm256_permutevar_ps(tables[1], _mm256_srli_epi32::<2>(levels));
             let c = _mm256_permutevar_ps(tables[2], _mm256_srli_epi32::<4>(levels));

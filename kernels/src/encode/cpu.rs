@@ -1,9 +1,9 @@
-//! Functions that are compiled for the target's baseline and for AVX2: encoders of a row, and the loops over the
-//! elements of a group that they call many times.
+//! Functions that are compiled for the target's baseline and for AVX2: encoders of a row, and their inner loops over
+//! the elements of a group.
 
 #[cfg(test)]
 thread_local! {
-    /// Makes the functions run the code for the baseline.
+    /// If set, the functions of this thread run the code for the baseline.
     pub(super) static USE_BASELINE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
@@ -19,7 +19,7 @@ pub(super) fn has_avx2() -> bool {
 }
 
 /// Defines functions that run an `#[inline(always)]` function compiled for this CPU. The brackets hold the generic
-/// parameters and their names. All versions compute the same.
+/// parameters and their names. All versions return the same results.
 macro_rules! for_this_cpu {
     ($( $(#[$doc:meta])* $vis:vis fn $name:ident[$($generics:tt)*][$($names:tt)*]($($arg:ident: $ty:ty),*) -> $ret:ty = $f:ident; )*) => { $(
         $(#[$doc])*
@@ -30,7 +30,7 @@ macro_rules! for_this_cpu {
             }
             #[cfg(target_arch = "x86_64")]
             {
-                // Inlined, the loops of an encoder run out of registers.
+                // If this were inlined, the loops of an encoder would spill registers.
                 #[inline(never)]
                 #[target_feature(enable = "avx2")]
                 fn vectorized<$($generics)*>($($arg: $ty),*) -> $ret {

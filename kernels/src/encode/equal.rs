@@ -1,6 +1,5 @@
-//! Search for scales of groups of 32 weights of equal importance, in integers of 16 bits (see
-//! [`words`](super::words)). It considers fewer candidates than the search in floats, and leaves groups that are
-//! nearly exact to that search.
+//! Search for scales of groups of 32 weights of equal importance, in integers of 16 bits (see [`words`](super::words)).
+//! The search considers fewer candidates than the search in floats, which handles groups with a nearly exact fit.
 
 use super::lanes::N;
 use super::reals::{Reals, raised};
@@ -16,7 +15,7 @@ pub(super) const SETS: usize = 2;
 /// Largest magnitude of a weight as an integer.
 const UNIT: f32 = 32767.0;
 
-/// Weights as integers are this much larger than those that are multiplied to find indices.
+/// Ratio of the fine integer weights to the coarse weights that are multiplied to find indices.
 const COARSE: f32 = 32.0;
 
 /// Multiplier of coarse weights for a scale of 1: the inverse of `COARSE / 2^15`, relative to weights.
@@ -68,7 +67,8 @@ macro_rules! with_words {
 pub(super) use with_words;
 
 with_words! {
-    /// Returns the best scales of up to `SETS` sets of groups, or `None` if any group of a set needs the search in floats.
+    /// Returns the best scales of up to `SETS` sets of groups, or `None` if any group of a set needs the search in
+    /// floats.
     fn scales(x: &[EightGroups], candidates: Ends) -> [Option<[Half; N]>; SETS] = scales_of_sets;
     /// Writes `(x + min) / scale + offset` for each group, rounded and limited to `0..=max`.
     fn indices(x: &EightGroups, fitted: &Halves, offset: f32, max: f32, out: &mut [[u8; LEN]; N]) -> () = all_indices;
@@ -135,8 +135,8 @@ unsafe fn scales_of_sets<W: Words>(x: &[EightGroups], candidates: Ends) -> [Opti
     }
 }
 
-/// Returns the best scales of each set, or `None` if a set needs the search in floats. Returns `None` for all sets if the
-/// magnitude of any group needs this search.
+/// Returns the best scales of each set, or `None` if a set needs the search in floats. Returns `None` for all sets if
+/// the magnitude of any group needs this search.
 ///
 /// # Safety
 /// The CPU supports the instruction set.
@@ -204,8 +204,8 @@ struct Levels<W> {
     high: W,
 }
 
-/// Considers scales that map the element of largest magnitude to `end`. The parameters are true if levels may be too
-/// low or too high.
+/// Considers scales that map the element of largest magnitude to `end`. `LOWEST` and `HIGHEST` are true if results must
+/// be clamped to the lowest or highest level.
 ///
 /// # Safety
 /// The CPU supports the instruction set.
@@ -259,7 +259,7 @@ impl<W: Words> Set<W> {
         }
     }
 
-    /// Rounds weights to levels, and fits scales. Improves on the best.
+    /// Rounds weights to levels, fits scales, and keeps the better scale of each group.
     ///
     /// # Safety
     /// The CPU supports the instruction set.

@@ -1,6 +1,6 @@
 //! Search for scales and minimums of groups of 32 weights of equal importance, in integers of 16 bits (see
-//! [`words`](super::words)). It considers fewer candidates than the search in floats, and leaves groups that are
-//! nearly exact to that search.
+//! [`words`](super::words)). The search considers fewer candidates than the search in floats, which handles groups with
+//! a nearly exact fit.
 
 use super::equal::{EightGroups, Halves, MAGNITUDES, SETS, any_nearly_exact, splat, with_words};
 use super::lanes::N;
@@ -31,11 +31,12 @@ impl EncodedLines {
 }
 
 with_words! {
-    /// Encodes up to `SETS` sets of groups with the least squared error found. The largest index is 15 or 31.
+    /// Encodes up to `SETS` sets of groups with the smallest squared error found. The largest index is 15 or 31.
     fn encode(x: &[EightGroups], q_max: u8, found: &mut [EncodedLines; SETS]) -> () = encode_sets;
 }
 
-/// Largest magnitude of a weight in steps: the rounding of a minimum to F16 must be much smaller than a step.
+/// Largest magnitude of a weight in steps of the scale. Rounding a minimum to F16 must change it by much less than a
+/// step.
 const STEPS: f32 = 400.0;
 
 /// Range of a group as an integer. Rounding adds at most 1.
@@ -54,9 +55,9 @@ const FRACTIONS: f32 = 16.0;
 #[derive(Clone, Copy)]
 struct Set<W: Words> {
     x: [W; WORDS],
-    /// The weight at 0, in units.
+    /// The weight that the integer 0 represents, in units.
     low: W::Floats,
-    /// Weights of the integer 1.
+    /// The weight difference that the integer 1 represents.
     unit: W::Floats,
     /// Sums of weights.
     sum: W::Sums,
@@ -133,7 +134,8 @@ unsafe fn encode_together<W: Words, const S: usize>(
     }
 }
 
-/// Considers the range of each group, narrowed by steps at either end. Those at the lower end must be below 0.5.
+/// Considers the range of each group, narrowed by a number of steps at either end. At the lower end, the number must be
+/// below 0.5.
 ///
 /// # Safety
 /// The CPU supports the instruction set.
@@ -180,7 +182,7 @@ unsafe fn fine_multiplier<W: Words>(scale: W::Floats) -> W {
     }
 }
 
-/// Returns indices. The multiplier is more exact than that of [`Words::times`].
+/// Returns indices. The multiplier has more bits than that of [`Words::times`].
 ///
 /// # Safety
 /// The CPU supports the instruction set.
@@ -188,7 +190,7 @@ unsafe fn fine_multiplier<W: Words>(scale: W::Floats) -> W {
 unsafe fn fine_index<W: Words>(x: W, multiplier: W) -> W {
     // SAFETY: function contract.
     let rounding = unsafe { W::per_group(splat::<W>(ONE / FRACTIONS)) };
-    // Rounding down twice is rounding down once, so the result is exact.
+    // Rounding down twice gives the same result as rounding down once.
     x.high(multiplier).times(rounding)
 }
 
@@ -253,8 +255,9 @@ impl<W: Words> Set<W> {
         }
     }
 
-    /// Rounds weights to indices, and fits scales and minimums. Improves on the best. The parameters are true if there
-    /// is an offset, if the multiplier is that of [`fine_index`], and if indices may be too large.
+    /// Rounds weights to indices, and fits scales and minimums. Keeps the better fit of each group. `OFFSET` is true if
+    /// there is an offset, `FINE` if the multiplier is that of [`fine_index`], and `HIGHEST` if indices must be
+    /// clamped.
     ///
     /// # Safety
     /// The CPU supports the instruction set.
@@ -300,7 +303,7 @@ impl<W: Words> Set<W> {
         (W::to_floats(self.sum) - self.best.scale * self.best.q_sum) * nth
     }
 
-    /// Returns the error without a scale, times `LEN`.
+    /// Returns the error of a scale of 0, times `LEN`.
     ///
     /// # Safety
     /// The CPU supports the instruction set.
@@ -339,18 +342,18 @@ impl<W: Words> Set<W> {
     }
 }
 
-/// Scales and minimums with the least error for fixed indices.
+/// Scales and minimums with the smallest error for fixed indices.
 #[derive(Clone, Copy)]
 struct LineFit<R> {
     scale: R,
     /// Sums of indices.
     q_sum: R,
-    /// The error without a scale less the error, times `LEN`.
+    /// The error of a scale of 0 minus the error of the fit, times `LEN`.
     gain: R,
 }
 
 impl<R: Reals> LineFit<R> {
-    /// Replaces the fits with a smaller gain.
+    /// Replaces each fit whose gain is smaller than that of `other`.
     #[inline(always)]
     fn improve(&mut self, other: LineFit<R>) {
         self.scale = self.gain.choose_less(other.gain, other.scale, self.scale);

@@ -9,8 +9,8 @@
 //! Columns that are rounded together, as points of a grid, have targets that assume exact values for the columns before
 //! them in the same point. This makes `U` block triangular.
 //!
-//! Scales of a block are searched on its corrected columns, with the weights `D`. The first search assumes that the block
-//! has exact values. It is repeated on the targets of the first rounding, and the better result is kept.
+//! Scales of a block are searched on its corrected columns, with the weights `D`. The first search assumes that the
+//! block has exact values. It is repeated on the targets of the first rounding, and the better result is kept.
 
 use std::ops::Range;
 
@@ -30,11 +30,11 @@ pub struct Feedback {
 }
 
 impl Feedback {
-    /// Creates the factors from the upper triangular `C` with `H = C C^T` of each range of `width` columns, by rows. The
-    /// last range may have fewer columns. Columns of different ranges are treated as independent.
+    /// Creates the factors from the upper triangular `C` with `H = C C^T` of each range of `width` columns, by rows.
+    /// The last range may have fewer columns. Columns of different ranges are treated as independent.
     ///
     /// # Panics
-    /// Panics if a matrix is not square, or the matrices have less or more than `n` columns.
+    /// Panics if a matrix is not square, or the matrices do not have `n` columns in total.
     pub fn new(mut factors: Vec<Vec<f32>>, n: usize, width: usize) -> Feedback {
         assert_eq!(
             factors.len(),
@@ -71,7 +71,7 @@ impl Feedback {
         &self.variances
     }
 
-    /// Returns the shares of the error of column `j` for later columns of the same range.
+    /// Returns the shares of the error of column `j` that later columns of the same range compensate.
     #[inline(always)]
     fn shares(&self, j: usize, columns: Range<usize>) -> &[f32] {
         let (range, row) = (j / self.width, j % self.width);
@@ -95,7 +95,7 @@ pub(super) trait Rounding {
     /// Searches for scales of the blocks of up to [`N`] rows, with weights for each element.
     fn start(&self, x: &[f32], w: &[f32]) -> Vec<Self::State>;
 
-    /// Rounds the elements from index `at` on, and returns their values.
+    /// Rounds the elements starting at index `at`, and returns their values.
     fn round(&self, state: &mut Self::State, at: usize, x: &[f32], w: &[f32], values: &mut [f32]);
 
     /// Stores the block.
@@ -111,7 +111,7 @@ const MAX_STEP: usize = 8;
 for_this_cpu! {
     /// Adds the feedback of the errors of all columns before `start` to `corrected`, which has `len` columns per row.
     fn correct[][](feedback: &Feedback, errors: &[f32], corrected: &mut [f32], start: usize, len: usize) -> () = correct_rows;
-    /// Completes the targets of the columns from `start` on, assuming exact values for all of them.
+    /// Completes the targets of the columns starting at `start`, assuming that these columns are rounded exactly.
     fn settle[][](feedback: &Feedback, start: usize, original: &[f32], targets: &mut [f32]) -> () = settle_columns;
     /// Rounds the columns of a block in order. Returns the weighted squared error.
     fn round_block[R: Rounding][R](rounding: &R, columns: &Columns<'_>, row: &mut Row<'_, R::State>) -> f64 = round_columns;
@@ -137,7 +137,7 @@ pub(super) fn encode<R: Rounding>(rounding: &R, feedback: &Feedback, x: &[f32], 
 struct Columns<'a> {
     feedback: &'a Feedback,
     start: usize,
-    /// Weight of each column in the rounding of its step.
+    /// Weight of each column when its step is rounded.
     weights: &'a [f32],
 }
 
@@ -200,8 +200,8 @@ fn encode_group<R: Rounding>(rounding: &R, feedback: &Feedback, x: &[f32], out: 
     }
 }
 
-/// Returns the weights of columns that are rounded together: the variance that remains after the steps behind them,
-/// relative to the largest.
+/// Returns the weights of columns that are rounded together. The weight of a column is the variance that later steps
+/// cannot compensate, relative to the largest.
 fn step_weights(feedback: &Feedback, start: usize, len: usize, step: usize, weights: &mut Vec<f32>) {
     weights.clear();
     for first in (start..start + len).step_by(step) {

@@ -207,7 +207,7 @@ fn rounding_matches_gptq_with_an_inverse() {
     let (n, mut n_equal) = (COLUMNS, 0);
     for k in 0..n {
         let block = &values[k / 32 * 32..][..32];
-        // Every block has elements of neighboring levels, so that the smallest distance is the scale.
+        // Every block has elements at neighboring levels, so the smallest distance between elements is the scale.
         let mut sorted = block.to_vec();
         sorted.sort_unstable_by(f32::total_cmp);
         let gaps = sorted.windows(2).map(|pair| pair[1] - pair[0]);
@@ -229,9 +229,9 @@ fn rounding_matches_gptq_with_an_inverse() {
     assert_eq!(n_equal, n);
 }
 
-/// Without correlated inputs, there is nothing to compensate.
+/// The errors of uncorrelated inputs cannot compensate each other.
 #[test]
-fn feedback_of_independent_inputs_changes_little() {
+fn feedback_of_independent_inputs_barely_changes_error() {
     let identity: Vec<f32> = (0..COLUMNS * COLUMNS)
         .map(|i| f32::from(u8::from(i / COLUMNS == i % COLUMNS)))
         .collect();
@@ -249,9 +249,9 @@ fn feedback_of_independent_inputs_changes_little() {
     }
 }
 
-/// Ranges of columns are independent inputs: a moment without products between ranges has the same feedback.
+/// Columns of different ranges are treated as independent, so a block-diagonal moment gives the same feedback.
 #[test]
-fn ranges_equal_a_moment_without_products_between_them() {
+fn feedback_of_ranges_equals_block_diagonal_moment() {
     let (mut h, floor) = moments(&inputs(600));
     let n = COLUMNS / 2;
     let mut halves = [vec![0f32; n * n], vec![0f32; n * n]];

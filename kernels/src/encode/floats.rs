@@ -1,4 +1,4 @@
-//! Types whose elements are 4-bit floats (E2M1) with a scale that is a float of 8 bits.
+//! Types whose elements are 4-bit floats (E2M1) with an 8-bit float as scale.
 
 use super::equal::{splat, with_words};
 use super::lanes::{Groups, Lanes, MAGIC, MAX_MAGNITUDE, N, largest_importance};
@@ -28,7 +28,7 @@ impl Levels for E2M1 {
             a if a < 8.0 => (a / 2.0).round_ties_even() as u8 + 2,
             a => (a.min(12.0) / 4.0).round_ties_even() as u8 + 4,
         };
-        // Zero has one code only.
+        // Zero has a single code, without a sign.
         if x < 0.0 && magnitude > 0 {
             magnitude | 8
         } else {
@@ -47,7 +47,7 @@ impl Levels for E2M1 {
         let mut indices = [0; N];
         for i in 0..N {
             let magnitude = code.0[i].to_bits() & 7;
-            // Zero has one code only. The sign of the difference is set if the magnitude is not 0.
+            // Zero has a single code, without a sign. The sign of the difference is set if the magnitude is not 0.
             let sign = x.0[i].to_bits() & 0u32.wrapping_sub(magnitude);
             indices[i] = (sign >> 28 & 8 | magnitude) as u8;
         }
@@ -76,7 +76,7 @@ const REGISTERS: usize = LEN / N;
 with_words! {
     /// Encodes MXFP4.
     fn mxfp4(x: &[f32], w: Option<&[f32]>, out: &mut [u8]) -> () = encode_mxfp4;
-    /// Returns the code of the scale of an MXFP4 block with the least squared error. `largest` is the largest
+    /// Returns the code of the scale of an MXFP4 block with the smallest squared error. `largest` is the largest
     /// importance.
     fn mxfp4_code(x: &[f32; LEN], w: Option<&[f32; LEN]>, largest: f32) -> u8 = code_of_block;
 }
@@ -133,7 +133,8 @@ unsafe fn nearest_magnitude<R: Reals>(a: R) -> R {
     // SAFETY: function contract.
     unsafe {
         let a = a.smaller(R::splat(12.0));
-        // Steps are 1 below 4, then half the power of two. The sum with this number has no smaller digits.
+        // Levels are 1 apart below 4, and half a power of two apart above. Adding this number rounds to these
+        // distances.
         let magic = a.power_of_two().larger(R::splat(2.0)) * R::splat(6_291_456.0);
         (a + magic) - magic
     }
@@ -179,7 +180,7 @@ unsafe fn code_of_block<W: Words>(x: &[f32; LEN], w: Option<&[f32; LEN]>, larges
     }
 }
 
-/// Returns the squared error of magnitudes with half this scale.
+/// Returns the squared error of the magnitudes for a scale, given as half its value.
 ///
 /// # Safety
 /// The CPU supports the instruction set.
@@ -242,7 +243,7 @@ mod avx2 {
                 let bytes = _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
                 // Packing interleaves the halves of the registers.
                 let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-                // Zero has one code only.
+                // Zero has a single code, without a sign.
                 let is_zero = _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8(8));
                 let mut codes = [0; LEN];
                 _mm256_storeu_si256(codes.as_mut_ptr().cast(), _mm256_andnot_si256(is_zero, bytes));
@@ -254,15 +255,14 @@ mod avx2 {
 
 /// Returns the codes of the scales of groups of NVFP4 blocks.
 pub(super) fn nvfp4_codes(groups: &Groups<16>) -> [u8; N] {
-    /// Codes around that of a sixth of the largest magnitude: there are 8 per power of two.
+    /// Offsets from the code of a sixth of the largest magnitude. There are 8 codes per power of two.
     const OFFSETS: &[i32] = &[0, 1, -1, 2, -2, 3, 4, 5, 6, 7, -3];
     let usual = BlockNVFP4::code_of_largest;
     best_codes(groups, OFFSETS, 126, usual, BlockNVFP4::half_scale_of)
 }
 
-/// Returns the code of the scale with the least squared error in each lane. Candidates are at `offsets` from
-/// the code that `usual` returns for the largest magnitude of a group. `scale` returns half the value of a
-/// code.
+/// Returns the code of the scale with the smallest squared error in each lane. Candidates are at `offsets` from the
+/// code that `usual` returns for the largest magnitude of a group. `scale` returns half the value of a code.
 fn best_codes<const L: usize>(
     groups: &Groups<L>,
     offsets: &[i32],

@@ -17,16 +17,16 @@ use crate::quants::grids::{BlockParts, GridBlock};
 
 /// Points of a grid, with the points near each combination of levels.
 pub(super) struct Grid<const E: usize> {
-    /// Amount that is subtracted from elements.
+    /// Zero point, which is subtracted from elements.
     zero: f32,
-    /// Different elements.
+    /// Distinct elements of all points, in ascending order.
     elements: Vec<u8>,
     /// Levels of elements, less `zero`.
     levels: Vec<f32>,
     points: Vec<[u8; E]>,
     /// The nearest points of each combination of levels, in ascending distance, if points have 4 elements.
     near: Vec<[u16; NEAR]>,
-    /// The elements of these points.
+    /// The elements of the points in `near`.
     near_elements: Vec<NearElements>,
     /// Whether each combination of levels is a point.
     is_point: Vec<bool>,
@@ -103,7 +103,7 @@ impl<const E: usize> Grid<E> {
         }))
     }
 
-    /// Returns a point with a small `sum(a p^2 - b p)`, and this sum. The point is the best of those near the best
+    /// Returns a point with a small `sum(a p^2 - b p)`, and this sum: the best point near the combination of best
     /// levels.
     #[inline(always)]
     fn nearest(&self, a: &[f32; E], b: &[f32; E]) -> (u16, f32) {
@@ -161,8 +161,9 @@ impl<const E: usize> Grid<E> {
     }
 }
 
-/// Returns the nearest points of each combination of levels, in ascending distance, then in ascending order. Combination
-/// `i` has the digits of `i` in the base of the number of levels, lowest first. The number of points is a multiple of 32.
+/// Returns the nearest points of each combination of levels, in ascending distance, then in ascending order.
+/// Combination `i` has the digits of `i` in the base of the number of levels, lowest first. The number of points is a
+/// multiple of 32.
 fn nearest_points<const E: usize>(points: &[[u8; E]], levels: &[u8]) -> Vec<[u16; NEAR]> {
     let [low, high] = [0, E / 2].map(|first| distances(points, levels, first..first + E / 2));
     let pairs = high.iter().flat_map(|high| low.iter().map(move |low| (low, high)));
@@ -193,8 +194,8 @@ fn distances<const E: usize>(points: &[[u8; E]], levels: &[u8], of: Range<usize>
     codes.map(to_code).collect()
 }
 
-/// Returns the indices of the least sums, in ascending order of the sum, then of the index. The sums at `near`, the indices of
-/// similar values, limit the least sums, so that most chunks are skipped.
+/// Returns the indices of the smallest sums, in ascending order of sum, then of index. The sums at `near`, the result
+/// for similar values, bound the smallest sums, so that most chunks are skipped.
 fn least_sums(a: &[i16], b: &[i16], near: &[u16; NEAR]) -> [u16; NEAR] {
     const CHUNK: usize = 32;
     let at_near = near.iter().map(|&i| a[usize::from(i)] + b[usize::from(i)]);
@@ -219,7 +220,7 @@ fn least_sums(a: &[i16], b: &[i16], near: &[u16; NEAR]) -> [u16; NEAR] {
     found.map(|(_, point)| point)
 }
 
-/// Targets of a block: magnitudes if the type has signs.
+/// Elements of a block to approximate; magnitudes if the type stores signs separately.
 struct Targets {
     t: [f32; 256],
     w: [f32; 256],
@@ -386,11 +387,11 @@ impl<const E: usize> Search<'_, E> {
         self.parts(&targets, &best)
     }
 
-    /// Returns the codes near `code` with the least error, and their points.
+    /// Returns the codes near `code` with the smallest error, and their points.
     #[inline(always)]
     fn around(&self, targets: &Targets, unit: usize, code: f32, real: f32) -> (f32, Chosen) {
         let mut best = (code, self.choose(targets, unit, (code + 0.5) * real));
-        // The rounding of small codes changes points.
+        // Rounding a small code changes the scale so much that other points may be best.
         if code < 4.0 {
             for other in [code - 1.0, code + 1.0] {
                 if (0.0..self.n_scales).contains(&other) {
@@ -453,7 +454,7 @@ impl<const E: usize> Search<'_, E> {
         if largest <= 0.0 {
             return best;
         }
-        // Branches on each error would be mispredicted, and keep the CPU from overlapping the choices.
+        // A branch on each error would often be mispredicted, and prevent the CPU from overlapping the choices.
         let mut tried = [Chosen::default(); POSITIONS];
         for (chosen, position) in tried.iter_mut().zip(self.positions) {
             *chosen = self.choose(targets, unit, largest / position);
@@ -491,7 +492,7 @@ impl<const E: usize> Search<'_, E> {
         chosen
     }
 
-    /// Returns the points of 8 elements with a small error for a scale and a shift, and the error less a constant.
+    /// Returns points for 8 elements with a small error for a scale and a shift, and this error minus a constant.
     #[inline(always)]
     fn nearest_points(&self, t: &[f32; 8], w: &[f32; 8], scale: f32, shift: f32) -> ([u16; 2], f32) {
         if E != FOUR {
@@ -512,8 +513,8 @@ impl<const E: usize> Search<'_, E> {
         (points, cost)
     }
 
-    /// Replaces 8 elements of a block, from index `at` on, by those nearest to `x`, without changing scales. Returns
-    /// their values.
+    /// Replaces 8 elements of a block, starting at index `at`, by those nearest to `x`, without changing scales.
+    /// Returns their values.
     #[inline(always)]
     pub(super) fn round(&self, parts: &mut BlockParts, at: usize, x: &[f32], w: &[f32], values: &mut [f32]) {
         let (g, l) = (at / 32, at % 32 / 8);
@@ -584,8 +585,8 @@ impl<const E: usize> Search<'_, E> {
         targets
     }
 
-    /// Replaces 8 targets by magnitudes, and returns their signs. If the number of negative ones must be even,
-    /// the least important target may become negative instead.
+    /// Replaces 8 targets by magnitudes, and returns their signs. If the number of negative elements must be even, the
+    /// sign of the least important element may change.
     #[inline(always)]
     fn signs(&self, t: &mut [f32], w: &[f32]) -> u8 {
         let mut signs = 0u8;
@@ -651,7 +652,7 @@ pub(super) fn encode<B: GridBlock, const E: usize>(
     }
 }
 
-/// Rounds a positive number to F16, but not to an infinity, and numbers other than 0 not to 0.
+/// Rounds a nonnegative number to F16. Finite numbers stay finite, and nonzero numbers stay nonzero.
 #[inline(always)]
 fn half_of(x: f32) -> Half {
     let half = Half::new(x.clamp(0.0, 65504.0));
@@ -672,7 +673,7 @@ const MIN_IMPORTANCE: f32 = 1e-7;
 mod tests {
     use super::*;
 
-    /// The last combinations have the largest digits. Distances between levels differ.
+    /// Tests the last combinations, which have the largest digits, with levels at unequal distances.
     #[test]
     fn nearest_points_are_first_of_sorted_points() {
         let points: Vec<[u8; 4]> = (0..96u32)

@@ -1,5 +1,5 @@
-//! Eight floats that are computed together. Plain loops, which compilers turn into vector instructions; results
-//! do not depend on the instruction set.
+//! Eight floats with elementwise operations. These are plain loops, which compilers vectorize. Results do not depend on
+//! the instruction set.
 
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -67,7 +67,7 @@ impl Lanes {
     /// Rounds to the nearest integers, ties to even. Magnitudes must be below 2^22.
     #[inline(always)]
     pub(super) fn round(self) -> Lanes {
-        // A rounding instruction is not in the baseline of x86-64.
+        // The x86-64 baseline has no rounding instruction.
         let magic = Lanes::splat(MAGIC);
         (self + magic) - magic
     }
@@ -168,7 +168,7 @@ impl Lanes {
             // Ties to even.
             let normal = magnitude.wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
             let normal = normal.wrapping_sub(EXPONENTS << 10);
-            // The last bit of numbers near 0.5 is the smallest F16.
+            // The last bit of floats just above 0.5 has the value of the smallest F16.
             let subnormal = (f32::from_bits(magnitude) + 0.5)
                 .to_bits()
                 .wrapping_sub(0.5f32.to_bits());
@@ -205,7 +205,7 @@ pub(super) fn largest(x: &[f32]) -> f32 {
     rest.iter().fold(max.largest(), |max, &x| if x > max { x } else { max })
 }
 
-/// Returns the largest importance, but not 0.
+/// Returns the largest importance, or a positive number if all are 0.
 #[inline(always)]
 pub(super) fn largest_importance(importance: &[f32]) -> f32 {
     largest(importance).max(f32::MIN_POSITIVE)
@@ -248,7 +248,7 @@ impl<const L: usize> Groups<L> {
 
     /// Transposes `S` times 8 groups.
     ///
-    /// Importance is scaled to at most 1, and never 0, because the search minimizes ratios.
+    /// Importance is scaled to at most 1. It is never 0, because the search divides by sums of importance.
     #[inline(always)]
     pub(super) fn sets<const S: usize>(x: &[f32], importance: Option<&[f32]>) -> [Groups<L>; S] {
         let mut sets = [const {

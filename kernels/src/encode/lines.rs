@@ -7,16 +7,16 @@ use super::scales;
 use crate::layout::assemble::Lines;
 use crate::layout::block::Half;
 
-/// Limits of a type.
+/// Limits of the values that a type can store, and the candidates of its search.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     /// Largest index of an element.
     pub q: f32,
     /// Largest integer scale and minimum.
     pub scale: f32,
-    /// Whether minimums may be negative, so that no value of a group needs to be near 0.
+    /// Whether stored minimums may be negative; if so, the range of a group need not include 0.
     pub signed: bool,
-    /// Candidates of the search for the amount, in steps, that the range is narrowed by at either end.
+    /// Candidates of the search: by how many steps the range is narrowed at its lower and upper end.
     pub narrowings: &'static [(f32, f32)],
 }
 
@@ -34,7 +34,7 @@ impl Limits {
     }
 }
 
-/// Narrowings for types of 4 and more bits.
+/// Narrowings for types with at least 4 bits.
 pub(super) const FINE: &[(f32, f32)] = &[
     (0.0, 0.0),
     (0.3, 0.3),
@@ -48,7 +48,7 @@ pub(super) const FINE: &[(f32, f32)] = &[
     (0.0, 1.0),
 ];
 
-/// Narrowings for types of 2 bits.
+/// Narrowings for 2-bit types.
 pub(super) const COARSE: &[(f32, f32)] = &[
     (0.0, 0.0),
     (0.25, 0.25),
@@ -67,7 +67,7 @@ pub(super) const COARSE: &[(f32, f32)] = &[
 /// Narrowings for columns of different importance, whose error has more local minima.
 pub(super) const WEIGHTED: &[(f32, f32)] = &grid([-0.5, 0.0, 0.4, 0.8, 1.3, 2.0]);
 
-/// Narrowings for types of 2 bits and columns of different importance.
+/// Narrowings for 2-bit types and columns of different importance.
 pub(super) const COARSE_WEIGHTED: &[(f32, f32)] = &grid([-0.3, 0.0, 0.3, 0.6, 0.9, 1.25]);
 
 const fn grid(amounts: [f32; 6]) -> [(f32, f32); 36] {
@@ -111,7 +111,7 @@ impl Sums {
         scale_part + min * (min * self.w + two * self.x)
     }
 
-    /// Returns the scale and the minimum with the least error.
+    /// Returns the scale and the minimum with the smallest error.
     #[inline(always)]
     fn best(&self, signed: bool) -> (Lanes, Lanes) {
         let det = self.qq * self.w - self.q * self.q;
@@ -125,7 +125,7 @@ impl Sums {
             return (scale.max(Lanes::ZERO), threshold.select_less(det, both_min, alone_min));
         }
         let alone_min = alone_min.max(Lanes::ZERO);
-        // Equal indices leave one of the two undetermined: all are 0, or the minimum is not needed.
+        // Equal indices leave the scale or the minimum undetermined: all elements are 0, or no minimum is needed.
         let equal_min = self.qq.select_less(Lanes::splat(1e-20), alone_min, Lanes::ZERO);
         let scale = threshold.select_less(det, both, alone);
         let min = threshold.select_less(det, both_min, equal_min);
@@ -137,12 +137,12 @@ impl Sums {
 for_this_cpu! {
     /// Returns the best scale and minimum of each group that are F16.
     pub(super) fn fit_halves[const L: usize][L](groups: &Groups<L>, limits: Limits) -> Halves = best_halves;
-    /// Returns the scales and minimums of a block of `S` times 8 groups with the least error found.
+    /// Returns the scales and minimums of a block of `S` times 8 groups with the smallest error found.
     pub(super) fn search[const S: usize, const L: usize, const G: usize][S, L, G](groups: &[Groups<L>; S], limits: Limits) -> Lines<G> = best_lines;
     /// Returns the sums of a group whose elements are rounded with this scale and minimum, and the squared
     /// error.
     fn round[const L: usize][L](groups: &Groups<L>, scale: Lanes, min: Lanes, max_q: f32) -> (Sums, Lanes) = round_elements;
-    /// Returns the common factors with the least error for the indices of the fitted scales.
+    /// Returns the common factors with the smallest error for the indices of the fitted scales.
     fn start[const S: usize][S](fitted: &[(Lanes, Lanes, Sums); S], limits: Limits, largest: f32, largest_min: f32) -> (Half, Half) = start_for;
     /// Alternates between choosing integers and fitting the common factors. Improves on `best` and its error.
     fn refine[const S: usize, const L: usize, const G: usize][S, L, G](groups: &[Groups<L>; S], limits: Limits, fitted: [(Lanes, Lanes, Sums); S], factors: (Half, Half), best: &mut Lines<G>, best_error: &mut f32) -> () = refine_with;
@@ -235,15 +235,16 @@ fn fit<const L: usize>(groups: &Groups<L>, limits: Limits, to_halves: bool) -> (
 /// Number of times that the best scale and minimum are fitted again.
 const REFITS: usize = 2;
 
-/// Number of starts from which the search may take its time: those for columns of different importance.
+/// Number of narrowings above which each one is also refitted. Only the lists for columns of different importance are
+/// longer.
 const MANY: usize = 20;
 
-/// Chooses the integer scale and minimum with the least error for fixed indices. Returns both and the errors.
+/// Chooses the integer scale and minimum with the smallest error for fixed indices. Returns both and the errors.
 #[inline(always)]
 fn choose(sums: &Sums, ideal: Lanes, d: f32, dmin: f32, limit: f32) -> (Lanes, Lanes, Lanes) {
     let (inverse, inverse_min) = (Lanes::splat(d).inverse(), Lanes::splat(dmin).inverse());
     let nearest = (ideal * inverse).clamp(0.0, limit);
-    // Rounds down; the other candidate is the next integer.
+    // One candidate is rounded down, and the other is the next integer.
     let below = (nearest - Lanes::splat(0.5)).max(Lanes::ZERO).round();
     let above = (below + Lanes::splat(1.0)).min(Lanes::splat(limit));
     let mut best = (below, Lanes::ZERO, Lanes::splat(f32::MAX));
@@ -266,7 +267,8 @@ pub(super) fn best_halves<const L: usize>(groups: &Groups<L>, limits: Limits) ->
     let (mut scale, mut min, _) = fit(groups, limits, true);
     let (mut best, mut best_error) = (Halves::default(), Lanes::splat(f32::INFINITY));
     let mut last = (Lanes::splat(f32::NAN), Lanes::ZERO);
-    // After the fits, each number of steps with a fit if errors depend on the rounding to F16.
+    // The first candidates are refits. If errors depend on the rounding to F16, each number of steps and its refit
+    // follow.
     for i in 0..HALF_FITS + 2 * limits.q as u32 {
         if i == HALF_FITS && !limits.is_nearly_exact(best_error, groups.squares()) {
             break;
@@ -295,7 +297,7 @@ pub(super) fn best_halves<const L: usize>(groups: &Groups<L>, limits: Limits) ->
 /// Number of fits of scales and minimums in F16.
 const HALF_FITS: u32 = 3;
 
-/// Rounds a positive factor to F16, but not to zero or infinity.
+/// Rounds a positive factor to a positive, finite F16.
 #[inline(always)]
 fn to_half(x: f32) -> Half {
     let half = Half::new(if x < 65504.0 { x } else { 65504.0 });
@@ -436,8 +438,8 @@ fn around(ideal: Lanes, ideal_min: Lanes, d: Half, dmin: Half, limit: f32) -> [(
 /// Rounds of choosing integers and fitting the common factors.
 const ROUNDS: usize = 4;
 
-/// Factors tried, relative to the largest scale or minimum divided by its largest integer. Large ones matter
-/// if one group needs a much larger scale than all others.
+/// Factors tried, relative to the largest scale or minimum divided by its largest integer. Large factors help if one
+/// group needs a much larger scale than all others.
 const FACTORS: [f32; 12] = [0.96, 1.0, 1.03, 1.07, 1.12, 1.2, 1.3, 1.4, 1.5, 1.65, 1.8, 2.0];
 
 /// See [`start`].
@@ -469,7 +471,7 @@ fn start_for<const S: usize>(
     best
 }
 
-/// Returns the common factors with the least error for fixed indices, scales, and minimums.
+/// Returns the common factors with the smallest error for fixed indices, scales, and minimums.
 #[inline(always)]
 fn refit<const S: usize>(
     chosen: &[(Lanes, Lanes); S],
@@ -497,7 +499,7 @@ fn refit<const S: usize>(
     } else {
         return (d, dmin);
     };
-    // The best pair of F16 is not always the nearest one.
+    // The best pair of F16 numbers is not always the nearest pair.
     let mut best = (d, dmin);
     let mut best_error = f64::INFINITY;
     for d in neighbors(new) {
@@ -513,7 +515,7 @@ fn refit<const S: usize>(
     best
 }
 
-/// Returns the nearest F16 of a positive factor and those beside it.
+/// Returns the F16 nearest to a positive factor, and both of its neighbors.
 #[inline(always)]
 fn neighbors(x: f64) -> [Half; 3] {
     let half = to_half((x as f32).max(0.0));

@@ -1,4 +1,4 @@
-//! Encoders of weights: the scales with the least squared error, weighted by the importance of each column.
+//! Encoders of weights: the scales with the smallest squared error, weighted by the importance of each column.
 //!
 //! - `cpu`: loops over the elements of a group, compiled for each instruction set
 //! - `lanes`: eight groups of weights at a time
@@ -129,7 +129,7 @@ pub fn can_encode_rows(ty: GgmlType) -> bool {
 /// columns after it. Results are the same on every CPU.
 ///
 /// # Panics
-/// Panics if the type has no such encoder (see [`can_encode_rows`]), or the lengths disagree.
+/// Panics if the type has no encoder with feedback (see [`can_encode_rows`]), or the lengths disagree.
 pub fn encode_rows(ty: GgmlType, src: &[f32], feedback: &Feedback, dst: &mut [u8]) {
     let n_in = feedback.n_in();
     let is_whole = n_in > 0 && n_in.is_multiple_of(ty.block_size()) && src.len().is_multiple_of(n_in);
@@ -209,7 +209,7 @@ fn chunks<'a>(x: &'a [f32], w: Option<&'a [f32]>, n: usize) -> impl Iterator<Ite
         .map(move |(i, x)| (x, w.map(|w| &w[i * n..i * n + x.len()])))
 }
 
-/// Prefetches the elements after a chunk, because the fast encoders would wait for them.
+/// Prefetches the elements after a chunk. Otherwise, fast encoders would wait for memory.
 #[inline(always)]
 fn prefetch_after(x: &[f32]) {
     for i in 0..size_of_val(x).div_ceil(CACHE_LINE) {
@@ -223,9 +223,9 @@ fn plain<B: Block>(x: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
     crate::quantize_row(B::TYPE, x, out);
 }
 
-/// Encodes Q8_0, whose error does not depend on importance much.
+/// Encodes Q8_0. Ignores importance, which hardly affects its error.
 fn q8_0(x: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
-    /// Largest magnitude: that of a scale in F16 times an element.
+    /// Largest representable magnitude: the largest F16 times the largest element.
     const LIMIT: f32 = 65504.0 * 127.0;
     let mut limited = [0.0; 256];
     for (x, out) in x.chunks(256).zip(out.chunks_mut(8 * size_of::<BlockQ8_0>())) {
@@ -494,7 +494,7 @@ fn iq1_search<B: GridBlock>(unit: usize) -> Search<'static, 8> {
     }
 }
 
-/// Returns the search for a type with 16 scales.
+/// Returns the search for a grid type with 16 integer scales.
 fn search_of<B: GridBlock, const E: usize>(
     grid: &'static Grid<E>,
     bits: Bits,

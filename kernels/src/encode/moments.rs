@@ -12,7 +12,8 @@ pub const FACTOR_ROWS: usize = 32;
 const TILE: (usize, usize) = (4, 16);
 
 for_this_cpu! {
-    /// Adds the products of a tile of columns. `at` has the column of the rows and the first other column.
+    /// Adds the products of columns of `x` to a tile of a moment matrix. `at` is the row and the column where the tile
+    /// starts.
     fn add_tile[][](rows: &mut [f32], at: (usize, usize), n: usize, x: &[f32]) -> () = add_tile_of;
     /// Returns the dot products of a row with 4 others.
     fn dots[][](row: &[f32], others: [&[f32]; 4]) -> [f64; 4] = dots_of;
@@ -20,7 +21,7 @@ for_this_cpu! {
     fn dot[][](a: &[f32], b: &[f32]) -> f64 = dot_of;
 }
 
-/// Adds the products of all pairs of columns of `x` to consecutive rows of a moment matrix, from index `first` on.
+/// Adds the products of all pairs of columns of `x` to consecutive rows of a moment matrix, starting at index `first`.
 /// `x` has inputs of `n` floats.
 ///
 /// # Panics
@@ -69,12 +70,12 @@ fn add_tile_of(rows: &mut [f32], (row, column): (usize, usize), n: usize, x: &[f
     }
 }
 
-/// Replaces rows `first..` of a matrix `H` by those of the upper triangular `C` with `H = C C^T`, in the columns of these
-/// rows. All later rows and columns must be factored. `floor` is a lower bound of the eigenvalues of `H`, which the
-/// squared diagonal elements of `C` cannot be below either.
+/// Replaces rows `first..` of a matrix `H` by those of the upper triangular `C` with `H = C C^T`, in the columns of
+/// these rows. All later rows and columns must be factored. `floor` is a lower bound of the eigenvalues of `H`, and
+/// thus of the squared diagonal elements of `C`.
 ///
 /// # Panics
-/// Panics if there are more rows than columns from `first` on.
+/// Panics if `first` plus the number of rows exceeds `n`.
 pub fn factor_diagonal(block: &mut [f32], first: usize, n: usize, floor: f32) {
     let n_rows = block.len() / n;
     assert!(first + n_rows <= n, "rows {first} to {} of {n}", first + n_rows);
@@ -93,8 +94,8 @@ pub fn factor_diagonal(block: &mut [f32], first: usize, n: usize, floor: f32) {
     }
 }
 
-/// Replaces the elements of rows above a block, in the columns of the block, which starts at row `first` and was factored
-/// by [`factor_diagonal`].
+/// Replaces the elements of rows above a block, in the columns of the block, which starts at row `first` and was
+/// factored by [`factor_diagonal`].
 pub fn factor_rows(rows: &mut [f32], block: &[f32], first: usize, n: usize) {
     let n_block = block.len() / n;
     let end = first + n_block;

@@ -85,7 +85,7 @@ pub(super) unsafe fn limited<R: Reals>(x: R) -> R {
     unsafe { x.larger(R::splat(-LARGEST)).smaller(R::splat(LARGEST)) }
 }
 
-/// Limits floats to the range of F16, and raises those other than 0 to the smallest F16.
+/// Limits floats to the range of F16, and raises nonzero floats to at least the smallest F16.
 ///
 /// # Safety
 /// The CPU supports the instruction set.
@@ -272,7 +272,7 @@ pub(super) mod avx2 {
                 let rounded = _mm256_add_epi32(magnitude, _mm256_add_epi32(odd, _mm256_set1_epi32(0xfff)));
                 let bias = _mm256_set1_epi32((EXPONENTS << 10) as i32);
                 let normal = _mm256_sub_epi32(_mm256_srli_epi32::<13>(rounded), bias);
-                // The last bit of numbers near 0.5 is the smallest F16.
+                // The last bit of floats just above 0.5 has the value of the smallest F16.
                 let half = _mm256_set1_ps(0.5);
                 let moved = _mm256_castps_si256(_mm256_add_ps(_mm256_castsi256_ps(magnitude), half));
                 let subnormal = _mm256_sub_epi32(moved, _mm256_castps_si256(half));

@@ -56,12 +56,12 @@ pub(super) struct Scaled<B, T, const L: usize> {
 }
 
 impl<B: FromScale, T: Levels, const L: usize> Scaled<B, T, L> {
-    /// Searches for the best scales.
+    /// Creates a rounding that searches for the best scales.
     pub(super) fn new() -> Self {
         Self::with(|x, w| scales::fit_half::<T, L>(&Groups::new(x, Some(w))).to_vec())
     }
 
-    /// Uses other scales.
+    /// Uses the scales that `fit` returns.
     pub(super) fn with(fit: FitScales) -> Self {
         Scaled {
             fit,

@@ -46,7 +46,7 @@ pub(super) trait Levels {
 /// Integers from `LOW` to `HIGH`.
 pub(super) struct Integers<const LOW: i32, const HIGH: i32>;
 
-/// Candidates of a range that is wide enough for the end to matter little.
+/// Returns the candidates for integer levels whose lowest level is `low`.
 const fn ends_of(low: i32) -> &'static [f32] {
     match low {
         -32 => &[-32.5, -32.0, -31.5, -31.0, -30.5, -30.0, 30.75, 31.25, -28.5],
@@ -161,9 +161,9 @@ for_this_cpu! {
     pub(super) fn round[T: Levels, const L: usize][T, L](groups: &Groups<L>, scale: Lanes) -> (Sums, Lanes) = round_elements;
     /// Returns the best scale of each group that is an F16.
     pub(super) fn fit_half[T: Levels, const L: usize][T, L](groups: &Groups<L>) -> [Half; N] = best_halves;
-    /// Returns the scales of a block of `S` times 8 groups with the least error found.
+    /// Returns the scales of a block of `S` times 8 groups with the smallest error found.
     pub(super) fn search[T: Levels, const S: usize, const L: usize, const G: usize][T, S, L, G](groups: &[Groups<L>; S], range: Range, is_equal: bool) -> IntScales<G> = best_scales;
-    /// Returns the common factor with the least error for the levels of the fitted scales.
+    /// Returns the common factor with the smallest error for the levels of the fitted scales.
     pub(super) fn start[const S: usize][S](fitted: &[(Lanes, Sums); S], range: Range, largest: f32) -> Half = start_for;
     /// Alternates between choosing integers and fitting the common factor. Improves on `best` and its error.
     fn refine[T: Levels, const S: usize, const L: usize, const G: usize][T, S, L, G](groups: &[Groups<L>; S], range: Range, fitted: [(Lanes, Sums); S], d: Half, best: &mut IntScales<G>, best_error: &mut f32) -> () = refine_with;
@@ -226,8 +226,8 @@ fn fit<T: Levels, const L: usize>(groups: &Groups<L>, to_halves: bool) -> (Lanes
 const SIXTEEN: usize = 16;
 
 with_words! {
-    /// Returns the best scales of two sets of groups whose elements are equally important, with their sums. Levels are the
-    /// integers in a range, and `ends` as in [`Levels::ENDS`].
+    /// Returns the best scales of two sets of groups whose elements are equally important, with their sums. Levels are
+    /// the integers in a range, and `ends` as in [`Levels::ENDS`].
     fn fit_integers(sets: [&[Lanes; SIXTEEN]; 2], levels: Range, ends: &[f32], max: [Lanes; 2]) -> [(Lanes, Sums); 2] = fit_two_sets;
 }
 
@@ -245,7 +245,7 @@ fn fit_equal<T: Levels, const L: usize>(groups: &[Groups<L>], fitted: &mut [(Lan
     true
 }
 
-/// See [`fit_integers`]. Computes the same as [`fit`]. Two sets are independent, so their instructions overlap.
+/// See [`fit_integers`]. The result equals that of [`fit`]. Two sets are independent, so their instructions overlap.
 ///
 /// # Safety
 /// The CPU supports the instruction set.
@@ -271,7 +271,7 @@ unsafe fn fit_two_sets<W: Words>(
                 };
                 inverse[s] = start.reciprocal();
             }
-            // The element of largest magnitude is at the end, so no element is beyond the end.
+            // The candidate maps the element of largest magnitude to the end, so all elements are within the end.
             let reach = ends.get(i).map_or(f32::INFINITY, |end| end.abs());
             let [xv, vv] = if reach < levels.high + NEARLY_HALF {
                 sums_of_sets::<W, false, false>(sets, inverse, levels)
@@ -301,8 +301,8 @@ unsafe fn fit_two_sets<W: Words>(
 /// Distance from a level at which numbers still round to the level, with a margin for inexact inverses.
 const NEARLY_HALF: f32 = 0.49;
 
-/// Returns the sums of `v * x` and of `v^2` of both sets, where `v` is the level nearest to `x * inverse`. The parameters
-/// are true if integers may be below the lowest level or above the highest.
+/// Returns the sums of `v * x` and of `v^2` of both sets, where `v` is the level nearest to `x * inverse`. `LOWEST` and
+/// `HIGHEST` are true if integers must be clamped to the lowest or highest level.
 ///
 /// # Safety
 /// The CPU supports the instruction set.
@@ -339,12 +339,13 @@ const REFITS: usize = 2;
 #[inline(always)]
 pub(super) fn best_halves<T: Levels, const L: usize>(groups: &Groups<L>) -> [Half; N] {
     let (mut scale, _) = fit::<T, L>(groups, true);
-    // A scale of 0 is best for magnitudes below the smallest F16, because not all types have a level of 0.
+    // Starts with a scale of 0, which is best for magnitudes below the smallest F16: not all types have a level of 0.
     let total = groups.squares();
     let (mut best, mut best_error) = ([Half::default(); N], total);
     let max = groups.largest();
     let mut last = Lanes::splat(f32::NAN);
-    // After the fits, each end of the levels with a fit if errors depend on the rounding to F16.
+    // The first candidates are refits. If errors depend on the rounding to F16, each end of the levels and its refit
+    // follow.
     for i in 0..HALF_FITS + 2 * T::ENDS.len() {
         if i == HALF_FITS && !nearly_exact(best_error, total) {
             break;
@@ -372,8 +373,8 @@ pub(super) fn best_halves<T: Levels, const L: usize>(groups: &Groups<L>) -> [Hal
 /// Number of fits of scales in F16.
 const HALF_FITS: usize = 3;
 
-/// Returns true if the error of any group is so small that it depends on the rounding of the scale to F16. The
-/// sums are too inexact to compare candidates for such groups.
+/// Returns true if the error of any group is so small that it depends on the rounding of the scale to F16. The sums are
+/// too inexact to compare candidates for these groups.
 #[inline(always)]
 fn nearly_exact(error: Lanes, total: Lanes) -> bool {
     (0..N).any(|i| error.0[i] > 0.0 && error.0[i] < total.0[i] * 1e-5)
@@ -387,7 +388,7 @@ pub(super) fn to_halves(scales: Lanes) -> [Half; N] {
     Lanes::ZERO.select_less(magnitudes, raised, Lanes::ZERO).to_halves()
 }
 
-/// Rounds to F16, but not to an infinity, and numbers other than 0 not to 0.
+/// Rounds to F16. Finite numbers stay finite, and nonzero numbers stay nonzero.
 #[inline(always)]
 pub(super) fn to_half(x: f32) -> Half {
     let half = Half::new(x.clamp(-LARGEST, LARGEST));
@@ -414,7 +415,7 @@ impl Range {
     }
 }
 
-/// Positions of the largest scale, relative to the lower end of the range. Small ones matter if one group needs a
+/// Positions of the largest scale, relative to the lower end of the range. Small positions help if one group needs a
 /// much larger scale than all others.
 const POSITIONS: [f32; 16] = [
     1.0, 0.985, 0.97, 0.95, 0.93, 0.9, 1.03, -0.97, -0.93, 0.85, 0.8, 0.75, 0.7, 0.65, 0.58, 0.51,
@@ -448,7 +449,7 @@ pub(super) fn best_scales<T: Levels, const S: usize, const L: usize, const G: us
     }
     let mut error = total;
     refine::<T, S, L, G>(groups, range, fitted, d, &mut best, &mut error);
-    // The choice of the factor assumed levels that change with the rounding of small integers.
+    // The factor was chosen for the ideal scales. Rounding small integer scales changes the levels.
     let coarse: usize = fitted.iter().map(|(ideal, _)| n_coarse(*ideal, d)).sum();
     let n_starts = match coarse {
         0 => 0,
@@ -456,7 +457,7 @@ pub(super) fn best_scales<T: Levels, const S: usize, const L: usize, const G: us
         _ => 24,
     };
     if n_starts > 0 {
-        // The level of largest magnitude allows the smallest scale for the largest element.
+        // Mapping the largest element to the level of largest magnitude gives the smallest scale.
         let lowest = at_end(groups, T::LOWEST);
         for fitted in [fitted, lowest] {
             let largest = fitted.iter().fold(0f32, |max, fit| larger(max, fit.0));
@@ -486,7 +487,7 @@ pub(super) fn best_scales<T: Levels, const S: usize, const L: usize, const G: us
     best
 }
 
-/// Returns scales that map the largest magnitude of each group to `end`. Sums are left out.
+/// Returns scales that map the largest magnitude of each group to `end`, with empty sums.
 fn at_end<const S: usize, const L: usize>(groups: &[Groups<L>; S], end: f32) -> [(Lanes, Sums); S] {
     let mut scales = [(Lanes::ZERO, Sums::default()); S];
     for (to, groups) in scales.iter_mut().zip(groups) {
@@ -544,7 +545,7 @@ fn refine_with<T: Levels, const S: usize, const L: usize, const G: usize>(
             error += found.sum();
             xv = xv + scale * new.xv;
             vv = vv + scale * scale * new.vv;
-            // A scale of 0 has no sums of its own.
+            // With a scale of 0, the sums cannot determine a better scale.
             let refitted = Lanes::ZERO.select_less(new.vv, new.best(), *ideal);
             is_final &= refitted == *ideal;
             *ideal = refitted;

@@ -14,7 +14,7 @@ const SETS: usize = 2;
 /// Number of elements of a group.
 const LEN: usize = 16;
 
-/// Levels of a type, which each group shifts or not.
+/// Levels of a type. Each group uses the levels as they are, or shifted.
 pub(super) trait ShiftedLevels: Levels {
     /// Difference between the levels of a shifted group and of other groups.
     const SHIFT: f32;
@@ -29,7 +29,7 @@ for_this_cpu! {
     fn round[T: ShiftedLevels, const L: usize][T, L](groups: &Groups<L>, scale: Lanes, shift: Lanes) -> (Sums, Lanes) = round_elements;
     /// Returns the best fit of each group.
     pub(super) fn fit[T: ShiftedLevels, const L: usize][T, L](groups: &Groups<L>) -> Fit = best_fit;
-    /// Returns the scales and shifts of a block with the least error found.
+    /// Returns the scales and shifts of a block with the smallest error found.
     pub(super) fn search[T: ShiftedLevels][T](groups: &[Groups<LEN>; SETS], range: Range) -> ShiftedScales = best_scales;
     /// Alternates between choosing integers and shifts, and fitting the common factor. Improves on `best`.
     fn refine[T: ShiftedLevels][T](groups: &[Groups<LEN>; SETS], range: Range, fitted: [Fit; SETS], d: Half, best: &mut Candidate) -> () = refine_with;
@@ -131,7 +131,7 @@ pub(super) fn best_scales<T: ShiftedLevels>(groups: &[Groups<LEN>; SETS], range:
     };
     let d = scales::start(&fitted.map(|fit| (fit.scale, fit.sums)), range, largest);
     refine::<T>(groups, range, fitted, d, &mut best);
-    // The choice of the factor assumed levels that change with the rounding of small integers.
+    // The factor was chosen for the ideal scales. Rounding small integer scales changes the levels.
     let coarse: usize = fitted.iter().map(|fit| n_coarse(fit.scale, d)).sum();
     let n_starts = match coarse {
         0 => 0,
@@ -180,7 +180,7 @@ fn refine_with<T: ShiftedLevels>(
             error += errors.sum();
             xv = xv + to.scale * to.sums.xv;
             vv = vv + to.scale * to.scale * to.sums.vv;
-            // A scale of 0 has no sums of its own.
+            // With a scale of 0, the sums cannot determine a better scale.
             let refitted = Lanes::ZERO.select_less(to.sums.vv, to.sums.best(), ideal.scale);
             is_final &= refitted == ideal.scale;
             ideal.scale = refitted;

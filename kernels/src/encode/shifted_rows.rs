@@ -1,5 +1,5 @@
-//! Search for scales of types whose rows have one factor, and whose groups choose between a table of levels and the
-//! same table plus a constant. Scales are odd multiples of the factor.
+//! Search for scales of types whose rows have one factor. Each group uses a table of levels, or the same table plus a
+//! constant. Scales are odd multiples of the factor.
 
 use super::cpu::for_this_cpu;
 use super::lanes::{self, Groups, Lanes};
@@ -16,7 +16,7 @@ const BLOCK: usize = 256;
 const LARGEST: f32 = 127.0;
 
 for_this_cpu! {
-    /// Returns the scales and shifts of the blocks of a row with the least error found.
+    /// Returns the scales and shifts of the blocks of a row with the smallest error found.
     pub(super) fn search[T: ShiftedLevels][T](x: &[f32], importance: Option<&[f32]>) -> Vec<RowScales> = best_scales;
     /// Returns the scales and shifts of a block of a row with factor `d`.
     pub(super) fn fit_block[T: ShiftedLevels][T](groups: &Groups<LEN>, d: f32) -> RowScales = best_block;
@@ -24,7 +24,7 @@ for_this_cpu! {
     fn refine[T: ShiftedLevels][T](blocks: &mut [RowBlock], d: f32, best: &mut Candidate) -> () = refine_with;
     /// Chooses the scale and the shift of each group for a factor. Returns the errors.
     fn choose[T: ShiftedLevels][T](groups: &Groups<LEN>, ideal: Lanes, d: f32, to: &mut Fit) -> Lanes = choose_scales;
-    /// Returns the factor with the least error for the levels of the fitted scales.
+    /// Returns the factor with the smallest error for the levels of the fitted scales.
     fn start[][](blocks: &[RowBlock], largest: f32) -> f32 = start_for;
 }
 
@@ -33,7 +33,7 @@ struct RowBlock {
     groups: Groups<LEN>,
     /// Largest importance, relative to the row. Importance in `groups` is relative to the block.
     weight: f32,
-    /// Best scales that are not multiples of a factor.
+    /// Best scales without the restriction to multiples of a factor.
     fitted: Fit,
     chosen: Fit,
 }
@@ -81,7 +81,7 @@ fn best_scales<T: ShiftedLevels>(x: &[f32], importance: Option<&[f32]>) -> Vec<R
     best.scales
 }
 
-/// Largest error, relative to the squares, of rows whose fits are indistinguishable.
+/// Error, relative to the sum of squares, below which the sums cannot distinguish the fits of a row.
 const NEARLY_EXACT: f64 = 1e-4;
 
 /// Returns the largest magnitude of the fitted scales.
@@ -141,10 +141,10 @@ fn start_for(blocks: &[RowBlock], largest: f32) -> f32 {
     best
 }
 
-/// Number of scales that the largest one may become.
+/// Number of integers that are tried for the largest scale, each of which determines a factor.
 const STARTS: usize = 32;
 
-/// Returns the odd multiples of `d` that are nearest.
+/// Returns the nearest odd multiples of `d`.
 #[inline(always)]
 fn nearest(ideal: Lanes, d: f32) -> Lanes {
     let multiple = (ideal * Lanes::splat(d).inverse()).clamp(-LARGEST, LARGEST);
@@ -152,7 +152,7 @@ fn nearest(ideal: Lanes, d: f32) -> Lanes {
     ((multiple - Lanes::splat(1.0)) * half).round() * Lanes::splat(2.0) + Lanes::splat(1.0)
 }
 
-/// Multiples below this one change the levels if they are rounded.
+/// Multiple below which rounding a scale changes the levels.
 const COARSE: f32 = 8.0;
 
 /// See [`choose`].

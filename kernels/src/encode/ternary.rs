@@ -7,15 +7,15 @@ use super::words::Words;
 use crate::layout::block::Half;
 
 with_words! {
-    /// Returns the scale and the digits (0, 1, 2 for minus one, zero, one) of 256 ternary values with the least
+    /// Returns the scale and the digits (0, 1, 2 for minus one, zero, one) of 256 ternary values with the smallest
     /// squared error.
     fn best_digits(x: &[f32], importance: Option<&[f32]>) -> (Half, [u8; 256]) = digits_of;
 }
 
 /// See [`best_digits`].
 ///
-/// The nonzero elements of the best digits are those of at least half the scale, their mean. This mean increases with
-/// the limit, so repeated means from both ends enclose all candidates.
+/// The nonzero digits belong to the elements of at least half the scale, and the scale is the mean of these elements.
+/// The mean increases with the limit, so repeated means from both ends enclose all candidates.
 ///
 /// # Safety
 /// The CPU supports the instruction set.
@@ -39,7 +39,7 @@ unsafe fn digits_of<W: Words>(x: &[f32], importance: Option<&[f32]>) -> (Half, [
         // SAFETY: function contract.
         let [low, high] = unsafe { elements.sums::<W>([lower, upper]) };
         let next = (low.half_mean(), high.half_mean());
-        // Not finite if all of these elements are 0 or have no importance.
+        // NaN or infinite if all of these elements are 0 or have an importance of 0.
         let next = (
             if next.0.is_finite() { next.0 } else { lower },
             if next.1.is_finite() { next.1 } else { upper },
@@ -63,7 +63,7 @@ unsafe fn digits_of<W: Words>(x: &[f32], importance: Option<&[f32]>) -> (Half, [
 /// Maximum number of means from either end.
 const MEANS: usize = 64;
 
-/// Ratio of the limits between which all elements are tried.
+/// Ratio of the limits below which all elements between them are tried.
 const ENCLOSED: f32 = 1.15;
 
 /// Magnitudes and the importance of their columns.
@@ -98,7 +98,7 @@ impl Elements {
         unsafe {
             let zero = splat::<W>(0.0);
             let (low, high) = (splat::<W>(limits[0]), splat::<W>(limits[1]));
-            // Additions of even and odd elements do not wait for each other.
+            // Separate sums of even and odd elements are independent of each other.
             let (mut sums, mut weights) = ([[zero; 2]; 2], [[zero; 2]; 2]);
             let (m, w) = (self.magnitudes.as_chunks::<N>().0, self.w.as_chunks::<N>().0);
             for (m, w) in m.as_chunks::<2>().0.iter().zip(w.as_chunks::<2>().0) {
@@ -155,7 +155,8 @@ impl Elements {
             sets[i / 8] |= u64::from(lanes) << (i % 8 * 8);
         }
         let mut n_between = 0;
-        // Magnitudes in the high bits, importance in the low ones: both are positive, and ordered like their bits.
+        // Packs magnitudes into the high bits and importance into the low bits. Nonnegative floats are ordered like
+        // their bits.
         let mut between = [0; 256];
         for (i, mut set) in sets.into_iter().enumerate() {
             while set != 0 {
@@ -204,7 +205,7 @@ fn sort(numbers: &mut [i64]) {
             }
         }
         let mut at = smaller.iter().sum::<i64>() as usize % FEW;
-        // Equal numbers follow each other.
+        // Equal numbers get consecutive positions.
         while taken >> at & 1 != 0 {
             at += 1;
         }
@@ -213,10 +214,10 @@ fn sort(numbers: &mut [i64]) {
     }
 }
 
-/// Largest number of numbers that are sorted by insertion.
+/// Largest length of a list that is sorted by counting smaller numbers.
 const FEW: usize = 32;
 
-/// Returns the scale with the least squared error for elements of one magnitude: the mean magnitude.
+/// Returns the scale with the smallest squared error for elements of one magnitude: the mean magnitude.
 pub(super) fn magnitude(x: &[f32], importance: Option<&[f32]>) -> Half {
     let (mut sum, mut weight) = (0.0, 0.0);
     for (i, x) in x.iter().enumerate() {

@@ -8,7 +8,7 @@ use crate::dequantize_row;
 const ROWS: usize = 4;
 const COLUMNS: usize = 512;
 
-/// Random numbers that every language and platform computes alike.
+/// Random number generator with the same results in every language and on every platform.
 pub(super) struct Random(pub u64);
 
 impl Random {
@@ -21,7 +21,7 @@ impl Random {
         (self.0 >> 40) as f32 / 16_777_216.0
     }
 
-    /// Returns a nearly normal number: the sum of 12 uniform ones.
+    /// Returns a nearly normally distributed number: the sum of 12 uniform numbers.
     pub(super) fn normal(&mut self) -> f32 {
         (0..12).map(|_| self.uniform()).sum::<f32>() - 6.0
     }
@@ -109,7 +109,7 @@ fn count_worse(weighted: bool, slack: f64) -> Vec<(GgmlType, usize)> {
         for (i, ((x, w), theirs)) in matrices.iter().zip(errors).enumerate() {
             let w = weighted.then_some(&w[..]);
             let ours = error_of(ty, x, w);
-            // Recorded with 6 digits.
+            // Recorded errors have 6 digits.
             let exact = 1e-7 * weighted_squares(x, w, |_| 0.0);
             if ours > theirs * 1.000_01 && ours > exact {
                 worse += 1;
@@ -165,9 +165,9 @@ fn encode_row_is_independent_of_the_instruction_set() {
 }
 
 #[test]
-fn encode_row_of_sets_is_independent_of_the_length() {
+fn encode_row_of_a_block_is_independent_of_other_blocks() {
     let (mut x, _) = matrix(2);
-    // Zeros need the search in floats.
+    // Groups of zeros need the search in floats.
     x[768..1024].fill(0.0);
     for ty in [GgmlType::Q4_0, GgmlType::Q5_0, GgmlType::Q4_1, GgmlType::Q5_1] {
         let bytes = ty.row_bytes(256).unwrap();
@@ -235,6 +235,6 @@ fn encode_row_accepts_any_float() {
 
 #[test]
 #[should_panic(expected = "rows must have the same length, found 32 and 31 elements")]
-fn encode_row_rejects_importance_of_another_length() {
+fn encode_row_rejects_importance_of_wrong_length() {
     encode_row(GgmlType::Q4_0, &[0.0; 32], Some(&[1.0; 31]), &mut [0; 18]);
 }

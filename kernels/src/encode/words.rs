@@ -1,4 +1,4 @@
-//! Eight groups of 32 weights as integers of 16 bits. Sums of products are exact, so results do not depend on the
+//! Eight groups of 32 weights as 16-bit integers. Sums of products are exact, so results do not depend on the
 //! instruction set.
 
 use super::lanes::{Lanes, N, round_to_byte};
@@ -76,7 +76,7 @@ pub(super) trait Words: Copy {
     /// Returns the sum of the products of both elements of each group.
     fn dots(self, other: Self) -> Self::Sums;
 
-    /// Returns the sums of no integers.
+    /// Returns sums of 0.
     ///
     /// # Safety
     /// The CPU supports the instruction set.
@@ -318,7 +318,7 @@ pub(super) mod avx2 {
         type Sums = __m256i;
         type Floats = Avx2Reals;
         /// Sums in bytes, and sums of squares in 16 bits. Each half of a register has the first registers of 4 groups,
-        /// then the second ones.
+        /// then their second registers.
         type Counts = [__m256i; 2];
 
         #[inline(always)]
@@ -343,7 +343,7 @@ pub(super) mod avx2 {
             unsafe {
                 let factor = factor.to_lanes();
                 let mut words = [Avx2Words(_mm256_setzero_si256()); WORDS];
-                // All groups at once would not fit in the registers.
+                // The data of all groups would not fit in the registers.
                 for (half, words) in words.as_chunks_mut::<N>().0.iter_mut().enumerate() {
                     let mut rows = [_mm256_setzero_si256(); N];
                     for (g, x) in x.as_chunks::<LEN>().0.iter().enumerate() {
@@ -476,7 +476,8 @@ pub(super) mod avx2 {
 
         #[inline(always)]
         fn count([sums, squares]: [__m256i; 2], a: Avx2Words, b: Avx2Words) -> [__m256i; 2] {
-            // SAFETY: `self` proves that the CPU supports AVX2. Sums of 8 integers fit in bytes, sums of 16 squares in 16 bits.
+            // SAFETY: `self` proves that the CPU supports AVX2. Sums of 8 integers fit in bytes, sums of 16 squares in
+            // 16 bits.
             unsafe {
                 let bytes = _mm256_packus_epi16(a.0, b.0);
                 [

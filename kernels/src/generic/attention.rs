@@ -49,14 +49,14 @@ pub(crate) trait Element {
     /// Returns the size of a row of `d` elements in bytes.
     fn row_bytes(d: usize) -> usize;
 
-    /// Loads `LANES` elements of a row from element `c` on, a multiple of `LANES`.
+    /// Loads `LANES` elements of a row starting at element `c`, a multiple of `LANES`.
     ///
     /// # Safety
     /// - The CPU supports `V`.
     /// - `row` is valid for reads of `c + LANES` elements.
     unsafe fn load<V: Simd>(row: *const u8, c: usize) -> V;
 
-    /// Loads the last `n < LANES` elements of a row from element `c` on. The other lanes are zero.
+    /// Loads the last `n < LANES` elements of a row starting at element `c`. The other lanes are zero.
     ///
     /// # Safety
     /// - The CPU supports `V`.
@@ -166,7 +166,7 @@ pub(crate) unsafe fn scores<V: Simd, const N: usize>(s: &Scores) {
     }
 }
 
-/// Computes the scores of `N` queries with [`TILE_KEYS`] keys from key `first` on.
+/// Computes the scores of `N` queries with [`TILE_KEYS`] keys starting at key `first`.
 ///
 /// # Safety
 /// - The CPU supports `V`.
@@ -339,8 +339,8 @@ pub(crate) unsafe fn softmax_step<V: Simd, P: StoreWeights<V>>(s: &Softmax) {
     }
 }
 
-/// Updates the maximums of `n` queries from `first` on. Their factors become the old maximum minus the new
-/// one.
+/// Updates the maximums of `n` queries starting at `first`. The factors of the queries become the old maximum minus the
+/// new one.
 ///
 /// # Safety
 /// - The CPU supports `V`.
@@ -521,7 +521,7 @@ macro_rules! for_each_row {
     };
 }
 
-/// Adds `C` registers of columns at a time from column `at` on, and returns the first column that is left.
+/// Adds `C` registers of columns at a time starting at column `at`, and returns the first column that is left.
 ///
 /// # Safety
 /// - The CPU supports `V`.
@@ -577,7 +577,7 @@ unsafe fn whole_columns<V: Simd, E: Element, const N: usize, const C: usize>(v: 
     at
 }
 
-/// Adds the columns from `at` on, which are fewer than a register has lanes.
+/// Adds the columns starting at `at`, which are fewer than a register has lanes.
 ///
 /// # Safety
 /// - The CPU supports `V`.

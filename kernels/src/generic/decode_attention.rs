@@ -61,7 +61,7 @@ impl Heads {
         };
         let start = start.wrapping_add(first * stride);
         if self.n * self.stride == stride {
-            // The rows of all heads are contiguous, and each head requests as much in memory order.
+            // The rows of all heads are contiguous. Each head prefetches an equal share of them, in memory order.
             let bytes = n * self.stride;
             return fetch(start.wrapping_add(head * bytes), bytes);
         }
@@ -71,8 +71,8 @@ impl Heads {
     }
 }
 
-/// Prefetches the cache lines of some bytes into the L2 cache. More requests can be under way there than to the
-/// L1 cache, which matters if memory is slow to respond.
+/// Prefetches the cache lines of some bytes into the L2 cache. The L2 cache supports more outstanding requests than the
+/// L1 cache, which matters at high memory latency.
 #[inline(always)]
 fn fetch(start: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(CACHE_LINE) {

@@ -100,10 +100,10 @@ struct DotPanel {
 
 /// Float whose bits are the initial value of integer sums.
 ///
-/// The lowest mantissa bit of this float counts 1. While a sum is below 2^22, the bits are those of the float
-/// `OFFSET + sum`, which needs no conversion. The rounding error is about half of that bit times the scale
-/// for each run, roughly a hundredth of the error from quantizing the activations. Scales of 2^100 or more
-/// would overflow to NaN; no model has such scales.
+/// The lowest mantissa bit of this float counts 1. While a sum is below 2^22, the bits are those of the float `OFFSET +
+/// sum`, which needs no conversion. The rounding error is about half of that bit times the scale for each run, roughly
+/// a hundredth of the error from quantizing the activations. Scales of 2^100 or more would overflow to NaN; no known
+/// model has scales of this size.
 const OFFSET: f32 = (3 << 22) as f32;
 const _: () = assert!(RUN as u64 * 128 * 128 < 1 << 22);
 
@@ -503,7 +503,7 @@ unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool, const SUMS: 
 }
 
 /// Returns the maximum columns per tile. A single column suffices if 16 bits cannot hold the sums, because
-/// speed-critical matmuls of such types use another form of activations.
+/// speed-critical matmuls of these types use another form of activations.
 const fn columns_at_once<D: ByteDots, const SUMS: usize>() -> usize {
     if SUMS == 0 && D::SUMS_IN_I16 { 1 } else { D::COLUMNS }
 }
@@ -616,7 +616,7 @@ fn fetch_next<const C: usize>(x: *const u8, x_stride: usize, i: usize) {
     }
 }
 
-/// Adds the products of outlier `i` of each of `C` columns from `x` on.
+/// Adds the products of outlier `i` of each of `C` columns starting at `x`.
 ///
 /// # Safety
 /// - The CPU supports `D`.
@@ -644,7 +644,7 @@ unsafe fn add_outlier<D: ByteDots, const C: usize>(
     }
 }
 
-/// Returns `starts` plus the dot products of `n_words` words from `w` and `q` on, as the bits of floats.
+/// Returns `starts` plus the dot products of `n_words` words starting at `w` and `q`, as the bits of floats.
 ///
 /// # Safety
 /// - The CPU supports `D`.
@@ -759,7 +759,7 @@ unsafe fn column_float<D: ByteDots>(x: *const u8) -> D::Float {
     unsafe { D::Float::splat(x.cast::<f32>().read_unaligned()) }
 }
 
-/// Copies the sums of the last rows, from row `i` on, to the output.
+/// Copies the sums of the last rows, starting at row `i`, to the output.
 ///
 /// # Safety
 /// - The CPU supports `D`.

@@ -31,8 +31,8 @@
 //!
 //! - Filling and multiplying take turns, so a core overlaps them less than unpacking in registers. On Emerald
 //!   Rapids, three columns take up to 1.15 times as long (Q8_0), four as long, and 5 to 8 columns 0.7 to 1.0 times.
-//! - Panels must be filled with 64-byte stores. With two stores of 32 bytes, the loads of a word wait until both
-//!   are in the cache, and three columns take 1.4 times as long.
+//! - Panels must be filled with 64-byte stores. With two stores of 32 bytes, loads of a word wait until both stores are
+//!   in the cache. Three columns then take 1.4 times as long.
 //! - The module needs VNNI and 32 registers. With 256-bit registers (AVX2 and AVX-VNNI), three and four columns
 //!   take 1.2 to 1.4 times as long as with unpacking in registers.
 
@@ -83,8 +83,8 @@ struct FilledChunk<'a, const G: usize> {
     panels: &'a [MaybeUninit<PanelChunk<ByteValues>>; PANELS],
 }
 
-/// Multiplies row groups by up to [`MAX_GROUP_PANEL_COLUMNS`] columns. `V` determines whether loops are unrolled, and `D`
-/// multiplies. The rows of a panel fill `R` registers `D`, and the rows of two panels fill `R2`.
+/// Multiplies row groups by up to [`MAX_GROUP_PANEL_COLUMNS`] columns. `V` determines whether loops are unrolled, and
+/// `D` multiplies. The rows of a panel fill `R` registers `D`, and the rows of two panels fill `R2`.
 ///
 /// # Safety
 /// - The CPU supports `D`, and the weights have the format `format`.
@@ -224,7 +224,7 @@ unsafe fn add_tile<V: IntSimd, D: ByteDots, const R: usize, const G: usize, cons
     }
 }
 
-/// A chunk of panels in `R` registers times the `N` columns from `first` on.
+/// A chunk of panels in `R` registers times the `N` columns starting at `first`.
 struct Tile<'a, V, D, const R: usize, const G: usize, const N: usize> {
     chunk: &'a FilledChunk<'a, G>,
     first: usize,
@@ -281,7 +281,7 @@ impl<V: IntSimd, D: ByteDots, const R: usize, const G: usize, const N: usize> Ti
         }
     }
 
-    /// Returns the exact dot products of the `words` words at `w`, from half run `half` of run `run` on.
+    /// Returns the exact dot products of the `words` words at `w`, starting at half run `half` of run `run`.
     ///
     /// # Safety
     /// The contract of [`add_tile`] holds, and each pointer in `w` is valid for the words of its register.
@@ -364,7 +364,7 @@ impl<V: IntSimd, D: ByteDots, const R: usize, const G: usize, const N: usize> Ti
                 let to = corrections[j].as_flattened_mut().as_flattened_mut().as_mut_ptr();
                 for at in (0..2 * RUNS).step_by(D::Float::LANES) {
                     // SAFETY: `totals` has rows for whole runs, first halves, and second halves, of 8 integers each
-                    // (function contract). Two rows from either of the first two on therefore exist.
+                    // (function contract). Two rows therefore exist after each of the first two rows.
                     unsafe {
                         let rows = (&raw const (*column).totals).cast::<[i32; RUNS]>();
                         let totals = rows.add(usize::from(integers.by_16)).cast::<u8>();

@@ -156,7 +156,7 @@ unsafe fn store_quantized<V: Simd>(x: *const f32, d: usize, inverse: f32, to: *m
     }
 }
 
-/// Loads elements from `c` on of a row of `n` floats. Elements beyond the end are zero.
+/// Loads elements starting at `c` of a row of `n` floats. Elements beyond the end are zero.
 ///
 /// # Safety
 /// - The CPU supports `V`.
@@ -515,7 +515,7 @@ pub(crate) unsafe fn values<D: ByteDots, const N: usize>(v: &TileValues) {
     }
 }
 
-/// Adds scaled sums to those of query `q`, two registers of columns from column `c` on.
+/// Adds scaled sums to those of query `q`, two registers of columns starting at column `c`.
 ///
 /// # Safety
 /// - The CPU supports `D`.

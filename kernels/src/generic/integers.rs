@@ -1,7 +1,7 @@
 //! Activations quantized to 16-bit integers, for all integer matmuls except [`gemm_u8`](super::gemm_u8).
 //!
-//! Activations have the chunks and [runs](crate::layout::runs) of the weights, so the product of a run takes
-//! one sum of integer products and one stored sum:
+//! Activations have the same chunks and [runs](crate::layout::runs) as the weights. The product of a run thus needs one
+//! sum of integer products and one stored sum:
 //!
 //! ```text
 //! weight       w = scale_w * q_w + min_w      8 bits, scale and minimum per run or half run
@@ -159,7 +159,7 @@ pub(super) unsafe fn largest_magnitude<V: Simd>(x: *const f32, k: usize) -> f32 
     }
 }
 
-/// Loads 32 floats and multiplies them by `inverse`. Elements from `n` on are 0.
+/// Loads 32 floats and multiplies them by `inverse`. Elements at index `n` and above are 0.
 ///
 /// # Safety
 /// - The CPU supports `V`.

@@ -41,9 +41,9 @@
 //!
 //! # Limits
 //!
-//! - Weights are unpacked again for every `N` columns, and `N` is at most 4, since the sums must fit the
-//!   registers. Panels unpack once for all columns and win from some number of columns on, which depends on the
-//!   CPU (`IntKernels::group_columns`, and 4 with [`group_panels`](super::group_panels)).
+//! - Weights are unpacked again for every `N` columns, and `N` is at most 4, since the sums must fit the registers.
+//!   Panels unpack once for all columns. They are faster above some number of columns, which depends on the CPU
+//!   (`IntKernels::group_columns`, and 4 with [`group_panels`](super::group_panels)).
 //! - The loop needs whole groups, so only matrices whose number of rows is a multiple of 8 are interleaved.
 //! - Runs are added in f32 in the order of the row. The bits of a result depend neither on `N` nor on `G`.
 

@@ -202,8 +202,14 @@ pub(crate) trait JoinedValues: PanelValues {
     /// The CPU supports `V` and `W`.
     unsafe fn join<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(groups: [V; GROUPS]) -> W;
 
-    /// Returns the address of word `i`.
-    fn word(&mut self, i: usize) -> *mut u8;
+    /// Returns the bytes of all words and groups.
+    fn words(&mut self) -> &mut [[[u8; 4 * LANES]; GROUPS]; CHUNK / 4];
+
+    /// Returns the address of word `i` of both groups.
+    #[inline(always)]
+    fn word(&mut self, i: usize) -> *mut u8 {
+        self.words()[i].as_flattened_mut().as_mut_ptr()
+    }
 }
 
 impl JoinedValues for ShiftedI8Values {
@@ -215,8 +221,8 @@ impl JoinedValues for ShiftedI8Values {
     }
 
     #[inline(always)]
-    fn word(&mut self, i: usize) -> *mut u8 {
-        self.0[i].as_flattened_mut().as_mut_ptr()
+    fn words(&mut self) -> &mut [[[u8; 4 * LANES]; GROUPS]; CHUNK / 4] {
+        &mut self.0
     }
 }
 
@@ -233,8 +239,8 @@ impl JoinedValues for ByteValues {
     }
 
     #[inline(always)]
-    fn word(&mut self, i: usize) -> *mut u8 {
-        self.0[i].as_flattened_mut().as_mut_ptr()
+    fn words(&mut self) -> &mut [[[u8; 4 * LANES]; GROUPS]; CHUNK / 4] {
+        &mut self.0
     }
 }
 

@@ -22,9 +22,8 @@
 //!         store the words as I16Values (16 bits), I8Values (8 bits), or ShiftedI8Values (8 bits, shifted up)
 //! ```
 //!
-//! A panel chunk has 6 KiB with 8-bit integers and 10 KiB with 16-bit integers. A few of them thus stay in the L1 or
-//! L2 cache. Filling them pays for itself from some number of columns on
-//! ([`PANEL_COLUMNS`](crate::limits::PANEL_COLUMNS)).
+//! A panel chunk has 6 KiB with 8-bit integers and 10 KiB with 16-bit integers. A few of them thus stay in the L1 or L2
+//! cache. Filling them pays off above some number of columns ([`PANEL_COLUMNS`](crate::limits::PANEL_COLUMNS)).
 
 use crate::GgmlType;
 use crate::layout::block::bytes_of;
@@ -72,9 +71,9 @@ impl IntFormat {
 impl IntFormat {
     /// Returns how many 16-bit accumulators hold the products of a run, or 0 if one or two do not suffice.
     ///
-    /// The products are weights, minus [`ZERO`](Unpack::ZERO), times integers from -127 to 127. Each 16-bit
-    /// lane adds 2 of every 4 adjacent products. The result is 0, too, if two products with unsigned bytes
-    /// exceed 16 bits, because `vpmaddubsw` would saturate.
+    /// The products are weights, minus [`ZERO`](Unpack::ZERO), times integers from -127 to 127. Each 16-bit lane adds 2
+    /// of every 4 adjacent products. The result is also 0 if two products with unsigned bytes exceed 16 bits, because
+    /// `vpmaddubsw` would saturate.
     pub(crate) const fn i16_sums_per_run(&self) -> usize {
         let largest = if self.signed || self.zero > 0 {
             1 << self.bits >> 1
@@ -330,8 +329,8 @@ impl PanelValues for ByteValues {
     }
 }
 
-/// Fills a panel with chunk `c` of [`PANEL_ROWS`] rows from row `i` on. The last row or group is repeated if
-/// the panel extends beyond it.
+/// Fills a panel with chunk `c` of [`PANEL_ROWS`] rows starting at row `i`. The last row or group is repeated if the
+/// panel extends beyond it.
 ///
 /// # Safety
 /// - The CPU supports `V`.

@@ -231,7 +231,7 @@ unsafe fn multiply_columns<D: ByteDots, const MOST: usize>(p: &PairProduct, form
     }
 }
 
-/// Rounds `m` decoded rows of `k` floats to a panel of pairs. Rows from `m` on are arbitrary.
+/// Rounds `m` decoded rows of `k` floats to a panel of pairs. Rows at index `m` and above are arbitrary.
 ///
 /// # Safety
 /// - The CPU supports `V`, and `m` is at most `GROUPS * V::LANES`.

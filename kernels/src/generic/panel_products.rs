@@ -283,8 +283,8 @@ impl ChunkRange {
     }
 }
 
-/// Multiplies filled panel chunks, ordered `[chunk][panel]`, by up to [`COLUMNS`] columns from `j` on. All
-/// panels use a chunk of activations before the next one, so that it stays in the L1 cache.
+/// Multiplies filled panel chunks, ordered `[chunk][panel]`, by up to [`COLUMNS`] columns starting at `j`. All panels
+/// use a chunk of activations before the next one, so that it stays in the L1 cache.
 ///
 /// # Safety
 /// - The CPU supports `V`.
@@ -421,7 +421,7 @@ unsafe fn sums_at(x: *const u8, run: usize, row: usize) -> f32 {
     }
 }
 
-/// Writes the sums of panels from row `i` on with columns from `j` on to the output.
+/// Writes the sums of panels to the output, starting at row `i` and column `j`.
 ///
 /// # Safety
 /// - The CPU supports `V`.

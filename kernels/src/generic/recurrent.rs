@@ -233,7 +233,7 @@ unsafe fn scan_columns<V: Simd, const R: usize, const TAIL: bool>(
     i: usize,
 ) {
     let (n, rest) = (args.n, args.n - i);
-    // SAFETY: rows `j..j + R` and the columns from `i` on exist (module contract).
+    // SAFETY: rows `j..j + R` and the columns starting at `i` exist (module contract).
     unsafe {
         let [decay, b, c] = [args.decay, args.b, args.c].map(|p| load_columns::<V, TAIL>(p.add(i), rest));
         for (r, (factor, sum)) in factors.iter().zip(sums).enumerate() {
@@ -270,7 +270,7 @@ unsafe fn channel_columns<V: Simd, const R: usize, const TAIL: bool>(
     i: usize,
 ) {
     let (n, rest) = (args.n, args.n - i);
-    // SAFETY: rows `j..j + R` and the columns from `i` on exist (module contract).
+    // SAFETY: rows `j..j + R` and the columns starting at `i` exist (module contract).
     unsafe {
         let [b, c] = [args.b, args.c].map(|p| load_columns::<V, TAIL>(p.add(i), rest));
         for (r, sum) in sums.iter_mut().enumerate() {
@@ -306,7 +306,7 @@ unsafe fn wkv6_columns<V: Simd, const R: usize, const TAIL: bool>(
     i: usize,
 ) {
     let (n, rest) = (args.n, args.n - i);
-    // SAFETY: rows `j..j + R` and the columns from `i` on exist (module contract).
+    // SAFETY: rows `j..j + R` and the columns starting at `i` exist (module contract).
     unsafe {
         let [r, w, k] = [args.r, args.w, args.k].map(|p| load_columns::<V, TAIL>(p.add(i), rest));
         for (row, (v, sum)) in v.iter().zip(sums).enumerate() {
@@ -337,7 +337,7 @@ unsafe fn wkv7_rows<V: Simd, const R: usize>(args: &Wkv7, j: usize) {
 #[inline(always)]
 unsafe fn held_columns<V: Simd, const R: usize, const TAIL: bool>(args: &Wkv7, j: usize, sums: &mut [V; R], i: usize) {
     let (n, rest) = (args.n, args.n - i);
-    // SAFETY: rows `j..j + R` and the columns from `i` on exist (module contract).
+    // SAFETY: rows `j..j + R` and the columns starting at `i` exist (module contract).
     unsafe {
         let a = load_columns::<V, TAIL>(args.a.add(i), rest);
         for (row, sum) in sums.iter_mut().enumerate() {
@@ -356,7 +356,7 @@ unsafe fn wkv7_columns<V: Simd, const R: usize, const TAIL: bool>(
     i: usize,
 ) {
     let (n, rest) = (args.n, args.n - i);
-    // SAFETY: rows `j..j + R` and the columns from `i` on exist (module contract).
+    // SAFETY: rows `j..j + R` and the columns starting at `i` exist (module contract).
     unsafe {
         let [r, w, k, b] = [args.r, args.w, args.k, args.b].map(|p| load_columns::<V, TAIL>(p.add(i), rest));
         for (row, sum) in sums.iter_mut().enumerate() {

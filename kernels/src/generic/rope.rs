@@ -60,8 +60,8 @@ pub(crate) unsafe fn rotate_halves<V: Simd>(x: *mut f32, sin: *const f32, cos: *
     }
 }
 
-/// Returns the sine and cosine of `x`, with an error of at most 1e-10 for angles up to 10^6 and 1e-6 up to
-/// 2^31. The code is branch-free, so compilers can vectorize it.
+/// Returns the sine and cosine of `x`. The error is at most 1e-10 for angles up to 10^6, and 1e-6 up to 2^31. The code
+/// is branch-free, so compilers can vectorize it.
 #[inline(always)]
 pub(crate) fn sin_cos(x: f64) -> (f64, f64) {
     // Adding this constant (1.5 * 2^52) rounds to an integer, which then occupies the lowest bits of the

@@ -239,7 +239,7 @@ pub(crate) unsafe fn pack_keys<U: TileUnit>(keys: &PageRows) -> bool {
     true
 }
 
-/// Returns the bits of [`ROWS`] keys from `first` on.
+/// Returns the bits of [`ROWS`] keys starting at `first`.
 fn key_bits(bits: u64, first: usize) -> u64 {
     bits >> first & ((1 << ROWS) - 1)
 }
@@ -287,7 +287,7 @@ impl<U: TileUnit> StoreWeights<U::Float> for Rounded<U> {
 
     #[inline(always)]
     unsafe fn store(weights: U::Float, _: *mut f32, row: *mut u8, i: usize) {
-        // SAFETY: `row` is valid for writes of the weights from `i` on (function contract).
+        // SAFETY: `row` is valid for writes of the weights starting at `i` (function contract).
         unsafe { U::store_bf16(weights, row.add(i * BF16)) }
     }
 }
@@ -307,8 +307,7 @@ pub(crate) unsafe fn weights<U: TileUnit>(w: &TileWeights) {
     unsafe { softmax_step::<U::Float, Rounded<U>>(&softmax) }
 }
 
-/// Packs [`ROWS`] keys from key `first` on. Missing keys are zero. `rows` is scratch memory for [`TILE_ROWS`]
-/// rows.
+/// Packs [`ROWS`] keys starting at key `first`. Missing keys are zero. `rows` is scratch memory for [`TILE_ROWS`] rows.
 ///
 /// # Safety
 /// - The CPU supports `U`.
@@ -430,7 +429,7 @@ pub(super) unsafe fn read_values<V: Simd>(values: &PageRows, to: *mut f32) -> bo
     }
 }
 
-/// Packs [`ROWS`] columns of the values from column `c` on. Missing columns are zero. Rows have `d` floats.
+/// Packs [`ROWS`] columns of the values starting at column `c`. Missing columns are zero. Rows have `d` floats.
 ///
 /// # Safety
 /// - The CPU supports `U`.
@@ -466,7 +465,7 @@ unsafe fn pack_value_columns<U: TileUnit>(values: *const f32, d: usize, c: usize
     }
 }
 
-/// Adds sums to the output: queries from `q` on, columns from `c` on.
+/// Adds sums to the output: queries starting at `q`, columns starting at `c`.
 ///
 /// # Safety
 /// - The CPU supports `V`.

@@ -253,7 +253,7 @@ impl TileRows for IntegerRows<'_> {
 }
 
 impl IntegerRows<'_> {
-    /// Returns chunk `c` of the groups from row `i` on. The last group is repeated beyond the end.
+    /// Returns chunk `c` of the groups starting at row `i`. The last group is repeated beyond the end.
     #[inline(always)]
     fn groups_at(&self, i: usize, c: usize) -> [*const u8; GROUPS] {
         let mut chunks = [self.rows.w; GROUPS];
@@ -264,8 +264,8 @@ impl IntegerRows<'_> {
         chunks
     }
 
-    /// Prefetches run `run` of chunk `c` of the groups from row `i` on. Addresses beyond the last row or
-    /// element are harmless.
+    /// Prefetches run `run` of chunk `c` of the groups starting at row `i`. Addresses beyond the last row or element
+    /// are harmless.
     #[inline(always)]
     fn prefetch(&self, i: usize, c: usize, run: usize) {
         let bytes = LANES * self.rows.chunk_bytes / RUNS;

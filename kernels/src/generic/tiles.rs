@@ -461,7 +461,7 @@ unsafe fn copy_last_columns<R>(p: &TileProduct<R>, block: &WeightBlock, rest: *m
     }
 }
 
-/// Copies sums of rows from `i` on with columns from `j` on to the output.
+/// Copies sums to the output, starting at row `i` and column `j`.
 ///
 /// # Safety
 /// `p` satisfies the invariants of [`TileProduct`], and `i < p.w.m()`.

@@ -31,8 +31,8 @@ pub(crate) struct WeightPrefetcher {
 }
 
 impl WeightPrefetcher {
-    /// Creates a prefetcher for `chunks` of `rows` rows from row `i` on, which requests all lines in `times`
-    /// calls. Addresses beyond the last row or element are harmless.
+    /// Creates a prefetcher for `chunks` of `rows` rows starting at row `i`, which requests all lines in `times` calls.
+    /// Addresses beyond the last row or element are harmless.
     #[inline(always)]
     pub(crate) fn new(w: &WeightRows, i: usize, chunks: Range<usize>, rows: usize, times: usize) -> Self {
         let (c, bytes) = (chunks.start, chunks.len() * w.chunk_bytes);

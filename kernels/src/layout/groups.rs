@@ -155,8 +155,8 @@ pub(crate) trait UnpackGroup<V: IntSimd>: Unpack<V> + Interleaved {
         unsafe { set_group_scales::<V::Float, Self>(p, 0, runs, to) }
     }
 
-    /// Returns weights `4 j..4 j + 4` of run `i` for each row. `j` is mostly a constant after inlining. `i`
-    /// is not: code for one run is measured to be faster when it serves all runs of a chunk.
+    /// Returns weights `4 j..4 j + 4` of run `i` for each row. `j` is usually a constant after inlining. `i` is not:
+    /// measurements show that shared code for all runs of a chunk is faster.
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V;
 }
 

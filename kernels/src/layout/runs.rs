@@ -70,7 +70,7 @@ pub(crate) trait Unpack<V: IntSimd>: Block {
         unsafe { set_scales(load_block_f16::<V, Self>(p, 0, runs), f32::from(Self::ZERO), to) }
     }
 
-    /// Returns the integers of run `i` of a chunk in the order of the weights. `i` is mostly a constant after
+    /// Returns the integers of run `i` of a chunk in the order of the weights. `i` is usually a constant after
     /// inlining, so data shared by adjacent runs is loaded once.
     unsafe fn values(p: *const u8, i: usize) -> V;
 }

@@ -1,7 +1,7 @@
-//! Search for the scale, or the scale and minimum, with the least squared error.
+//! Search for the scale, or the scale and minimum, with the smallest squared error.
 
-/// Returns the scale with the least squared error for `x ~ scale * value(x / scale)`. Candidates map the
-/// element of largest magnitude to one of `ends` before rounding.
+/// Returns the scale with the smallest squared error for `x ~ scale * value(x / scale)`. Candidates map the element of
+/// largest magnitude to one of `ends` before rounding.
 pub(super) fn best_scale(x: &[f32], ends: impl Iterator<Item = f32>, value: impl Fn(f32) -> f32) -> f32 {
     let max = signed_max(x);
     if max == 0.0 {
@@ -26,9 +26,8 @@ pub(super) fn best_scale(x: &[f32], ends: impl Iterator<Item = f32>, value: impl
     best
 }
 
-/// Returns the scale and minimum with the least squared error for `x ~ scale * q + min` with `q` in
-/// `0..=max_q`. Candidates are found by alternately rounding and fitting a line, starting from slightly
-/// narrowed ranges.
+/// Returns the scale and minimum with the smallest squared error for `x ~ scale * q + min` with `q` in `0..=max_q`.
+/// Candidates are found by alternately rounding and fitting a line, starting from slightly narrowed ranges.
 pub(super) fn best_line(x: &[f32], max_q: f32) -> (f32, f32) {
     let (low, high) = min_max(x);
     let (mut best, mut best_gain) = (((high - low) / max_q, low), 0.0);

@@ -1,9 +1,9 @@
 //! Grids: the codebooks of the IQ1, IQ2, and IQ3 types, and the code that these types share.
 //!
-//! A grid type stores values as points of a grid, a small set of vectors with 8 (IQ3: 4) elements of 3 (IQ3:
-//! 8) levels each. The index of a point is its rank in lexicographic order, where the last element is the
-//! most significant. A grid is therefore fully described by a bit set over all possible vectors. [`points`]
-//! and [`half_points`] expand this set to a table at compile time.
+//! A grid type stores values as points of a grid: a small set of vectors. A vector has 8 elements of 3 levels (IQ3: 4
+//! elements of 8 levels). The index of a point is its rank in lexicographic order, where the last element is the most
+//! significant. A grid is therefore fully described by a bit set over all possible vectors. [`points`] and
+//! [`half_points`] expand this set to a table at compile time.
 
 use crate::layout::block::{Block, Half};
 use crate::layout::decode::Sink;

@@ -6,8 +6,8 @@ use crate::layout::block::Half;
 
 /// A block of 256 values `d * (2 scale + 1) * (element +- 1/8)` with elements -1, 0, and 1.
 ///
-/// The two bytes of `qh` of a group of 32 hold the high three bits of each of its four indices, the scale,
-/// and the sign of the shift.
+/// Each group of 32 values has two bytes of `qh`: the high three bits of its four indices, the scale, and the sign of
+/// the shift.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockIQ1S {

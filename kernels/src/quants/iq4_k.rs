@@ -14,7 +14,7 @@ use crate::layout::groups::{
 use crate::layout::runs::{Scales, Unpack};
 use crate::simd::{IntSimd, Simd};
 
-/// Difference of the tables.
+/// Difference between the entries of the two tables.
 pub(crate) const SHIFT: i8 = 4;
 
 /// The shifted table as floats.
@@ -30,7 +30,8 @@ pub(super) static SHIFTED: [f32; 16] = {
 /// A block of 256 values: a value of group `g` is `d * (scale[g] - 32) * (VALUES[q] + SHIFT * bit g of shifted)`. The
 /// table and the byte order are those of [`BlockIQ4NL`](super::BlockIQ4NL).
 ///
-/// The low 4 bits of scale `g` are nibble `g` of `scales_l`; the high 2 bits are bits `2 g` and `2 g + 1` of `scales_h`.
+/// The low 4 bits of scale `g` are nibble `g` of `scales_l`; the high 2 bits are bits `2 g` and `2 g + 1` of
+/// `scales_h`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockIQ4K {

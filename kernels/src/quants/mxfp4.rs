@@ -63,7 +63,7 @@ impl Block for BlockMXFP4 {
 }
 
 impl BlockMXFP4 {
-    /// Returns half the scale with this code.
+    /// Returns half of the scale that the code `e` represents.
     pub(crate) fn half_scale_of(e: u8) -> f32 {
         BlockMXFP4 { e, qs: [0; 16] }.half_scale()
     }

@@ -217,7 +217,8 @@ impl<V: IntSimd> Unpack<V> for BlockTQ1_0 {
             } else {
                 V::from_words((*p.cast::<Self>()).last_digits(i - 5))
             };
-            // The first digit is 1 from 86 on (a third of 256, rounded up) and 2 from 171 on.
+            // The first digit is 1 for bytes of at least 86 (a third of 256, rounded up), and 2 for bytes of at least
+            // 171.
             let digits = V::splat(0).sub(bytes.at_least(V::splat(86)));
             digits.sub(bytes.at_least(V::splat(171)))
         }

@@ -66,8 +66,8 @@ pub(crate) trait IntSimd: Copy {
     /// Loads 16 signed bytes as floats: even indices, then odd ones.
     unsafe fn load_even_odd_i8(p: *const u8) -> [Self::Float; 2];
 
-    /// Returns entry `i` of the first row in lanes 0 to 3, and of the second row in lanes 4 to 7. `i` is
-    /// mostly a constant after inlining.
+    /// Returns entry `i` of the first row in lanes 0 to 3, and of the second row in lanes 4 to 7. `i` is usually a
+    /// constant after inlining.
     unsafe fn broadcast_halves(rows: &[[f32; 8]; 2], i: usize) -> Self::Float;
 
     /// Prefetches the cache line at `p`, which may be any address, into the L2 cache. An L1 cache tracks few

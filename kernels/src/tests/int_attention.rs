@@ -235,8 +235,8 @@ impl Case {
                 kernels.isa,
                 got.sum[q]
             );
-            // Values are off by half a step of their largest element. Weights times these steps are off by half a
-            // step of the largest such product of the page.
+            // Values are off by half a step of their largest element. Weights times these steps are off by half a step
+            // of the largest product of the page.
             let mut expected = vec![0.25 * before; self.dv];
             let mut bound = vec![1e-5 * (0.25 * before) + 1e-36; self.dv];
             for page in PAGES {

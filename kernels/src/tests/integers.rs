@@ -24,7 +24,7 @@ fn activation_form_u8_needs_many_columns() {
 
 /// With the fastest precision, batches of 9 to 31 rows are stored as bytes, and smaller batches in the default form.
 #[test]
-fn activation_form_of_fastest_is_u8_from_9_rows_on() {
+fn activation_form_of_fastest_is_u8_for_9_rows_or_more() {
     for kernels in all_kernels() {
         let form = |ty, n, precision| form_with(kernels, ty, n, precision);
         for ty in [GgmlType::Q4_0, GgmlType::Q6_K, GgmlType::Q8_0, GgmlType::F32] {

@@ -38,7 +38,7 @@ impl Rows {
         activation_bytes(form, k) + 7
     }
 
-    /// Returns the rows from row `j` on.
+    /// Returns the rows starting at row `j`.
     fn from(&self, j: usize) -> Activations<'_> {
         let stride = Self::stride(self.form, self.k);
         Activations::Quantized {

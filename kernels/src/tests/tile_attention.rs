@@ -28,7 +28,7 @@ const ODD: [usize; 3] = [1, 40, 80];
 /// Number of pages of an operand, and the page under test.
 const AT: OperandPage = OperandPage { page: 1, n_pages: 3 };
 
-/// Computes the scores of the queries from query `first` on with the keys of a page, [`KEYS`] per query.
+/// Computes the scores of the queries starting at query `first` with the keys of a page, [`KEYS`] per query.
 fn products(kernels: &'static Kernels, page: &Page, first: usize, queries: &[f32], d: usize) -> Vec<f32> {
     let all = queries.len() / d;
     let n = all - first;

@@ -1,9 +1,8 @@
 //! Tests of matmuls in bf16 tiles, with the software model and, if the CPU supports them, with AMX and bf16 dot
 //! products.
 //!
-//! bf16 has 8 significant bits, so a rounded number has a relative error of at most u = 2^-8. The error of a
-//! sum of products is at most 2 u + u^2 times the sum of their magnitudes, plus the rounding of additions in
-//! f32.
+//! bf16 has 8 significant bits, so a rounded number has a relative error of at most u = 2^-8. The error of a sum of
+//! products is at most 2 u + u^2 times the sum of magnitudes, plus the rounding errors of f32 additions.
 
 use super::panels::{Rows, product_of};
 use super::*;

@@ -84,8 +84,7 @@ unsafe fn sum8([a, b, c, d]: [Avx512; 4], [e, f, g, h]: [Avx512; 4]) -> __m256 {
         let first = add_neighbors(add_halves(a.0, b.0), add_halves(c.0, d.0));
         let second = add_neighbors(add_halves(e.0, f.0), add_halves(g.0, h.0));
         let sums = add_neighbors(first, second);
-        // Lanes 0 and 1 have the sums of `a`, `c`, `e`, and `g`; lanes 2 and 3 have the sums of `b`, `d`, `f`, and
-        // `h`.
+        // Lanes 0 and 1 have the sums of `a`, `c`, `e`, and `g`. Lanes 2 and 3 have the sums of `b`, `d`, `f`, and `h`.
         let sums = fold(_mm512_shuffle_f32x4::<0xd8>(sums, sums));
         _mm256_permutevar8x32_ps(sums, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
     }

@@ -26,7 +26,7 @@ const _: () = assert!(COLUMNS.is_multiple_of(COLUMNS_AT_ONCE));
 /// sums in registers.
 pub(crate) struct Bf16Dots(TileSums);
 
-/// Adds a block to the sums of [`COLUMNS_AT_ONCE`] columns from `column` on.
+/// Adds a block to the sums of [`COLUMNS_AT_ONCE`] columns starting at `column`.
 ///
 /// # Safety
 /// - The CPU supports AVX-512 and AVX512-BF16.
