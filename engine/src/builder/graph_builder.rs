@@ -1,4 +1,4 @@
-//! [`Builder`]: elementwise ops, norms, and linear layers on named values.
+//! [`Builder`]: inputs, norms, linear layers, and views of named values.
 
 use std::fmt;
 use std::ops::Range;
@@ -92,8 +92,8 @@ pub struct Builder<'a> {
 type UnaryReplacement = fn(&mut Builder<'_>, TensorId) -> TensorId;
 
 impl<'a> Builder<'a> {
-    /// Creates a builder for graphs over KV cache cells. Clears `graph`, `tables` and `inputs` but reuses
-    /// their capacity.
+    /// Creates a builder for graphs over KV cache cells. Clears `graph`, `tables`, and `inputs` but reuses their
+    /// capacity.
     pub fn over_cells(
         graph: &'a mut Graph,
         weights: &'a [WeightLeaf],
@@ -106,8 +106,8 @@ impl<'a> Builder<'a> {
         Self::new(graph, weights, tables, inputs, params, Cache::Cells(cells), n_pools)
     }
 
-    /// Creates a builder for graphs that attend only to the batch itself. Clears `graph`, `tables` and
-    /// `inputs` but reuses their capacity.
+    /// Creates a builder for graphs that attend only to the batch itself. Clears `graph`, `tables`, and `inputs` but
+    /// reuses their capacity.
     pub fn over_batch(
         graph: &'a mut Graph,
         weights: &'a [WeightLeaf],
@@ -362,7 +362,7 @@ impl<'a> Builder<'a> {
         self.bounded(y, w.bounds.map(|[.., low, high]| [low, high]))
     }
 
-    /// Clamps `x` to bounds of the file. In plans, which have no values, nothing is clamped.
+    /// Clamps `x` to bounds stored in the file. In plans, which have no weight values, `x` is returned unchanged.
     fn bounded(&mut self, x: TensorId, bounds: Option<[WeightId; 2]>) -> TensorId {
         let weights = self.weights;
         let value = |id: WeightId| weights.get(id.0 as usize)?.value;
@@ -484,61 +484,18 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// Applies an elementwise function.
-    pub fn unary(&mut self, f: Unary, x: TensorId) -> TensorId {
-        if let Some(y) = self.replaced(f, x) {
-            return y;
-        }
-        let y = self.g.unary(f, x);
-        self.ok(y, x)
-    }
-
-    /// Computes `f(gate) * up`.
-    pub fn glu(&mut self, f: Unary, gate: TensorId, up: TensorId) -> TensorId {
-        if let Some(y) = self.replaced(f, gate) {
-            return self.mul(y, up);
-        }
-        let y = self.g.glu(f, gate, up);
-        self.ok(y, gate)
-    }
-
-    /// Computes `by(x)` instead of the functions `of` from now on, to emulate the rounding of another engine.
+    /// Replaces the functions `of` by `by(x)` in all later operations, to emulate the rounding of another engine.
     /// Within `by`, nothing is replaced.
     pub(crate) fn replace_unary(&mut self, of: &'static [Unary], by: UnaryReplacement) {
         self.replacement = Some((of, by));
     }
 
     /// Returns the replacement of `f(x)`, if [`Builder::replace_unary`] registered one.
-    fn replaced(&mut self, f: Unary, x: TensorId) -> Option<TensorId> {
+    pub(super) fn replaced(&mut self, f: Unary, x: TensorId) -> Option<TensorId> {
         let replacement = self.replacement.take_if(|(of, _)| of.contains(&f))?;
         let y = (replacement.1)(self, x);
         self.replacement = Some(replacement);
         Some(y)
-    }
-
-    /// Computes `cap * tanh(x / cap)`.
-    pub fn softcap(&mut self, x: TensorId, cap: f32) -> TensorId {
-        let x = self.scale(x, 1.0 / cap);
-        let x = self.unary(Unary::Tanh, x);
-        self.scale(x, cap)
-    }
-
-    /// Clamps values to `min..=max`.
-    pub fn clamp(&mut self, x: TensorId, min: f32, max: f32) -> TensorId {
-        let y = self.g.clamp(x, min, max);
-        self.ok(y, x)
-    }
-
-    /// Applies softmax over dimension 0.
-    pub fn softmax(&mut self, x: TensorId) -> TensorId {
-        let y = self.g.soft_max(x, 1.0);
-        self.ok(y, x)
-    }
-
-    /// Sums over dimension 0.
-    pub fn sum_rows(&mut self, x: TensorId) -> TensorId {
-        let y = self.g.sum_rows(x);
-        self.ok(y, x)
     }
 
     /// Repeats each head of `x [d, m, T]` `n / m` times in a row: `[d, n, T]`.
@@ -557,7 +514,7 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// Returns part `i` of a declared tensor along its last dimension of size greater than 1.
+    /// Returns index `i` of a declared tensor along its last dimension of size greater than 1.
     pub fn part(&mut self, w: Vector, i: usize) -> TensorId {
         let w = self.leaf(w.0);
         let t = self.g.tensor(w);
@@ -613,44 +570,6 @@ impl<'a> Builder<'a> {
         let (ne, nb) = (self.g.tensor(w).ne, self.g.tensor(w).nb);
         let y = self.g.view(w, [ne[0], 1, 1, 1], nb, i.min(ne[1]) * nb[1]);
         self.ok(y, w)
-    }
-
-    /// Computes `a + b`, broadcasting the smaller operand.
-    pub fn add(&mut self, a: TensorId, b: TensorId) -> TensorId {
-        let (a, b) = self.larger_first(a, b);
-        let y = self.g.add(a, b);
-        self.ok(y, a)
-    }
-
-    /// Computes `a - b`, broadcasting `b`.
-    pub fn sub(&mut self, a: TensorId, b: TensorId) -> TensorId {
-        let y = self.g.sub(a, b);
-        self.ok(y, a)
-    }
-
-    /// Computes `a * b`, broadcasting the smaller operand.
-    pub fn mul(&mut self, a: TensorId, b: TensorId) -> TensorId {
-        let (a, b) = self.larger_first(a, b);
-        let y = self.g.mul(a, b);
-        self.ok(y, a)
-    }
-
-    /// Computes `a / b`, broadcasting `b`.
-    pub fn div(&mut self, a: TensorId, b: TensorId) -> TensorId {
-        let y = self.g.div(a, b);
-        self.ok(y, a)
-    }
-
-    /// Computes `x * factor`.
-    pub fn scale(&mut self, x: TensorId, factor: f32) -> TensorId {
-        let y = self.g.scale(x, factor, 0.0);
-        self.ok(y, x)
-    }
-
-    /// Computes `x + term`.
-    pub fn shift(&mut self, x: TensorId, term: f32) -> TensorId {
-        let y = self.g.scale(x, 1.0, term);
-        self.ok(y, x)
     }
 
     /// Sets the result of the graph, narrowed to the output tokens, and the evaluation order.
@@ -788,13 +707,5 @@ impl<'a> Builder<'a> {
             self.error,
             Some(BuildError::Absent { .. } | BuildError::NoSelection { .. })
         )
-    }
-
-    fn larger_first(&self, a: TensorId, b: TensorId) -> (TensorId, TensorId) {
-        if self.g.tensor(a).nelements() < self.g.tensor(b).nelements() {
-            (b, a)
-        } else {
-            (a, b)
-        }
     }
 }

@@ -17,6 +17,7 @@ mod contract;
 mod convolve;
 mod cross;
 mod depth;
+mod elementwise;
 mod error;
 mod graph_builder;
 mod grid;

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{BackendError, Buffer, Device};
 use crate::builder::{
-    AudioRules, BatchMedia, BuildError, BuildGraph, BuildParams, BuildTables, Builder, Built, GraphOutput, GraphPart,
-    ImageRules, Inputs, KvSpec, MemorySpecs, RowCount, WeightLeaf,
+    AudioRules, BuildError, BuildGraph, BuildParams, Builder, Built, ImageRules, KvSpec, MemorySpecs, RowCount,
+    WeightLeaf,
 };
 use crate::gguf::{FileKind, Gguf, GgufFile, GgufSet, Metadata, Value};
-use crate::graph::{BufferId, BufferSlice, Graph, Layout, Name, Op, TensorId, dense_bytes};
+use crate::graph::{Layout, dense_bytes};
 use crate::vocab::{Token, Vocab, VocabSource};
 
 use super::bounds;
@@ -19,10 +19,11 @@ use super::fit::ModelOutline;
 use super::leaf::stored_parts;
 use super::lock::LockedMemory;
 use super::params::LoadParams;
-use super::placement::{Placement, PlacementNeeds, PlacementSummary, RowPart};
+use super::placement::{Placement, PlacementSummary, RowPart};
+use super::probe::{needs, probe};
 use super::upload::{check_types, check_values, upload};
 use super::{
-    Architecture, Base, Fingerprint, HparamReader, MediaUse, Medium, ModelError, Registered, TableRow, TensorTable,
+    Architecture, Base, Fingerprint, HparamReader, Medium, ModelError, Registered, TableRow, TensorTable,
     projector_types,
 };
 
@@ -64,9 +65,9 @@ pub struct LoadPlan {
     pub result_shape: [usize; 2],
     /// Number of rows of an image.
     pub row_count: RowCount,
-    /// Preprocessing of images; `None` if the model is not an encoder of images.
+    /// Image preprocessing; `None` if the model is not an image encoder.
     pub image: Option<ImageRules>,
-    /// Preprocessing of audio; `None` if the model is not an encoder of audio.
+    /// Audio preprocessing; `None` if the model is not an audio encoder.
     pub audio: Option<AudioRules>,
     /// Location of each row of the tensor table.
     pub places: Vec<TensorPlacement>,
@@ -285,16 +286,16 @@ impl Model {
     pub fn has_mtp(&self) -> bool {
         self.base.n_layer_loaded() > self.base.n_layer()
     }
-    /// Returns the preprocessing of images; `None` if the model is not an encoder of images.
+    /// Returns the image preprocessing; `None` if the model is not an image encoder.
     pub fn image_rules(&self) -> Option<ImageRules> {
         let has = |name: &str| self.rows.iter().any(|row| row.name == name);
         image_rules(self.graph.as_ref(), &self.metadata, has)?.ok()
     }
-    /// Returns the preprocessing of audio; `None` if no encoder of the model reads audio.
+    /// Returns the audio preprocessing; `None` if no encoder of the model reads audio.
     pub fn audio_rules(&self) -> Option<AudioRules> {
         self.graph.audio()
     }
-    /// Returns the number of rows that an encoder of media returns for `n` positions; `None` if `n` is too small.
+    /// Returns the number of rows that a media encoder returns for `n` positions; `None` if `n` is too small.
     pub fn rows_of(&self, n: usize) -> Option<usize> {
         let n_tokens = self.audio_rules().map_or(n, |rules| rules.read_positions(n));
         let params = BuildParams {
@@ -435,7 +436,7 @@ pub fn declare_mtp_header(
 /// Returns a [`ModelError`] if the header is invalid, the architecture is not registered, or the placement is not
 /// possible.
 pub fn plan(header: &Gguf, path: &Path, archs: &[Registered], params: &LoadParams) -> Result<LoadPlan, ModelError> {
-    // A header without tensors may be a draft, to which the caller adds the missing tensors.
+    // A header without tensors may be a draft. The caller then adds the missing tensors.
     check_kind(&header.metadata, header.tensors().len().max(1), path, archs)?;
     plan_table(&header.metadata, TensorTable::new(header), path, archs, params)
 }
@@ -497,7 +498,7 @@ fn plan_table(
     })
 }
 
-/// Returns the preprocessing of images with lists of the file, or a description of an invalid list.
+/// Returns the image preprocessing with lists of the file, or a description of an invalid list.
 fn image_rules(
     graph: &dyn BuildGraph,
     metadata: &Metadata,
@@ -618,7 +619,7 @@ fn apply_overrides(metadata: &mut Metadata, overrides: &[(String, Value)]) {
     }
 }
 
-/// Rejects adapters, projectors and other files that belong to a model, whose keys and tensors would be reported as
+/// Rejects adapters, projectors, and other files that belong to a model, whose keys and tensors would be reported as
 /// missing. Only a list of encoders accepts projectors.
 fn check_kind(metadata: &Metadata, n_tensors: usize, path: &Path, archs: &[Registered]) -> Result<(), ModelError> {
     let is_for_encoders = archs.first().is_some_and(|r| r.arch.media.is_some());
@@ -631,7 +632,7 @@ fn check_kind(metadata: &Metadata, n_tensors: usize, path: &Path, archs: &[Regis
     }
 }
 
-/// Loads the vocabulary; empty for an encoder of media.
+/// Loads the vocabulary; empty for a media encoder.
 fn load_vocab(header: &Gguf, arch: &Architecture, path: &Path) -> Result<Vocab, ModelError> {
     let vocab = match arch.media {
         None => Vocab::load(header),
@@ -649,151 +650,3 @@ fn load_vocab(header: &Gguf, arch: &Architecture, path: &Path) -> Result<Vocab, 
 
 /// Warning shown if weights were not repacked for lack of memory.
 const NO_ROOM: &str = "not enough free memory to repack the weights; using the layout of the file, which is slower";
-
-/// Builds the graph once without memory to determine its requirements and to validate all shapes.
-fn probe(
-    arch: &'static Architecture,
-    base: &Base,
-    graph: &dyn BuildGraph,
-    rows: &[TableRow],
-    path: &Path,
-) -> Result<PlacementNeeds, ModelError> {
-    // Nothing is computed, so weights need only shapes.
-    let nowhere = BufferSlice {
-        buffer: BufferId(0),
-        offset: 0,
-    };
-    let leaf = |r: &TableRow| WeightLeaf {
-        ty: r.stored_type(),
-        ne: r.ne,
-        home: nowhere,
-        layout: Layout::Plain,
-        name: Name {
-            base: r.base,
-            layer: r.layer,
-        },
-        parts: Vec::new(),
-        value: None,
-    };
-    let leafs: Vec<_> = rows.iter().map(leaf).collect();
-    let params = BuildParams {
-        causal: !arch.bidirectional,
-        ..arch.build_params(base, graph)
-    };
-    let graph_error = |source| ModelError::Graph {
-        path: path.to_owned(),
-        source,
-    };
-    // Also validates the shapes after pooling; models without hidden states only return logits.
-    let embedding = GraphOutput::Embedding {
-        n_means: 1,
-        rank: false,
-    };
-    let params = BuildParams {
-        output: embedding,
-        ..params
-    };
-    match needs(arch, graph, &leafs, params) {
-        Ok(_) | Err(BuildError::NoHidden) => {}
-        Err(e) => return Err(graph_error(e)),
-    }
-    let params = BuildParams {
-        output: GraphOutput::Result,
-        ..params
-    };
-    let has_mtp = base.n_layer_loaded() > base.n_layer();
-    let mut all = total_needs(arch, graph, &leafs, params, has_mtp).map_err(graph_error)?;
-    if let Some(rules) = graph.image() {
-        let mut of_small = [None; 4];
-        for (n_rows, grid) in of_small.iter_mut().zip(RowCount::small_images(&rules)) {
-            let n_tokens = rules.n_columns(grid.n_patches());
-            let params = BuildParams {
-                n_tokens,
-                n_outputs: n_tokens,
-                n_encoded: n_tokens,
-                grid,
-                ..params
-            };
-            *n_rows = needs(arch, graph, &leafs, params).ok().map(|needs| needs.result[1]);
-        }
-        all.row_count = RowCount::of_graphs(&rules, all.result[1], of_small);
-    }
-    Ok(all)
-}
-
-/// Returns the combined requirements of all graphs of an architecture.
-fn total_needs(
-    arch: &Architecture,
-    graph: &dyn BuildGraph,
-    leafs: &[WeightLeaf],
-    params: BuildParams,
-    has_mtp: bool,
-) -> Result<PlacementNeeds, BuildError> {
-    let mut all = needs(arch, graph, leafs, params)?;
-    // An encoder has no cache but uses weights.
-    let encoder = BuildParams {
-        part: GraphPart::Encoder,
-        causal: false,
-        ..params
-    };
-    all.use_also(&needs(arch, graph, leafs, encoder)?);
-    if arch.media_use != MediaUse::None {
-        let media = BatchMedia::Some;
-        all.use_also(&needs(arch, graph, leafs, BuildParams { media, ..params })?);
-    }
-    // The KV cache of an MTP layer belongs to a separate context.
-    if has_mtp {
-        let part = GraphPart::Mtp;
-        all.use_also(&needs(arch, graph, leafs, BuildParams { part, ..params })?);
-    }
-    Ok(all)
-}
-
-/// Returns the requirements of a graph; empty for the encoder graph of a model without encoder.
-fn needs(
-    arch: &Architecture,
-    graph: &dyn BuildGraph,
-    leafs: &[WeightLeaf],
-    params: BuildParams,
-) -> Result<PlacementNeeds, BuildError> {
-    let mut g = Graph::new();
-    let (mut tables, mut inputs, mut memory) = (BuildTables::default(), Inputs::default(), MemorySpecs::default());
-    let mut b = Builder::probe(&mut g, leafs, &mut tables, &mut inputs, params, &mut memory);
-    let result = match params.part {
-        GraphPart::Encoder => graph.encode(&mut b),
-        GraphPart::Graph | GraphPart::Cross | GraphPart::Mtp => Some(b.whole(arch.results(), graph).result),
-    };
-    b.finish()?;
-    let result = result.map_or([0; 4], |result| g.tensor(result).ne);
-    Ok(PlacementNeeds {
-        memory,
-        max_positions: inputs.max_positions,
-        max_side: inputs.max_side,
-        max_encoded: inputs.max_encoded,
-        frame_width: inputs.frames.map(|frames| g.tensor(frames).ne[0]),
-        // A probe creates separate leaves for weights in plain matmuls.
-        divisible: tables.leafs.iter().map(Option::is_none).collect(),
-        read_by_rows: read_by_rows(&g, &tables.leafs),
-        result: [result[0], result[1]],
-        row_count: RowCount::fixed(result[1]),
-        n_features: inputs.features.iter().map(|&(part, _)| part).max().unwrap_or(0),
-    })
-}
-
-/// Returns, for every weight, whether only matmuls and row lookups read the weight, as a whole and as their
-/// matrix or table. `leafs` has an entry for each weight with uses other than plain matmuls.
-fn read_by_rows(g: &Graph, leafs: &[Option<TensorId>]) -> Vec<bool> {
-    let mut otherwise = vec![false; g.len()];
-    for id in g.ids() {
-        let t = g.tensor(id);
-        let reads_rows = matches!(t.op, Op::MulMat | Op::MulMatId | Op::GetRows);
-        for (i, source) in t.sources().enumerate() {
-            // These ops read the rows of their first operand.
-            otherwise[source.index()] |= !reads_rows || i != 0;
-        }
-    }
-    leafs
-        .iter()
-        .map(|leaf| leaf.is_none_or(|leaf| !otherwise[leaf.index()]))
-        .collect()
-}

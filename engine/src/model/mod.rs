@@ -16,6 +16,7 @@ mod media;
 mod nearest;
 mod params;
 mod placement;
+mod probe;
 mod read_base;
 mod reader;
 mod table;
