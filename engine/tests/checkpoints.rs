@@ -253,7 +253,7 @@ fn unread_tensors_and_surplus_tokens_are_errors() {
         fault(&directory(&config(), &extra))
             .contains("does not read `model.layers.0.mlp.extra.weight`, which would be lost")
     );
-    // A scale of weights that are not quantized would be lost, too.
+    // A scale of unquantized weights would also be lost.
     for suffix in ["weight_scale", "weight_scale_inv", "weight_scale_2", "g_idx"] {
         let name = format!("model.layers.0.mlp.up_proj.{suffix}");
         let extra = [llama(), vec![counting(&name, &[1], 2)]].concat();

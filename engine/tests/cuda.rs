@@ -23,7 +23,7 @@ fn all_ops_compute_on_the_emulated_device() {
     }
 }
 
-/// A device runs one kernel at a time, so a second process makes use of a second core.
+/// A device runs one kernel at a time, so a second process uses a second core.
 #[test]
 fn attention_computes_on_the_emulated_device() {
     let name = "cuda::attention_computes_on_the_emulated_device";
@@ -36,7 +36,7 @@ fn attention_computes_on_the_emulated_device() {
     }
 }
 
-/// GPUs of compute capability 7.5 copy synchronously, and multiply other shapes of matrices.
+/// GPUs of compute capability 7.5 copy synchronously and multiply matrix fragments of other shapes.
 #[test]
 #[ignore = "runs the op suite a second time"]
 fn all_ops_compute_on_an_emulated_device_of_compute_capability_7_5() {

@@ -17,7 +17,7 @@ fn headers() -> Vec<Vec<u8>> {
     headers
 }
 
-/// Corrupts a header in one to four locations, mostly with numbers in place of lengths and counts.
+/// Corrupts a header in one to four locations, usually by replacing lengths and counts.
 fn mutate(bytes: &mut Vec<u8>, random: &mut SplitMix64) {
     for _ in 0..=random.below(4) {
         let i = random.below(bytes.len());

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use counting::{ALLOCATIONS, ignore_harness};
 use engine::sample::{Rng, SamplerChain, SamplerParams};
 
-/// This test is the only test of its binary, because allocations of other tests would be counted, too.
+/// This test is the only test of its binary, because it would also count the allocations of other tests.
 #[test]
 fn sampling_does_not_allocate() {
     ignore_harness();

@@ -1,5 +1,5 @@
 //! After its tables have grown to their final size, the scheduler does not allocate for rebuilt or reused graphs, with
-//! one or two devices. A separate binary, since it counts every allocation of the process.
+//! one or two devices. This test has its own binary, because it counts every allocation of the process.
 
 mod counting;
 

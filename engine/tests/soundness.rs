@@ -161,7 +161,7 @@ fn shared_buffers_are_read_and_never_written() {
     }
 }
 
-/// A recurrence writes to an operand, which must be writable, too.
+/// A recurrence writes to an operand, which must therefore be writable.
 #[test]
 fn states_in_shared_or_overlapping_memory_are_rejected() {
     for device in devices() {

@@ -1,5 +1,5 @@
-//! After preparing the largest graph, the CPU backend prepares and computes other graphs without allocating.
-//! A separate binary, since other tests would allocate in the meantime.
+//! After preparing the largest graph, the CPU backend prepares and computes other graphs without allocating. This test
+//! has its own binary, because other tests would allocate at the same time.
 
 mod counting;
 mod layer;

@@ -1,5 +1,5 @@
-//! Control vectors from contrasting prompts: a direction of each layer from the outputs for negative prompts to the
-//! outputs for positive prompts (Zou et al., arXiv 2310.01405).
+//! Control vectors from contrasting prompts (Zou et al., arXiv 2310.01405). The direction of a layer points from its
+//! outputs for negative prompts to its outputs for positive prompts.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -19,7 +19,7 @@ use crate::sched::Observer;
 /// Maximum magnitude of a difference that counts as zero.
 const NEGLIGIBLE: f32 = 1e-6;
 
-/// Change of a direction below which the iteration ends.
+/// The iteration ends when the direction changes by less than this amount.
 const TOLERANCE: f64 = 1e-7;
 
 /// Reason why a control vector cannot be derived.
@@ -43,14 +43,14 @@ pub enum ContrastError {
         /// Index of the layer.
         layer: usize,
     },
-    /// No prompt changes the output of a layer.
+    /// The outputs of a layer are equal for all pairs of prompts.
     #[error("layer {layer} has the same outputs for positive and negative prompts")]
     Equal {
         /// Index of the layer.
         layer: usize,
     },
     /// The model has one layer, to which control vectors do not apply.
-    #[error("the model has {n_layer} layers; control vectors apply from the second layer on")]
+    #[error("the model has {n_layer} layers; control vectors apply to the second and later layers")]
     FewLayers {
         /// Number of layers.
         n_layer: usize,
@@ -65,7 +65,7 @@ pub enum DirectionMethod {
         /// Maximum number of power iterations.
         n_iterations: usize,
     },
-    /// The mean.
+    /// Mean of the differences.
     Mean,
 }
 

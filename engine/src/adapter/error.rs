@@ -15,7 +15,7 @@ pub enum AdapterError {
     /// The file is not a valid GGUF file, or a key is missing.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// The file is a model or belongs to a model in another way.
+    /// The file is a model or another kind of adapter.
     #[error("{}: the file is {found}, not {expected}", .path.display())]
     FileKind {
         path: PathBuf,
@@ -52,7 +52,7 @@ pub enum AdapterError {
     Backend { path: PathBuf, source: BackendError },
 }
 
-/// Checks the kind of a file, whose keys and tensors would otherwise be reported as wrong.
+/// Checks the kind of a file. Without this check, errors would name keys and tensors of the wrong kind.
 pub(super) fn check_file_kind(file: &GgufFile, expected: FileKind) -> Result<(), AdapterError> {
     let header = file.header();
     match FileKind::of(&header.metadata, header.tensors().len()) {
@@ -80,7 +80,7 @@ pub enum AdapterMismatch {
     /// The shape of a factor does not match the weight.
     Shape {
         name: String,
-        /// Required shape, innermost dimension first; unknown sizes are left open.
+        /// Required shape, innermost dimension first; unknown sizes are marked as such.
         expected: String,
         found: Vec<usize>,
     },

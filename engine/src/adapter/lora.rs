@@ -25,7 +25,7 @@ use super::{AdapterError, AdapterMismatch};
 
 pub(super) const SUFFIX_A: &str = ".lora_a";
 pub(super) const SUFFIX_B: &str = ".lora_b";
-/// Suffix of modified norms, which some converters include; llama.cpp ignores them, too.
+/// Suffix of modified norms, which some converters include. llama.cpp also ignores these norms.
 const IGNORED_SUFFIX: &str = "_norm.weight";
 
 /// Low-rank adapter (LoRA; Hu et al., arXiv 2106.09685), stored in the same memories as the weights of its

@@ -61,7 +61,7 @@ struct Term {
 /// Adapter file with its scale.
 #[derive(Debug)]
 pub struct ScaledFactors<'a> {
-    /// The file.
+    /// File of the model.
     pub file: &'a GgufFile,
     /// Scale of the adapter, multiplied by the `alpha / rank` of its file.
     pub scale: f32,

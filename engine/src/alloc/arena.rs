@@ -27,7 +27,7 @@ impl Hole {
     }
 }
 
-/// A future buffer. Everything from `tail` on is free; below, only the `holes` are free.
+/// A future buffer. All memory at or after `tail` is free; before `tail`, only the `holes` are free.
 #[derive(Clone, Default, Debug)]
 struct Chunk {
     /// Sorted by offset. Holes are never adjacent to each other or to the tail.
@@ -128,8 +128,8 @@ impl Arena {
 
     /// Allocates a block of at least `size` bytes. Returns `None` if the address space is too small.
     ///
-    /// Takes the smallest hole that fits. Without a suitable hole, takes the end of the chunk that need not
-    /// grow, or grows least.
+    /// Uses the smallest hole that fits. If no hole fits, uses the end of a chunk that need not grow, or of the chunk
+    /// that grows the least.
     pub fn allocate(&mut self, size: usize) -> Option<Block> {
         let size = self.padded(size)?;
         if let Some((chunk, hole)) = self.best_hole(size) {

@@ -1,6 +1,6 @@
 //! Behavior of plans, an independent check on random graphs, and snapshots.
 
-mod behaviour;
+mod behavior;
 mod random;
 
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Sketch {
         self.op(Op::Unary(Unary::Neg), bytes, &[a])
     }
 
-    /// Adds an op that cannot run in place and has a result of another size.
+    /// Adds an op that cannot run in place and has a result of a different size.
     fn repeat(&mut self, a: TensorId, bytes: usize) -> TensorId {
         self.op(Op::Repeat, bytes, &[a])
     }

@@ -1,7 +1,6 @@
 //! Adapters in graphs: LoRA terms added to matmuls, and control vectors added to the outputs of layers.
 //!
-//! Architecture files need no support for adapters; the builder's matmul, embedding and layer methods add the
-//! terms.
+//! Architecture files need no support for adapters; the builder's matmul, embedding, and layer methods add the terms.
 
 use kernels::GgmlType;
 

@@ -95,7 +95,7 @@ impl Builder<'_> {
         });
         let n_sounding = self.params.n_encoded.checked_div(n).unwrap_or(0).min(n_rows);
         if n_sounding == 0 {
-            // Zero times `x` keeps the inputs in the graph, which the caller fills.
+            // The term `0 * x` keeps the inputs in the graph, because the caller fills them.
             let unread = self.scale(x, 0.0);
             let unread = self.mean_rows(unread);
             let first = self.add(first, unread);

@@ -1,4 +1,4 @@
-//! Preprocessing of audio.
+//! Audio preprocessing.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ const MAX_MEL: usize = 512;
 /// Maximum number of positions in a chunk.
 const MAX_POSITIONS: usize = 1 << 14;
 
-/// Preprocessing of audio, from a declaration and the keys of a file.
+/// Audio preprocessing, from a declaration and the keys of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AudioRules {
     /// Samples per second.
@@ -45,8 +45,8 @@ pub enum Spectrogram {
     /// Log-mel spectrogram of Granite Speech: a frame every 10 ms, the first centered on the first sample. Frames have
     /// positions in pairs.
     Granite,
-    /// Log-mel spectrogram of NeMo's conformers: a frame every 10 ms, centered on its first sample. Each filter has mean 0
-    /// and variance 1 over time.
+    /// Log-mel spectrogram of NeMo's conformers: a frame every 10 ms, centered on its first sample. Each filter has
+    /// mean 0 and variance 1 over time.
     Conformer,
     /// The samples of 10 ms themselves.
     Samples,

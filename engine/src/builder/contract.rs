@@ -21,12 +21,12 @@ pub trait BuildGraph: Send + Sync {
         None
     }
 
-    /// Returns the preprocessing of images; `None` if the architecture is not an encoder of images.
+    /// Returns the image preprocessing; `None` if the architecture is not an image encoder.
     fn image(&self) -> Option<ImageRules> {
         None
     }
 
-    /// Returns the preprocessing of audio; `None` if no encoder of the architecture reads audio.
+    /// Returns the audio preprocessing; `None` if no encoder of the architecture reads audio.
     fn audio(&self) -> Option<AudioRules> {
         None
     }

@@ -15,7 +15,7 @@ pub struct Conv2dArgs {
 /// Arguments of [`Builder::conv_grid`] and [`Builder::depthwise_grid`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct GridConvArgs {
-    /// Pads lines with the fewest zeros that cover all values. The larger half follows the values.
+    /// Pads lines with as few zeros as needed to cover all values ("same" padding). An odd zero follows the values.
     pub same: bool,
 }
 

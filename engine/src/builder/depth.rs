@@ -31,7 +31,7 @@ impl Builder<'_> {
         self.sum_experts(weighted, n, n_tokens, count)
     }
 
-    /// Returns a contiguous tensor with another shape.
+    /// Returns a contiguous tensor with a different shape.
     pub(super) fn reshaped(&mut self, x: TensorId, ne: [usize; 4]) -> TensorId {
         let y = self.g.reshape(x, ne);
         self.ok(y, x)

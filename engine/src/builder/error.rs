@@ -45,7 +45,7 @@ pub enum BuildError {
     NoUps { value: String },
     /// The parameters of an n-gram hash do not match its table.
     #[error(
-        "{value}: invalid hash parameters for head {head}: multipliers, offset or size do not match a table of {n_rows} rows"
+        "{value}: invalid hash parameters for head {head}: multipliers, offset, or size do not match a table of {n_rows} rows"
     )]
     NoHash {
         value: String,

@@ -46,8 +46,8 @@ impl GridList {
         self.grids.into_iter().take(self.len).map(|grid| grid.map(usize::from))
     }
 
-    /// Returns the columns and rows of the grid that keeps most of an image. Among equal grids, the least unused area
-    /// decides. An empty list yields one tile. The published preprocessing of LLaVA 1.6 compares whole pixels.
+    /// Returns the columns and rows of the grid that keeps most of an image. Ties prefer the smallest unused area. An
+    /// empty list yields one tile. The published preprocessing of LLaVA 1.6 compares whole pixels.
     pub(super) fn best(self, [width, height]: [usize; 2], side: usize) -> [usize; 2] {
         let area = width.saturating_mul(height);
         let (mut best, mut most, mut least) = ([1, 1], 0, usize::MAX);

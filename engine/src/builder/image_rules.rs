@@ -1,4 +1,4 @@
-//! Preprocessing of images, and the media rows of a ubatch.
+//! Image preprocessing, and the media rows of a ubatch.
 
 use super::grid_list::GridList;
 use super::image_target::{
@@ -16,7 +16,7 @@ const MAX_PIXELS: usize = 1 << 20;
 /// Largest side of a window in patches.
 const MAX_WINDOW: usize = 1 << 8;
 
-/// Preprocessing of images, from the declaration of an encoder and the keys of its file.
+/// Image preprocessing, from the declaration of an encoder and the keys of its file.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ImageRules {
     /// Size that images are resized to.
@@ -51,8 +51,8 @@ pub enum ImageSize {
     Contained {
         /// Side of the square in pixels.
         side: usize,
-        /// Minimum of both sides before borders are added, as in the preprocessing of Janus. Without a minimum, sides and
-        /// borders are rounded as in Pillow.
+        /// Minimum of both sides before borders are added, as in the preprocessing of Janus. Without a minimum, sides
+        /// and borders are rounded as in Pillow.
         least: Option<usize>,
     },
     /// Multiples of `unit` pixels, with about the area of a square of `side` pixels.
@@ -61,7 +61,7 @@ pub enum ImageSize {
         side: usize,
         /// Divisor of both sides in pixels.
         unit: usize,
-        /// Maximum area in squares of a unit.
+        /// Maximum area in `unit` x `unit` squares.
         max: usize,
     },
     /// Multiples of `unit` pixels, scaled down to a longest side.
@@ -70,23 +70,23 @@ pub enum ImageSize {
         side: usize,
         /// Divisor of both sides in pixels.
         unit: usize,
-        /// Maximum area in squares of a unit.
+        /// Maximum area in `unit` x `unit` squares.
         max: usize,
     },
     /// Multiples of `unit` pixels, as large as the maximum area allows.
     Within {
         /// Divisor of both sides in pixels.
         unit: usize,
-        /// Maximum area in squares of a unit.
+        /// Maximum area in `unit` x `unit` squares.
         max: usize,
     },
     /// Multiples of `unit` pixels. The area is at most the number of whole units in the image, clamped to `min..=max`.
     Fitting {
         /// Divisor of both sides in pixels.
         unit: usize,
-        /// Limit of the area of small images in squares of a unit.
+        /// Limit of the area of small images in `unit` x `unit` squares.
         min: usize,
-        /// Maximum area in squares of a unit.
+        /// Maximum area in `unit` x `unit` squares.
         max: usize,
     },
     /// Multiples of `unit` pixels. The image is scaled down, and the right and the bottom are padded with black to
@@ -94,42 +94,43 @@ pub enum ImageSize {
     Bordered {
         /// Divisor of both sides in pixels.
         unit: usize,
-        /// Area that images are scaled down to, in squares of a unit.
+        /// Area that images are scaled down to, in `unit` x `unit` squares.
         area: usize,
-        /// Maximum area with borders in squares of a unit.
+        /// Maximum area with borders in `unit` x `unit` squares.
         max: usize,
     },
     /// Multiples of `unit` pixels with about the ratio of the original sides. The image is scaled down to the area.
     Closest {
         /// Divisor of both sides in pixels.
         unit: usize,
-        /// Maximum area in squares of a unit.
+        /// Maximum area in `unit` x `unit` squares.
         max: usize,
     },
-    /// Multiples of `unit` pixels, rounded up. The image is scaled down in steps of a fiftieth of its sides until it fits.
+    /// Multiples of `unit` pixels, rounded up. The image is scaled down in steps of a fiftieth of its sides until it
+    /// fits.
     Stepped {
         /// Divisor of both sides in pixels.
         unit: usize,
-        /// Maximum area in squares of a unit.
+        /// Maximum area in `unit` x `unit` squares.
         max: usize,
     },
-    /// Multiples of `unit` pixels. The image is scaled only if its area is beyond the limits, and the right and the
-    /// bottom are padded with black to multiples.
+    /// Multiples of `unit` pixels. The image is scaled only if its area is beyond the limits. Its right and bottom
+    /// edges are padded with black to multiples of `unit`.
     Extended {
         /// Divisor of both sides in pixels.
         unit: usize,
-        /// Minimum area in squares of a unit.
+        /// Minimum area in `unit` x `unit` squares.
         min: usize,
-        /// Maximum area in squares of a unit.
+        /// Maximum area in `unit` x `unit` squares.
         max: usize,
     },
     /// Multiples of `unit` pixels close to the original sides. The area is `min` to `max` squares of a unit.
     Multiple {
         /// Divisor of both sides in pixels.
         unit: usize,
-        /// Minimum area in squares of a unit.
+        /// Minimum area in `unit` x `unit` squares.
         min: usize,
-        /// Maximum area in squares of a unit.
+        /// Maximum area in `unit` x `unit` squares.
         max: usize,
     },
 }
@@ -137,7 +138,7 @@ pub enum ImageSize {
 /// Positions of rows in a language model.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum RowPositions {
-    /// Places in the sequence.
+    /// Positions in the sequence, as for text.
     #[default]
     Sequence,
     /// Along the axes of M-RoPE: the row and the column of their block.
@@ -459,7 +460,7 @@ impl ImageRules {
         }
     }
 
-    /// Returns the maximum area of an image in squares of a unit; 1 for images of one size.
+    /// Returns the maximum area of an image in `unit` x `unit` squares; 1 for images of one size.
     fn max_blocks(&self) -> usize {
         match self.size {
             ImageSize::Fixed(_) | ImageSize::Padded(_) | ImageSize::Contained { .. } => 1,

@@ -11,8 +11,8 @@ pub(super) fn is_too_narrow([width, height]: [usize; 2]) -> bool {
     short == 0 || long > short.saturating_mul(MAX_RATIO)
 }
 
-/// Rounds sides to multiples of `unit`. An area outside of the limits, in squares of a unit, is scaled to the nearest
-/// limit. The arithmetic in 64-bit floats matches the published preprocessing of Qwen2-VL.
+/// Rounds sides to multiples of `unit`. An area outside of the limits, in `unit` x `unit` squares, is scaled to the
+/// nearest limit. The arithmetic in 64-bit floats matches the published preprocessing of Qwen2-VL.
 pub(super) fn multiple(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) -> [usize; 2] {
     let (unit_f, area_of_unit) = (unit as f64, (unit * unit) as f64);
     let rounded = sides.map(|side| (side as f64 / unit_f).round_ties_even() as usize);
@@ -80,7 +80,7 @@ pub(super) fn contained_from(sides: [usize; 2], side: usize, least: usize) -> [u
     sides.map(|n| ((n as f64 * factor).round_ties_even() as usize).clamp(least, side.max(1)))
 }
 
-/// Returns the maximum area of an image with about the area of a square of `side` pixels, in squares of a unit.
+/// Returns the maximum area of an image with about the area of a square of `side` pixels, in `unit` x `unit` squares.
 pub(super) fn max_area(side: usize, unit: usize) -> usize {
     let (n, longest) = (side.div_ceil(unit.max(1)), MAX_RATIO.isqrt() + 1);
     // The area of `[n * r, n / r]`, with both sides rounded, for `r` up to the root of the largest ratio.
@@ -126,8 +126,8 @@ pub(super) fn within(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] {
     cut(blocks, max).map(|n| n * unit)
 }
 
-/// Scales sides to the number of whole squares of a unit in the image, which `min` and `max` limit. Sides are rounded up to
-/// multiples of `unit`. The search for the largest scale matches the published preprocessing of SigLIP 2.
+/// Scales sides to the number of whole `unit` x `unit` squares in the image, clamped to `min..=max`. Sides are rounded
+/// up to multiples of `unit`. The search for the largest scale matches the published preprocessing of SigLIP 2.
 pub(super) fn fitting(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) -> [usize; 2] {
     let n_whole = (sides[0] / unit).saturating_mul(sides[1] / unit).max(1);
     let limit = n_whole.max(min).min(max);
@@ -171,8 +171,8 @@ pub(super) fn closest(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] 
     best.map_or_else(rounded, |(blocks, _)| blocks).map(|n| n * unit)
 }
 
-/// Rounds sides up to multiples of `unit`. While the area is above `max` squares of a unit, the sides are scaled down by another
-/// fiftieth, as llama.cpp does for Youtu-VL.
+/// Rounds sides up to multiples of `unit`. While the area is above `max` `unit` x `unit` squares, the sides are reduced
+/// by another 2 %, as llama.cpp does for Youtu-VL.
 pub(super) fn stepped(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] {
     let mut scale = 1.0;
     loop {
@@ -185,7 +185,7 @@ pub(super) fn stepped(sides: [usize; 2], unit: usize, max: usize) -> [usize; 2] 
 }
 
 /// Returns the sides that an image is scaled to, and these sides padded to multiples of `unit`, as in the published
-/// preprocessing of GLM 5. An area beyond the limits, in squares of a unit, is scaled to the nearest limit.
+/// preprocessing of GLM 5. An area beyond the limits, in `unit` x `unit` squares, is scaled to the nearest limit.
 pub(super) fn extended(sides: [usize; 2], unit: usize, [min, max]: [usize; 2]) -> [[usize; 2]; 2] {
     let area = sides[0] as f64 * sides[1] as f64;
     let least = min as f64 * (unit as f64).powi(2);
@@ -244,13 +244,13 @@ pub(super) fn bordered(sides: [usize; 2], patch: usize, unit: usize, [area, max]
     [scaled, blocks.map(|n| n * unit)]
 }
 
-/// Returns the maximum area of an image with borders in squares of a unit. The area that images are scaled down to
-/// counts whole patches; borders pad the image to whole squares.
+/// Returns the maximum area of an image with borders in `unit` x `unit` squares. The area that images are scaled down
+/// to counts whole patches; borders pad the image to whole squares.
 pub(super) fn max_bordered(block: usize, area: usize) -> usize {
     let side = MAX_BORDERED.div_ceil(block.max(1));
     let limit = area as f64 * (block as f64).powi(2);
-    // A side of n squares has more than `(n - 1) * block` patches. Before scaling, a side of n whole patches is less than
-    // n + 1 patches long.
+    // A side of n squares has more than `(n - 1) * block` patches. Before scaling, a side of n whole patches is less
+    // than n + 1 patches long.
     let fits = |columns: usize, rows: usize| {
         let [width, height] = [columns, rows].map(|n| (n - 1) as f64 * block as f64);
         width * height <= limit * (1.0 + 1.0 / width.max(1.0)) * (1.0 + 1.0 / height.max(1.0))

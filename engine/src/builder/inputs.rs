@@ -46,7 +46,7 @@ pub struct Inputs {
     pub grid_sinusoids: Vec<TensorId>,
     /// Rows of relative position tables.
     pub distances: Vec<Distances>,
-    /// Numbers of columns from 0 on, i32 `[n]`.
+    /// Indices of columns, i32 `[n]`: 0, 1, 2, …
     pub columns: Vec<TensorId>,
     /// Features of media rows for the layers of a language model, f32 `[n_embd, T]` each and zero for tokens, with the
     /// number of their part. A row consists of parts of `n_embd` values: the embedding, which is part 0, and features.

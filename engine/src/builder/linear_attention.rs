@@ -21,8 +21,8 @@ pub struct LinearAttentionArgs {
 }
 
 impl Builder<'_> {
-    /// Computes linear attention of `q`, `k [dk, m, T]` and `v [dv, n, T]` with a state of the layer: `[dv,
-    /// n, T]`. See [`Recurrence::LinearAttention`].
+    /// Computes linear attention of `q`, `k [dk, m, T]`, and `v [dv, n, T]` with a state of the layer: `[dv, n, T]`.
+    /// See [`Recurrence::LinearAttention`].
     pub fn linear_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: LinearAttentionArgs) -> TensorId {
         let dk = self.g.tensor(q).ne[0];
         let p = LinearAttention {

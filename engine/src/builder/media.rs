@@ -259,7 +259,7 @@ impl Builder<'_> {
         self.ok(y, x)
     }
 
-    /// Returns `x` of shape `ne`, its dimensions in another order, as heads.
+    /// Returns `x` of shape `ne`, its dimensions in a different order, as heads.
     pub(super) fn reordered(&mut self, x: TensorId, ne: [usize; 4], to: [usize; 4], heads: [usize; 4]) -> TensorId {
         let x = self.dense(x);
         let y = self.g.reshape(x, ne);

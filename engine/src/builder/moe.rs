@@ -60,8 +60,8 @@ pub struct MoeArgs {
     pub selection_bias: Option<Vector>,
     /// Scores `[n_expert, T]` used for selection instead of the weights.
     pub selection: Option<TensorId>,
-    /// Number of router outputs that share an expert: `gate`, `up` and `down` have this many times fewer
-    /// experts. The weights are also looked up by the divided ids, which matches the reference results.
+    /// Number of router outputs that share an expert: `gate`, `up`, and `down` have this many times fewer experts. The
+    /// weights are also looked up by the divided ids, which matches the reference results.
     pub ids_per_expert: Option<usize>,
     /// Applies the weight to the input of an expert instead of its output.
     pub weigh_input: Option<bool>,

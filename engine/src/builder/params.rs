@@ -18,7 +18,7 @@ pub struct BuildParams {
     /// Hidden states to compute in addition to the result.
     pub hidden: HiddenRows,
     /// Rows of the encoder output; 0 in graphs without cross attention. The number of tokens in graphs of
-    /// [`GraphPart::Cross`], and of positions with sound in encoders of audio.
+    /// [`GraphPart::Cross`], and of positions with sound in audio encoders.
     pub n_encoded: usize,
     /// Width of the residual stream and of the encoder output.
     pub n_embd: usize,

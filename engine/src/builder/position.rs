@@ -19,7 +19,7 @@ pub enum KeyPosition {
         /// Number of elements before the rotated elements.
         offset: usize,
     },
-    /// The key or its value depends on the position in another way, such as learned positions, and cannot be
+    /// The key or its value depends on the position in a different way, such as learned positions, and cannot be
     /// shifted.
     Fixed,
 }
@@ -81,8 +81,8 @@ pub(super) fn key_position(
     }
 }
 
-/// Returns the rotation of a RoPE node whose frequency divisors are a weight. On the fourth axis, images have positions
-/// that do not follow from the position in the sequence. Keys with a section for that axis are therefore fixed.
+/// Returns the rotation of a RoPE node whose frequency divisors are a weight. On the fourth axis, positions of images
+/// are independent of the position in the sequence. Keys with a section for this axis are therefore fixed.
 fn rotation(g: &Graph, node: TensorId, offset: usize, leafs: &[Option<TensorId>]) -> KeyPosition {
     let t = g.tensor(node);
     let Op::Rope(rope) = t.op else {

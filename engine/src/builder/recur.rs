@@ -17,7 +17,7 @@ pub struct Mamba2Args {
     pub n_state: usize,
     /// Number of head groups that share B and C.
     pub n_group: usize,
-    /// Convolution kernels over x, B and C: `[k, inner + 2 * n_group * n_state]`.
+    /// Convolution kernels over x, B, and C: `[k, inner + 2 * n_group * n_state]`.
     pub conv: Vector,
     /// Bias of the convolution.
     pub conv_bias: Option<Vector>,
@@ -34,11 +34,11 @@ pub struct Mamba2Args {
 }
 
 impl Builder<'_> {
-    /// Applies the Mamba-2 mixer (Dao and Gu, arXiv 2405.21060) between the input and output projections. `x
-    /// [2 * inner + 2 * n_group * n_state + h, T]` contains z, x, B, C and dt; the output is `[inner, T]`.
+    /// Applies the Mamba-2 mixer (Dao and Gu, arXiv 2405.21060) between the input and output projections. `x [2 * inner
+    /// + 2 * n_group * n_state + h, T]` contains z, x, B, C, and dt; the output is `[inner, T]`.
     ///
-    /// x, B and C pass through the short convolution and x through the scan. The result is gated and
-    /// normalized by group.
+    /// x, B, and C pass through the short convolution and x through the scan. The result is gated and normalized by
+    /// group.
     pub fn mamba2(&mut self, x: TensorId, args: Mamba2Args) -> TensorId {
         let Mamba2Args { inner, n_group, .. } = args;
         let a = self.leaf(args.a.0);
@@ -143,8 +143,8 @@ impl Builder<'_> {
         self.recur(Recurrence::TokenShift, &[x])
     }
 
-    /// Compresses groups of tokens: `x`, `gate [w, T]` and `position_bias [w, n]` to `[width, T]`. Groups
-    /// overlap if `w` is twice the width. See [`Recurrence::Compress`].
+    /// Compresses groups of tokens: `x`, `gate [w, T]`, and `position_bias [w, n]` to `[width, T]`. Groups overlap if
+    /// `w` is twice the width. See [`Recurrence::Compress`].
     pub fn compress(&mut self, x: TensorId, gate: TensorId, position_bias: Vector, width: usize) -> TensorId {
         let overlap = self.g.tensor(x).ne[0] != width;
         let position_bias = self.leaf(position_bias.0);

@@ -2,7 +2,7 @@
 
 use super::{ImageRules, PatchGrid};
 
-/// Largest ratio of the sides of an image.
+/// Maximum aspect ratio of an image.
 const MAX_RATIO: usize = 200;
 
 /// Limit of the search for an area; no image has more units.
@@ -45,7 +45,8 @@ impl RowCount {
         }
     }
 
-    /// Returns the patches of images of 1 x 1, 2 x 1, 1 x 2, and 2 x 2 units; empty if all images have one size.
+    /// Returns the patches of images of 1 x 1, 2 x 1, 1 x 2, and 2 x 2 units. Returns an empty list if all images have
+    /// one size.
     pub(crate) fn small_images(rules: &ImageRules) -> impl Iterator<Item = PatchGrid> + use<> {
         let unit = rules.smallest().map(|grid| grid.rows);
         let sizes = [[1, 1], [2, 1], [1, 2], [2, 2]];
@@ -58,8 +59,8 @@ impl RowCount {
     }
 
     /// Creates the count from the numbers of rows of the `largest` square image and of the images of
-    /// [`small_images`](Self::small_images). If one of them is missing, or only tiles have another size, the count is
-    /// proportional to the patches.
+    /// [`small_images`](Self::small_images). If one of them is missing, or only tiles have a different size, the count
+    /// is proportional to the patches.
     pub(crate) fn of_graphs(rules: &ImageRules, largest: usize, of_small: [Option<usize>; 4]) -> RowCount {
         let n_patches = rules.largest().n_patches();
         let Some(PatchGrid { rows: unit, .. }) = rules.smallest() else {
@@ -105,7 +106,8 @@ impl RowCount {
             .unwrap_or(0)
     }
 
-    /// Returns the largest area, in units, whose images have at most `n` rows in any shape; 0 if the smallest image has more.
+    /// Returns the largest area, in units, whose images have at most `n` rows in any shape; 0 if the smallest image has
+    /// more.
     pub(crate) fn units_within(&self, n: usize) -> usize {
         self.first_units(|n_patches| self.max(n_patches) > n).saturating_sub(1)
     }
@@ -115,7 +117,8 @@ impl RowCount {
         self.first_units(|n_patches| self.min(n_patches) >= n)
     }
 
-    /// Returns the smallest area, in units, whose number of patches satisfies a condition that larger areas satisfy, too.
+    /// Returns the smallest area, in units, whose number of patches satisfies a condition. All larger areas must also
+    /// satisfy the condition.
     fn first_units(&self, condition: impl Fn(usize) -> bool) -> usize {
         let of_unit = self.unit.saturating_mul(self.unit);
         let (mut first, mut last) = (1, MAX_UNITS);

@@ -104,7 +104,7 @@ pub enum TileGrid {
         /// Longest side of the resized image in pixels.
         longest: usize,
     },
-    /// The grid of up to `max` tiles that the image fits into with the least change of its size. The right and the
+    /// The grid of up to `max` tiles that the image fits into with the smallest change of its size. The right and the
     /// bottom of the image are padded with black.
     Canvas {
         /// Side of a tile in pixels.
@@ -238,7 +238,7 @@ impl TileRules {
             TileGrid::Listed { .. } => self.grids().map(|[columns, rows]| columns * rows).max().unwrap_or(1),
             TileGrid::Longest { side, longest } => longest.div_ceil(side.max(1)).saturating_pow(2),
             TileGrid::Windows { side, longest, .. } => {
-                // The tiles of a narrow image have its shorter side, rounded down.
+                // The tiles of a narrow image are as wide as its shorter side, rounded down.
                 let narrow = longest / (longest / MAX_RATIO).max(1);
                 let of_square = longest.div_ceil(side.max(1)).saturating_pow(2);
                 of_square.max(narrow.max(MAX_RATIO) + 1)
@@ -286,7 +286,7 @@ impl TileRules {
         self
     }
 
-    /// Returns the texts before and after a tile, with its number from 1 on.
+    /// Returns the texts before and after a tile, with its number, starting at 1.
     pub fn text_of(&self, row: usize, column: usize) -> [String; 2] {
         self.tile.map(|text| {
             let text = text.replace("{row}", &(row + 1).to_string());
@@ -411,8 +411,8 @@ fn longest_side([width, height]: [usize; 2], longest: usize) -> [usize; 2] {
     }
 }
 
-/// Returns the columns and rows of an image whose sides are rounded up to whole tiles, as in the published preprocessing
-/// of Idefics 3. The shorter side follows from the longer side in whole tiles.
+/// Returns the columns and rows of an image whose sides are rounded up to whole tiles, as in the published
+/// preprocessing of Idefics 3. The shorter side follows from the longer side in whole tiles.
 fn rounded_up(sides: [usize; 2], side: usize) -> [usize; 2] {
     let tiles = |pixels: f64| (pixels / side as f64).ceil().max(1.0);
     let [width, height] = sides.map(|side| side as f64);
@@ -427,8 +427,8 @@ fn rounded_up(sides: [usize; 2], side: usize) -> [usize; 2] {
     [columns as usize, rows as usize]
 }
 
-/// Returns the columns and rows of the smallest grid with the least enlargement of an image. If no grid is large
-/// enough, it is the grid with the least reduction. The published preprocessing of Llama 4 compares in 32-bit floats.
+/// Returns the columns and rows of the smallest grid that enlarges an image the least. If no grid is large enough, it
+/// is the grid that shrinks the image the least. The published preprocessing of Llama 4 compares in 32-bit floats.
 fn canvas([width, height]: [usize; 2], side: usize, max: usize) -> [usize; 2] {
     let grids = (1..=max).flat_map(|columns| (1..=max / columns).map(move |rows| [columns, rows]));
     let factor = |[columns, rows]: [usize; 2]| {

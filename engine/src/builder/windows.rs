@@ -29,8 +29,8 @@ pub(super) fn squared(sides: [usize; 2]) -> [usize; 2] {
 }
 
 impl Windows {
-    /// Returns the windows of an image for tiles of `tile` pixels; `None` if the whole image of `whole` pixels suffices. Sides
-    /// above `longest` are scaled down first.
+    /// Returns the windows of an image for tiles of `tile` pixels; `None` if the whole image of `whole` pixels
+    /// suffices. Sides above `longest` are scaled down first.
     pub fn of(sides: [usize; 2], [tile, whole, longest]: [usize; 3]) -> Option<Windows> {
         let sides = Windows::scaled(squared(sides), longest);
         let [short, long] = [sides[0].min(sides[1]), sides[0].max(sides[1])];

@@ -82,7 +82,7 @@ fn attr(state: &mut State, args: &[Value]) -> Result<Value, Error> {
     let (value, name) = (required(value)?, required(name)?);
     match kind(&value) {
         Kind::Object | Kind::Undefined => value.get_item(&name),
-        // The empty list has no such key, so only its methods are found.
+        // The empty list has no items, so only its methods are found.
         _ => item(state, &list(Vec::new()), &name).map(|_| Value::UNDEFINED),
     }
 }
@@ -390,7 +390,7 @@ fn round(_: &mut State, args: &[Value]) -> Result<Value, Error> {
         ("common", Number::Float(x)) => Value::from((x * scale).round_ties_even() / scale),
         ("ceil", n) => Value::from((float(n) * scale).ceil() / scale),
         ("floor", n) => Value::from((float(n) * scale).floor() / scale),
-        _ => return Err(invalid("method must be common, ceil or floor")),
+        _ => return Err(invalid("method must be common, ceil, or floor")),
     })
 }
 

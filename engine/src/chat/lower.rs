@@ -16,7 +16,7 @@ use ast::{BinOpKind, CallArg, CompareOpKind, Expr, Spanned, Stmt};
 pub(super) const NAME: &str = "chat_template";
 /// Maximum depth of an expression or statement, because compilation recurses.
 const MAX_NESTING: usize = 1000;
-/// Maximum number of operators, calls and lookups in a tag. Chains such as `a.b.c` become trees of that depth, which
+/// Maximum number of operators, calls, and lookups in a tag. Chains such as `a.b.c` become trees of that depth, which
 /// the parser and the destructor of the tree walk by recursion.
 const MAX_OPERATORS: usize = 5000;
 /// Maximum length of a chain such as `a < b < c`, because calls count their arguments with 16 bits.

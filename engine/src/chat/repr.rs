@@ -147,7 +147,8 @@ pub(super) fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();
     }
-    // Rust and Python escape the same characters, except combining characters, which follow another one here.
+    // Rust and Python escape the same characters, except for combining characters. A preceding letter makes Rust treat
+    // them like Python.
     let mut buffer = [b'a'; 5];
     let n = 1 + c.encode_utf8(&mut buffer[1..]).len();
     let text = std::str::from_utf8(&buffer[..n]).unwrap_or_default();

@@ -309,7 +309,7 @@ impl<'de> Visitor<'de> for AlphaPatternVisitor {
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<AlphaPattern, M::Error> {
         let mut patterns = Vec::new();
         while let Some((key, alpha)) = map.next_entry::<String, f64>()? {
-            // PEFT matches the end of the name, from a component on.
+            // PEFT matches the last components of the name.
             let pattern = Regex::new(&format!(r"^(?:.*\.)?(?:{key})$")).map_err(|error| {
                 serde::de::Error::custom(format_args!("`alpha_pattern`: {key:?} is not supported: {error}"))
             })?;

@@ -50,7 +50,7 @@ pub struct TensorData<'a> {
     pub ty: GgmlType,
     /// Matrices of a stack, ranges of rows, or one tensor.
     pub pieces: Vec<Piece<'a>>,
-    /// Elements of a row, for messages.
+    /// Number of elements per row, for error messages.
     pub row: usize,
 }
 
@@ -179,8 +179,8 @@ impl TensorData<'_> {
         }
     }
 
-    /// Writes the units from `first` on to `out`, on all threads. All of `out` is written, even if values are not
-    /// finite.
+    /// Writes the units to `out`, starting with unit `first`, on all threads. All of `out` is written, even if values
+    /// are not finite.
     pub fn fill(&self, first: usize, out: &mut [u8]) -> Result<(), BadElement> {
         let unit = self.ty.block_bytes();
         let chunks = out.par_chunks_mut(CHUNK * unit).enumerate();

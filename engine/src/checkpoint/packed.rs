@@ -6,7 +6,7 @@ use super::decode::number;
 use super::safetensors::{SourceTensor, SourceType};
 use super::view::Run;
 
-/// Elements of a block of NVFP4 with one scale in checkpoints.
+/// Number of NVFP4 elements that share a scale in checkpoints.
 pub const NVFP4_GROUP: usize = 16;
 
 /// Position of each of 8 neighboring columns in a word of AWQ.
@@ -28,7 +28,7 @@ pub enum Form {
     Nvfp4 { scale: f32 },
 }
 
-/// Matrix in several tensors of a checkpoint.
+/// Matrix that a checkpoint stores in several tensors.
 #[derive(Debug)]
 pub struct PackedMatrix {
     /// Name and shape of the whole matrix, and the type of decoded elements. Its data is empty.

@@ -70,7 +70,7 @@ fn method(config: &Config) -> Result<Option<Method>, CheckpointError> {
     }))
 }
 
-/// Returns the matrix of a tensor of GPTQ or AWQ integers.
+/// Returns the matrix whose integers a GPTQ or AWQ tensor holds.
 fn integers(shards: &Shards, words: &SourceTensor, base: &str, method: &Method) -> Result<PackedMatrix, String> {
     let per_word = (32 / method.bits) as usize;
     let (&[a, b], SourceType::I32) = (&words.shape[..], words.ty) else {

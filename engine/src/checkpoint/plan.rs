@@ -224,7 +224,7 @@ impl Conversion {
         }
     }
 
-    /// Writes the bytes of a tensor from `start` on to `out`.
+    /// Writes the bytes of a tensor to `out`, starting at byte `start`.
     pub(super) fn fill(&self, t: &ConvertedTensor, start: usize, out: &mut [u8]) -> Result<(), CheckpointError> {
         if !t.computed.is_empty() {
             let bytes = t.computed.iter().flat_map(|x| x.to_le_bytes()).skip(start);

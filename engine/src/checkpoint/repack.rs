@@ -1,4 +1,4 @@
-//! Blocks of quantized checkpoints that a GGUF type holds exactly, in another order of their bits.
+//! Blocks of quantized checkpoints that a GGUF type holds exactly, in a different order of their bits.
 
 use super::packed::PackedData;
 use super::view::View;

@@ -109,7 +109,7 @@ fn check_rotated(config: &Config, n_rot: usize) -> Result<(), CheckpointError> {
     Err(CheckpointError::config(config.path(), text))
 }
 
-/// Writes the keys of the scaling of a configuration, and returns its frequency factors.
+/// Writes the metadata keys of a configuration's RoPE scaling, and returns the frequency factors.
 pub fn scaling(
     config: &Config,
     arch: &str,

@@ -99,7 +99,8 @@ impl View {
         Ok(())
     }
 
-    /// Reorders the first dimension, which has `n` groups: first all first elements of the groups, then all second ones.
+    /// Reorders the first dimension, which has `n` groups: first all first elements of the groups, then all second
+    /// ones.
     pub fn tile(&mut self, n: usize) -> Result<(), String> {
         let Some([(size, stride)]) = self.dims.first().map(|parts| &parts[..]) else {
             return Err("has a reordered first dimension, to which `tile` does not apply".to_owned());
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn tiled_groups_take_turns() {
+    fn tile_interleaves_groups() {
         let mut view = View::new(&[6]);
         view.tile(2).unwrap();
         assert_eq!((view.shape(), elements(&view)), (vec![6], vec![0, 3, 1, 4, 2, 5]));

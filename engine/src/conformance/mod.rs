@@ -95,7 +95,7 @@ pub fn fixtures(dir: &Path) -> Result<Vec<Fixture>, CheckError> {
         else {
             continue;
         };
-        // A header without logits is listed, too, and fails when it is run.
+        // A header without logits is also listed, and fails when it is run.
         all.push(Fixture {
             name: name.to_owned(),
             logits: dir.join(format!("{name}.logits")),

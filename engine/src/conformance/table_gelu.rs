@@ -1,8 +1,8 @@
 //! GELU as in ggml's CPU backend: from a table of f16 values of the tanh approximation.
 //!
-//! llama.cpp computes the exact GELU of published models (BERT, Falcon, GPT-NeoX) from this table, too, so both
-//! functions are replaced. Between -10 and 10, operand and result are rounded to f16; outside, the result is 0 or
-//! the operand. The model's graph computes this with ordinary ops, so backends need no support for it.
+//! llama.cpp also computes the exact GELU of published models (BERT, Falcon, GPT-NeoX) from this table, so both
+//! functions are replaced. Between -10 and 10, operand and result are rounded to f16; outside, the result is 0 or the
+//! operand. The model's graph computes this with ordinary ops, so backends need no support for it.
 
 use crate::builder::{BuildGraph, Builder};
 use crate::graph::{TensorId, Unary};

@@ -13,12 +13,12 @@ use super::inputs::ImageInput;
 use super::media::MediaRows;
 use super::{ContextError, ContextParams, DecodeError, SeqSet};
 
-/// An error that can occur when creating or using an encoder of audio.
+/// An error that can occur when creating or using an audio encoder.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum AudioError {
-    /// The model is not an encoder of audio.
-    #[error("{model} is not an encoder of audio")]
+    /// The model is not an audio encoder.
+    #[error("{model} is not an audio encoder")]
     NotAnEncoder { model: String },
     /// The spectrogram does not belong to the samples.
     #[error("expected a spectrogram of {expected} values for {n_samples} samples, found {found}")]
@@ -38,7 +38,7 @@ pub enum AudioError {
     Compute(#[from] DecodeError),
 }
 
-/// Encoder of audio with its graph and compute buffers.
+/// Audio encoder with its graph and compute buffers.
 pub struct AudioEncoder {
     graph: EncoderGraph,
     rules: AudioRules,
@@ -53,7 +53,7 @@ impl AudioEncoder {
     /// profiling apply.
     ///
     /// # Errors
-    /// Returns an [`AudioError`] if the model is not an encoder of audio, or memory is insufficient.
+    /// Returns an [`AudioError`] if the model is not an audio encoder, or memory is insufficient.
     pub fn new(model: Arc<Model>, params: &ContextParams) -> Result<AudioEncoder, AudioError> {
         let rules = if model.arch().media.is_some() {
             model.audio_rules()
@@ -81,7 +81,7 @@ impl AudioEncoder {
         &self.graph.model
     }
 
-    /// Returns the preprocessing of audio.
+    /// Returns the audio preprocessing.
     pub fn rules(&self) -> AudioRules {
         self.rules
     }
@@ -125,7 +125,7 @@ impl AudioEncoder {
     /// samples, followed by silence up to [`AudioRules::padded_samples`].
     ///
     /// # Errors
-    /// Returns an [`AudioError`] if there are too few samples, the spectrogram has another size, or a device fails.
+    /// Returns an [`AudioError`] if there are too few samples, the spectrogram has a different size, or a device fails.
     pub fn encode(&mut self, n_samples: usize, spectrogram: &[f32]) -> Result<Arc<MediaRows>, AudioError> {
         let expected = self.rules.n_mel * self.rules.spectrogram_frames(n_samples);
         if spectrogram.len() != expected {

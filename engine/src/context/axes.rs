@@ -7,7 +7,8 @@ use crate::graph::ROPE_AXES;
 use super::RowGrid;
 use super::batch::{AxisPosition, BatchToken, MAX_SEQUENCES, SeqSet};
 
-/// Distance of the next token's positions along the axes to its position in the sequence, by sequence.
+/// For each sequence, the difference between the next token's positions along the axes and its position in the
+/// sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lags(pub [i32; MAX_SEQUENCES]);
 
@@ -26,13 +27,13 @@ impl Lags {
         }
     }
 
-    /// Sets the distance of sequences.
+    /// Sets the difference for some sequences.
     pub fn set(&mut self, seqs: SeqSet, lag: i32) {
         seqs.iter().for_each(|seq| self.0[seq] = lag);
     }
 
-    /// Returns the position of the next token along the axes. A saved state may contain any distance, so the arithmetic
-    /// saturates.
+    /// Returns the position of the next token along the axes. A saved state may contain any difference, so the
+    /// arithmetic saturates.
     fn position(&self, token: &BatchToken) -> AxisPosition {
         let lag = token.seqs.first().map_or(0, |seq| self.0[seq]);
         let next = token.pos.saturating_sub(lag);

@@ -155,13 +155,13 @@ impl Batch {
         });
     }
 
-    /// Adds consecutive rows of the first medium of a prompt from position `pos` on, without output.
+    /// Adds consecutive rows of the first medium of a prompt starting at position `pos`, without output.
     pub fn push_media(&mut self, media: &Arc<MediaRows>, rows: Range<usize>, pos: usize, seqs: SeqSet) {
         self.push_numbered_media(media, 0, rows, pos, seqs);
     }
 
-    /// Adds consecutive rows of a medium from position `pos` on, without output. `number` is the number of earlier images in
-    /// the prompt.
+    /// Adds consecutive rows of a medium starting at position `pos`, without output. `number` is the number of earlier
+    /// images in the prompt.
     pub fn push_numbered_media(
         &mut self,
         media: &Arc<MediaRows>,

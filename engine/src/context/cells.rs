@@ -14,7 +14,7 @@ pub(super) const EMPTY: i32 = -1;
 pub(super) struct Queries<'a> {
     /// Next position of each sequence in the state that a failed decode restores.
     pub before: &'a [i32; MAX_SEQUENCES],
-    /// Lowest query position of each sequence from the current ubatch on.
+    /// Lowest query position of each sequence in the current and later ubatches.
     pub now: &'a [i32; MAX_SEQUENCES],
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Cells {
     n_seqs: usize,
     pages: Pages,
     pos: Vec<i32>,
-    /// Distance of the following token's positions along the axes of M-RoPE to its position in the sequence.
+    /// Difference between the following token's positions along the axes of M-RoPE and its position in the sequence.
     lag: Vec<i32>,
     seqs: Vec<SeqSet>,
     /// Position shift since the keys were last rotated.
@@ -522,7 +522,7 @@ mod tests {
                 out[0]
             })
             .collect();
-        // Cells 2 and 3 are protected; cells that the decode itself no longer sees are reused.
+        // Cells 2 and 3 are protected. Cells that the decode itself no longer sees are reused.
         assert_eq!(cells, [0, 1, 4, 0, 1]);
         undo.into_iter().rev().for_each(|u| c.restore(u));
         assert_eq!((c.count(0, 2, 4), c.n_used()), (2, 2));

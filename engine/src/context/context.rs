@@ -183,7 +183,8 @@ impl Context {
     /// [n_tokens, n_embd]`, in batch order. See [`Context::decode`].
     ///
     /// # Errors
-    /// Returns [`DecodeError::Hidden`] if `hidden` has another number of values, or the errors of [`Context::decode`].
+    /// Returns [`DecodeError::Hidden`] if `hidden` has a different number of values, or the errors of
+    /// [`Context::decode`].
     pub fn decode_after(&mut self, batch: &Batch, hidden: &[f32]) -> Result<(), DecodeError> {
         let Context {
             executor,
@@ -212,11 +213,11 @@ impl Context {
         self.encode_frames(batch, &[])
     }
 
-    /// Runs an encoder of audio on `frames [n_tokens, frame_width]` in batch order; see [`Context::encode`] and
+    /// Runs an audio encoder on `frames [n_tokens, frame_width]` in batch order; see [`Context::encode`] and
     /// [`Model::frame_width`]. Token ids are ignored. [`Context::encode`] encodes frames of zeros.
     ///
     /// # Errors
-    /// Returns [`DecodeError::Frames`] if `frames` has another number of values.
+    /// Returns [`DecodeError::Frames`] if `frames` has a different number of values.
     pub fn encode_frames(&mut self, batch: &Batch, frames: &[f32]) -> Result<(), DecodeError> {
         self.executor.encoded.clear();
         let encoded = self.encode_admitted(batch, frames);

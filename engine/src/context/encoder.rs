@@ -20,7 +20,7 @@ use super::{AxisPosition, ContextParams, DecodeError, SeqSet};
 /// Metadata keys with the mean and the deviation of each color channel.
 const COLOR_KEYS: [&str; 2] = ["clip.vision.image_mean", "clip.vision.image_std"];
 
-/// Encoder of images with its graph and compute buffers.
+/// Image encoder with its graph and compute buffers.
 pub struct MediaEncoder {
     graph: EncoderGraph,
     sizes: ImageSizes,
@@ -38,7 +38,7 @@ impl MediaEncoder {
     /// precision, and profiling apply.
     ///
     /// # Errors
-    /// Returns a [`MediaError`] if the model is not an encoder of images, or memory is insufficient.
+    /// Returns a [`MediaError`] if the model is not an image encoder, or memory is insufficient.
     pub fn new(model: Arc<Model>, params: &ContextParams) -> Result<MediaEncoder, MediaError> {
         let Some(rules) = model.image_rules() else {
             let model = model.path().display().to_string();
@@ -47,7 +47,7 @@ impl MediaEncoder {
         let colors = colors(&model)?;
         let n = rules.n_columns(rules.max_patches());
         let mut graph = EncoderGraph::new(model, n, params)?;
-        // Images of other sizes reserve memory when they are encoded, since most are far below the maximum.
+        // Images of variable size reserve memory when they are encoded, because most are far below the maximum.
         if rules.is_fixed() {
             graph.reserve(n)?;
         }
@@ -80,7 +80,7 @@ impl MediaEncoder {
         &self.graph.model
     }
 
-    /// Returns the preprocessing of images.
+    /// Returns the image preprocessing.
     pub fn rules(&self) -> ImageRules {
         self.sizes.rules()
     }
@@ -122,7 +122,7 @@ impl MediaEncoder {
         self.graph.id_of(&sizes, parts.iter().map(|part| part.rgb))
     }
 
-    /// Returns the mean color, which borders have.
+    /// Returns the mean color, which fills borders.
     pub fn mean_color(&self) -> [u8; 3] {
         self.colors.map(|scale| (scale.mean * 255.0) as u8)
     }
@@ -164,7 +164,7 @@ impl MediaEncoder {
         Ok(Arc::new(self.with_positions(rows, last)))
     }
 
-    /// Gives the rows of an image that is a single part positions along axes, where the encoder has them.
+    /// Adds positions along axes to the rows of an unsplit image, if the encoder defines these positions.
     fn with_positions(&self, rows: MediaRows, [width, height]: [usize; 2]) -> MediaRows {
         let rules = self.rules();
         let Ok(grid) = self.sizes.grid(width, height) else {
@@ -251,7 +251,7 @@ fn token(patch: &Patch) -> BatchToken {
         n_best: 0,
         media: None,
         axes: AxisPosition {
-            // Rotations by the column before the row read the row from the last axis.
+            // If the column is rotated before the row, the row is read from the last axis.
             at: [patch.row as i32, patch.column as i32, patch.row as i32, 0],
             lag: 0,
         },

@@ -1,4 +1,4 @@
-//! [`EncoderGraph`]: computes the graph of an encoder of media without a context.
+//! [`EncoderGraph`]: computes the graph of a media encoder without a context.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -58,8 +58,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Computes all ubatches of a step. Returns the step without some of its sequences if these sequences
-    /// cannot be decoded together with the others.
+    /// Computes all ubatches of a step. If some sequences cannot be decoded together with the others, returns the step
+    /// without these sequences.
     fn compute<'a>(
         &mut self,
         mut step: DecodeStep<'a>,
@@ -72,7 +72,7 @@ impl Executor {
             }
         }
         step.finish()?;
-        // A file that was truncated in the meantime has been read as zeros.
+        // If a file was truncated during the computation, weights may have been read as zeros.
         self.check_weights()?;
         cells.commit();
         Ok(None)

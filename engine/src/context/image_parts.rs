@@ -12,7 +12,7 @@ use super::mosaic::Mosaic;
 pub struct ImagePart {
     /// Sizes that the whole image is resized to first, in order.
     pub via: Vec<[usize; 2]>,
-    /// Width and height that the whole image is then resized to. Borders complete the parts.
+    /// Width and height that the whole image is then resized to. Borders fill the rest of the parts.
     pub resized: [usize; 2],
     /// Left and top edge of the part in the resized image; negative for a border.
     pub at: [isize; 2],

@@ -26,7 +26,8 @@ impl ImageSizes {
         }
     }
 
-    /// Creates sizes from the description of an encoder that is not loaded. The numbers of learned positions are not limited.
+    /// Creates sizes from the description of an encoder that is not loaded. The numbers of learned positions are not
+    /// limited.
     pub fn described(rules: ImageRules, rows: RowCount) -> ImageSizes {
         ImageSizes {
             rules,
@@ -36,7 +37,7 @@ impl ImageSizes {
         }
     }
 
-    /// Returns the preprocessing of images.
+    /// Returns the image preprocessing.
     pub fn rules(&self) -> ImageRules {
         self.rules
     }

@@ -80,7 +80,7 @@ impl MediaRows {
         &self.texts
     }
 
-    /// Gives each row a position along axes, according to a grid. A grid with another number of rows is ignored.
+    /// Gives each row a position along axes, according to a grid. A grid with a different number of rows is ignored.
     pub fn with_grid(self, grid: RowGrid) -> MediaRows {
         let is_whole = grid.n_rows() == self.len() as u64;
         MediaRows {
@@ -124,8 +124,8 @@ impl MediaRows {
         self.rows.chunks_exact(self.width.max(1)).nth(index)
     }
 
-    /// Returns an id from [`MEDIA_TOKENS`] on for each row, a digest of the medium and the row. Lists of tokens with
-    /// these ids have equal prefixes only if their media are equal.
+    /// Returns an id of at least [`MEDIA_TOKENS`] for each row, a digest of the medium and the row. Lists of tokens
+    /// with these ids have equal prefixes only if their media are equal.
     pub fn tokens(&self) -> &[Token] {
         &self.tokens
     }

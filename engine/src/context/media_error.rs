@@ -2,12 +2,12 @@
 
 use super::{ContextError, DecodeError};
 
-/// An error that can occur when creating or using an encoder of media.
+/// An error that can occur when creating or using a media encoder.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum MediaError {
-    /// The model is not an encoder of images.
-    #[error("{model} is not an encoder of images")]
+    /// The model is not an image encoder.
+    #[error("{model} is not an image encoder")]
     NotAnEncoder { model: String },
     /// A color key has an invalid value.
     #[error("{model}: key `{key}`: expected three finite numbers{}, found {found}", if *.nonzero { " other than 0" } else { "" })]

@@ -282,7 +282,7 @@ impl KvMemory {
     /// Removes positions of a sequence.
     pub(super) fn remove(&mut self, seq: usize, span: Span) -> Result<(), MemoryError> {
         self.check_seq(seq)?;
-        // After a truncation, the window reaches further back; the positions in it must still be cached.
+        // After a truncation, the window starts at an earlier position; all positions in it must still be cached.
         if span.from > 0 && span.to >= self.next_pos[seq] && span.from < self.next_pos[seq] {
             for pool in &self.pools {
                 let Some(need) = window_start(pool.window, span.from) else {
@@ -431,8 +431,8 @@ impl KvMemory {
         })
     }
 
-    /// Returns true if a pool lacks positions from `need` on because their cells were reused, rather than
-    /// because they were removed from the sequence.
+    /// Returns true if a pool lacks positions at or after `need` because their cells were reused, rather than because
+    /// they were removed from the sequence.
     fn was_recycled(&self, pool: &Cells, seq: usize, need: i32) -> bool {
         let kept = pool.range(seq).map_or(i32::MAX, |(lo, _)| lo);
         let first = self

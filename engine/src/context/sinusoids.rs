@@ -24,8 +24,8 @@ pub(super) fn sinusoids(s: &Sinusoids) -> Vec<f32> {
     values
 }
 
-/// Returns the sines and the cosines of each column, then of each row: `[d, n]`. The periods grow from 2 pi to less than
-/// 20,000 pi.
+/// Returns the sines and the cosines of each column, then of each row: `[d, n]`. The periods grow from 2 pi to less
+/// than 20,000 pi.
 pub(super) fn grid_sinusoids(d: usize, places: impl Iterator<Item = [i32; 2]>) -> Vec<f32> {
     let n = d / 4;
     let angle = move |place: i32, i: usize| f64::from(place) * LONGEST.powf(-(i as f64) / n as f64);

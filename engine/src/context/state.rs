@@ -1,12 +1,12 @@
 //! Saving and restoring the memory of a context, for all sequences or one, as bytes or files.
 //!
-//! A state contains the positions, sequence sets, keys and values of the cells in use, and the newest
-//! recurrent states (as an additional pool). It excludes the logits of the last batch and encoder outputs;
-//! encode again before decoding continues.
+//! A state contains the positions, sequence sets, keys, and values of the cells in use, and the newest recurrent states
+//! (as an additional pool). It excludes the logits of the last batch and encoder outputs; encode again before decoding
+//! continues.
 //!
-//! A state can be restored into a context of a different size and into a partially filled cache, if its cells
-//! fit. Model, cache types, RoPE settings and active adapters must match. Everything is validated before the
-//! context changes. `format.rs` describes the encoding.
+//! A state can be restored into a context of a different size and into a partially filled cache, if its cells fit.
+//! Model, cache types, RoPE settings, and active adapters must match. Everything is validated before the context
+//! changes. `format.rs` describes the encoding.
 
 mod error;
 mod file;
@@ -146,7 +146,7 @@ impl StateAccess<'_> {
             runs.for_each(|run| run.seqs = SeqSet::one(seq));
         }
         let target_cells = self.target_cells(&saved, part)?;
-        // From here on only a device can fail; the sequences are then left empty.
+        // After this point, only a device can fail. If it does, the sequences are empty.
         self.memory.kv.vacate(part.seqs(), &target_cells);
         let n_pools = self.memory.kv.pools().len();
         let for_states = target_cells.get(n_pools).map_or(&[][..], Vec::as_slice);

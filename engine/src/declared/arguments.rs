@@ -25,7 +25,7 @@ pub(super) enum Argument<'a> {
 pub struct Args<'a> {
     list: &'a [Argument<'a>],
     next: usize,
-    /// True if an argument had another type. The checker rejects such arguments.
+    /// True if an argument had the wrong type. The checker rejects these arguments.
     mismatched: bool,
 }
 
@@ -64,10 +64,10 @@ impl<'a> Args<'a> {
 
 /// Type of a parameter.
 pub(super) trait FromArgument<'a>: Sized {
-    /// Converts an argument, or returns `None` if it has another type.
+    /// Converts an argument, or returns `None` if it has the wrong type.
     fn of(argument: Argument<'a>) -> Option<Self>;
 
-    /// Returns the value that replaces an argument of another type. The build fails.
+    /// Returns the placeholder for an argument of the wrong type. The build fails.
     fn fallback() -> Self;
 }
 

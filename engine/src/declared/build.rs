@@ -443,7 +443,7 @@ fn present(b: &mut Builder<'_>, handle: Handle, tensor: &DeclaredTensor) -> Hand
     }
 }
 
-/// Records that a program is inconsistent, which lowering rules out. Returns a tensor that exists in every graph.
+/// Records that a program is inconsistent, which lowering prevents. Returns a tensor that exists in every graph.
 fn mismatch(b: &mut Builder<'_>) -> TensorId {
     b.fail(BuildError::Inconsistent);
     b.positions()

@@ -36,9 +36,9 @@ pub struct Program {
     pub embedding: Option<Head>,
     /// Scores of pooled rows.
     pub rank: Option<Head>,
-    /// Preprocessing of images.
+    /// Image preprocessing.
     pub image: Option<MediaRules<ImageRules>>,
-    /// Preprocessing of audio.
+    /// Audio preprocessing.
     pub audio: Option<MediaRules<AudioRules>>,
 }
 
@@ -71,7 +71,7 @@ pub enum Item {
         per_layer: bool,
         /// Requirement, as shown in messages.
         text: &'static str,
-        /// Keys and values that the condition depends on.
+        /// Keys and values that the condition depends on, for error messages.
         found: Vec<(&'static str, Expr)>,
         /// True if a violation is a warning.
         only_warns: bool,

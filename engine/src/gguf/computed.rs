@@ -1,4 +1,4 @@
-//! File contents that are computed when they are read, such as tensors of a checkpoint in another order.
+//! File contents that are computed when they are read, such as tensors of a checkpoint in a different order.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -10,7 +10,7 @@ pub trait ComputedBytes: Debug + Send + Sync {
     /// Returns the number of bytes.
     fn n_bytes(&self) -> usize;
 
-    /// Computes the bytes from `start` on. All of `out` is written, even if an error is returned.
+    /// Computes the bytes starting at `start`. All of `out` is written, even if an error is returned.
     ///
     /// # Errors
     /// Returns an error if a source of the bytes contains invalid values.

@@ -53,8 +53,8 @@ pub enum EditError {
     /// The file cannot be read, or the new header is invalid.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// A backup of a header does not belong to the file.
-    #[error("{} is the backup of an interrupted edit, but of another file; remove the backup", path.display())]
+    /// The header backup next to the file belongs to another file.
+    #[error("{} is the header backup of another file; remove the backup", path.display())]
     Backup { path: PathBuf },
     /// The file cannot be written.
     #[error("cannot write {}: {error}", path.display())]

@@ -312,7 +312,7 @@ pub enum HeaderField {
     Value(String),
     /// Name of the tensor with this index.
     TensorName(u64),
-    /// Shape, type or offset of the tensor with this name.
+    /// Shape, type, or offset of the tensor with this name.
     Tensor(String),
 }
 

@@ -23,7 +23,7 @@ struct Entry {
 /// List of all entries. Entries are reused and never freed, so that the handler can read them at any time.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Action before the handler was installed: its function and its flags.
+/// Signal action before the handler was installed: function and flags.
 static PREVIOUS: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(libc::SIG_DFL), AtomicUsize::new(0));
 
 impl Guarded {
@@ -133,7 +133,7 @@ fn replace_by_zeros(address: usize, range: &Range<usize>) -> bool {
     mapped != libc::MAP_FAILED
 }
 
-/// Leaves a signal that does not concern a guarded map to the previous handler.
+/// Passes a signal for an address outside of all guarded maps to the previous handler.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let (function, flags) = (PREVIOUS.0.load(Ordering::Acquire), PREVIOUS.1.load(Ordering::Acquire));
     if function == libc::SIG_DFL || function == libc::SIG_IGN {

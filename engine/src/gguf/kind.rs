@@ -13,7 +13,7 @@ pub enum FileKind {
     Adapter,
     /// Directions that are added to the outputs of layers.
     ControlVector,
-    /// Encoder of images or audio that belongs to a language model.
+    /// Image or audio encoder that belongs to a language model.
     Projector,
     /// Statistics of activations for quantization tools.
     ImportanceMatrix,
@@ -36,7 +36,7 @@ impl FileKind {
         }
     }
 
-    /// Returns the way to use a file of this kind.
+    /// Returns advice on how to use a file of this kind.
     pub fn advice(self) -> &'static str {
         match self {
             FileKind::Model => "load it as a model",

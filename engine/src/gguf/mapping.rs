@@ -59,9 +59,9 @@ const PIECE: usize = 1 << 20;
 impl Mapping {
     /// Maps a file read-only. Pages are read from disk on first access.
     ///
-    /// The file should not change while it is mapped. [`HostMemory::check`], which runs before and after each
-    /// decode call, returns an error if the file was truncated or written. Access to a page beyond the new end
-    /// reads zeros, and the check fails from then on. Use [`Mapping::read`] if the file may change.
+    /// The file should not change while it is mapped. [`HostMemory::check`], which runs before and after each decode
+    /// call, returns an error if the file was truncated or written. Access to a page beyond the new end reads zeros,
+    /// and all later checks fail. Use [`Mapping::read`] if the file may change.
     ///
     /// The first call installs a handler for SIGBUS, which passes other signals on to the handler before it.
     ///
@@ -127,8 +127,8 @@ impl Mapping {
         matches!(self.0, Memory::Computed { .. })
     }
 
-    /// Returns the bytes of the whole file. Computed bytes stay in memory from then on; [`Mapping::view`] computes
-    /// only a part. After a failed computation, the bytes are invalid, and [`HostMemory::check`] returns the error.
+    /// Returns the bytes of the whole file. Computed bytes then stay in memory; [`Mapping::view`] computes only a part.
+    /// After a failed computation, the bytes are invalid, and [`HostMemory::check`] returns the error.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Memory::Mapped { map, .. } => map,

@@ -13,8 +13,8 @@
 //! - [`seeded`]: tiny models with weights derived from tensor names; [`logits`]: their reference logits
 //! - [`error`]: all errors of this module
 //!
-//! GGUF files are untrusted input. Every count, length, shape and offset is checked against the file size
-//! before use. The parser never panics, and it allocates at most a small multiple of the bytes parsed.
+//! GGUF files are untrusted input. Every count, length, shape, and offset is checked against the file size before use.
+//! The parser never panics, and it allocates at most a small multiple of the bytes parsed.
 
 pub mod computed;
 pub mod edit;

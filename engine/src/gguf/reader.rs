@@ -79,7 +79,7 @@ impl Gguf {
         })
     }
 
-    /// Creates the header of contents in another format. Offsets of `tensors` are positions in the contents.
+    /// Creates the header of contents in a different format. Offsets of `tensors` are positions in the contents.
     pub(crate) fn of_parts(metadata: Metadata, tensors: Vec<TensorInfo>) -> Gguf {
         let mut by_name: ByName = (0..tensors.len()).collect();
         by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));

@@ -47,7 +47,8 @@ fn scale(metadata: &Metadata) -> Result<f32, GgufError> {
 /// expert tables.
 ///
 /// # Errors
-/// Returns a [`GgufError`] if a tensor has another type, a key of the experts is missing, or `out` returns an error.
+/// Returns a [`GgufError`] if a tensor has an unsupported type, a key of the experts is missing, or `out` returns an
+/// error.
 pub fn write_seeded_model(header: &Gguf, seed: u64, out: &mut dyn Write) -> Result<u64, GgufError> {
     let mut writer = GgufWriter::with_metadata(header.metadata.clone());
     let scale = scale(&header.metadata)?;

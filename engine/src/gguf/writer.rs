@@ -181,8 +181,8 @@ impl<'a> GgufWriter<'a> {
     /// including the last.
     ///
     /// # Errors
-    /// Returns a [`GgufError`] if the header is invalid, `out` or a producer returns an error, or a producer does
-    /// not write the declared number of bytes.
+    /// Returns a [`GgufError`] if the header is invalid, `out` or a producer fails, or a producer does not write the
+    /// declared number of bytes.
     pub fn write(self, out: &mut dyn Write) -> Result<u64, GgufError> {
         let io = |error| GgufError::Io {
             action: "write the file",

@@ -1,4 +1,4 @@
-//! Compilations, whose time and number are limited.
+//! Limits the time and the number of compilations.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -184,7 +184,7 @@ impl Lazy {
         begun
     }
 
-    /// Handles a token of output that the grammar covers from its start or from the end of the prefix on.
+    /// Handles a token of output that the grammar covers from its start or from the end of the prefix.
     fn push_covered(&mut self, trigger: &Trigger) -> Option<Matcher> {
         let Some((open, close)) = &trigger.prefix else {
             return self.enter_part(0);
@@ -208,7 +208,7 @@ impl Lazy {
         self.enter_part(end + n_space)
     }
 
-    /// Returns the grammar advanced over the output from offset `at` on. Output that does not match is skipped,
+    /// Returns the grammar advanced over the output starting at offset `at`. Output that does not match is skipped,
     /// because it is in the token that ends the prefix.
     fn enter_part(&mut self, at: usize) -> Option<Matcher> {
         let matcher = self.fitting(at).unwrap_or_else(|| self.begin.clone());

@@ -11,7 +11,8 @@ use super::thread_time::ThreadClock;
 
 use llguidance::{CancellationHandle, Matcher};
 
-/// Runs `work` on a matcher and cancels it after `limit` of this thread's processor time. A cancelled matcher fails all further calls.
+/// Runs `work` on a matcher and cancels it after `limit` of this thread's processor time. A cancelled matcher fails all
+/// further calls.
 pub fn limited<T>(matcher: &mut Matcher, limit: Duration, work: impl FnOnce(&mut Matcher) -> T) -> T {
     let Some(handle) = matcher.cancellation_handle() else {
         return work(matcher);
@@ -142,7 +143,7 @@ mod tests {
         while clock.now() - start < Duration::from_millis(60) {
             assert!(begin.elapsed() < Duration::from_secs(60), "the clock stands still");
         }
-        // Other threads read the clock, too.
+        // Other threads also read the clock.
         let read = std::thread::scope(|scope| scope.spawn(|| clock.now()).join());
         assert!(read.expect("the thread ends") >= start + Duration::from_millis(60));
     }

@@ -31,7 +31,7 @@ pub(super) struct Masks {
     is_slow: bool,
     /// No other matcher shares the lexer of `matcher`.
     has_own_lexer: bool,
-    /// Time that threads have spent.
+    /// Time that threads have spent on masks of this output.
     spent: Duration,
     next: Next,
 }
@@ -217,7 +217,7 @@ impl Masks {
 
 /// Matcher that a thread starts from.
 enum Source {
-    /// The initial state, from which the whole output is read.
+    /// The initial state; the matcher must first read the whole output.
     Begin(Matcher),
     /// The state after the previous token.
     Own(Matcher),

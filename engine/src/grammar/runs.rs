@@ -260,7 +260,7 @@ impl Positions {
         }
     }
 
-    /// Returns the ambiguous positions: the same text can match a different position, too.
+    /// Returns the ambiguous positions: a text that matches the position can also match a different position.
     fn doubtful(&self, first: &Set) -> Option<Set> {
         let n = self.sets.len();
         let mut seen = vec![false; n * n];

@@ -1,6 +1,6 @@
 //! Rewrites JSON schemas into the subset that grammars can enforce.
 //!
-//! - Keywords without restrictions (annotations, unknown keywords and formats) are removed.
+//! - Keywords without restrictions (annotations, unknown keywords, and formats) are removed.
 //! - References point to flat names in `$defs` at the root, so a schema can be embedded in another one together
 //!   with its `$defs`.
 //! - Restrictions that the grammar compiler lacks are rewritten where an equivalent exists ([`pattern`], [`overlap`],
@@ -48,7 +48,7 @@ pub fn parse(text: &str) -> Result<Value, GrammarError> {
     enforceable(&value(text)?)
 }
 
-/// Parses a schema. The JSON parser bounds the nesting depth, and thereby the recursion in this module.
+/// Parses a schema. The JSON parser limits the nesting depth, which also limits the recursion in this module.
 pub fn value(text: &str) -> Result<Value, GrammarError> {
     serde_json::from_str(text).map_err(|e| {
         let (line, column) = (e.line(), e.column());

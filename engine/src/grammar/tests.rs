@@ -198,7 +198,7 @@ fn special_tokens_do_not_match_text() {
 }
 
 #[test]
-fn clones_advance_independently_and_end_is_final() {
+fn cloned_constraints_advance_independently_and_end_is_final() {
     let mut one = gbnf("root ::= \"a\" (\"b\" | \"c\")");
     one.accept(byte(b'a')).unwrap();
     let mut two = one.clone();

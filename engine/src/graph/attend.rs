@@ -21,8 +21,8 @@ impl Graph {
         self.op(Op::Attention(params), &src[..n])
     }
 
-    /// Scores cells for tokens, from queries `q [d, n_head, T]`, keys `k [d, 1, n_kv]` and optional head
-    /// weights `[n_head, T]`; see [`Op::IndexScores`].
+    /// Scores cells for tokens, from queries `q [d, n_head, T]`, keys `k [d, 1, n_kv]`, and optional head weights
+    /// `[n_head, T]`; see [`Op::IndexScores`].
     pub fn index_scores(
         &mut self,
         q: TensorId,

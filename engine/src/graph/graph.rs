@@ -211,7 +211,7 @@ impl Graph {
 
 /// Edits by a scheduler.
 impl Graph {
-    /// Adds a leaf with the type, shape, strides and layout of `of`, as the destination of a copy.
+    /// Adds a leaf with the type, shape, strides, and layout of `of`, as the destination of a copy.
     pub(crate) fn insert_copy(&mut self, of: TensorId) -> TensorId {
         let original = self.tensor(of);
         let copy = Tensor {
@@ -245,7 +245,7 @@ impl Graph {
         self.tensor(id).home.is_some() && !self.edits.placed.get(id.index()).is_some_and(|&p| p)
     }
 
-    /// Reverts all copies, redirections and buffer assignments.
+    /// Reverts all copies, redirections, and buffer assignments.
     pub(crate) fn undo_edits(&mut self) {
         while let Some((node, i, before)) = self.edits.redirected.pop() {
             self.tensor_mut(node).src[i] = Some(before);

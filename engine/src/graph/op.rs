@@ -34,7 +34,7 @@ pub const NO_ROW: i64 = i64::MIN;
 /// Operation of a node. Shapes are listed innermost dimension first; `T` is the number of tokens.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Op {
-    /// No operation: the tensor is an input, weight or cache.
+    /// No operation: the tensor is an input, weight, or cache.
     None,
     /// Row lookup: rows of `src0 [n, rows]` at indices `src1` (i32 `[T]`), as f32 `[n, T]`; i32 tables stay
     /// i32. Batched as in ggml: `src0 [n, rows, b]` and `src1 [T, b]` give `[n, T, b]`.
@@ -125,9 +125,9 @@ pub enum Op {
     /// Each output row (i32 `[n, …]`) lists the indices of the selected visible cells in ascending order,
     /// padded with -1. Ties prefer the earlier block.
     SelectBlocks(Blocks),
-    /// Cells of the `n` most recent positions up to each token's own, in ascending order of position: i32
-    /// `[n, T]`, from [`VisibleCells`](super::VisibleCells). Of several cells at a position, the lowest index
-    /// counts; a position without a cell yields cell 0.
+    /// Cells of the `n` most recent positions up to each token's own, in ascending order of position: i32 `[n, T]`,
+    /// from [`VisibleCells`](super::VisibleCells). If several cells have the same position, the lowest index is used. A
+    /// position without a cell yields cell 0.
     RecentCells {
         /// Number of positions to select.
         n: usize,

@@ -53,8 +53,8 @@ impl Graph {
         self.op(Op::MulMat, &[weights, x])
     }
 
-    /// Mixture-of-experts matmul: `experts [k, m, n_expert]`, `x [k, n_used or 1, t]` and `ids` (i32
-    /// `[n_used, t]`) give `[m, n_used, t]`.
+    /// Mixture-of-experts matmul: `experts [k, m, n_expert]`, `x [k, n_used or 1, t]`, and `ids` (i32 `[n_used, t]`)
+    /// give `[m, n_used, t]`.
     pub fn mul_mat_id(&mut self, experts: TensorId, x: TensorId, ids: TensorId) -> Result {
         self.op(Op::MulMatId, &[experts, x, ids])
     }

@@ -54,9 +54,8 @@ pub enum Recurrence {
     /// With `overlap`, `w` is `2 c`. The mean covers the last `c` channels of the group's own tokens and the first `c`
     /// channels of the previous group's tokens. Otherwise `w` is `c`.
     ///
-    /// The state of a channel is the number of tokens in the group and three values: the maximum score, the sum of
-    /// `e^(score - max)`, and the weighted sum of `x`. With `overlap`, the same three values of the part for the next
-    /// group follow.
+    /// The state of a channel is the number of tokens in the group, the maximum score, the sum of `e^(score - max)`,
+    /// and the weighted sum of `x`. With `overlap`, the same three values of the part for the next group follow.
     Compress {
         /// Whether each group also covers the preceding group.
         overlap: bool,
@@ -85,8 +84,8 @@ impl Recurrence {
                 "x [p, h, T], dt [h, T], a [n or 1, h], b [n, g, T] and c [n, g, T] with h a multiple of g"
             }
             Recurrence::TokenShift => "x [c, T]",
-            Recurrence::Wkv6 => "r, k, v and w [d, h, T] and u [d, h]",
-            Recurrence::Wkv7 => "r, w, k, v, a and b [d, h, T]",
+            Recurrence::Wkv6 => "r, k, v, and w [d, h, T] and u [d, h]",
+            Recurrence::Wkv7 => "r, w, k, v, a, and b [d, h, T]",
             Recurrence::LinearAttention(_) => {
                 "q and k [dk, m, T], v [dv, n, T] with n a multiple of m, decay [1 or dk, n, T] and beta [1, n, T]"
             }

@@ -89,7 +89,7 @@ pub struct Tensor {
     pub view: Option<(TensorId, usize)>,
     /// Roles of the tensor for the allocator and scheduler.
     pub flags: Flags,
-    /// Tensor name for messages, plans and eval callbacks.
+    /// Tensor name for messages, plans, and eval callbacks.
     pub name: Name,
     /// Location in memory. Weights and caches have a buffer when the graph is built; the scheduler assigns all other
     /// buffers.

@@ -120,7 +120,7 @@ impl ImportanceMatrix {
     /// Adds the sums of another matrix of the same model.
     ///
     /// # Errors
-    /// Returns an error if a tensor has another size.
+    /// Returns an error if a tensor has a different size.
     pub fn merge(&mut self, other: &ImportanceMatrix) -> Result<(), ImportanceError> {
         for (name, entry) in &other.entries {
             match self.entries.get_mut(name) {

@@ -65,7 +65,7 @@ impl MatmulInputs<'_> {
 pub(crate) struct InputObserver<S> {
     names: HashMap<Name, String>,
     sink: S,
-    /// Version of the graph that `uses` describes.
+    /// Version of the graph to which `uses` belongs; see `Graph::version`.
     version: Option<u64>,
     /// Matmuls by the operands that are observed.
     uses: HashMap<TensorId, Vec<Use>>,

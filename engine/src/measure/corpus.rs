@@ -27,7 +27,7 @@ pub struct Scored {
     pub chunk: usize,
 }
 
-/// Tokens to decode at once.
+/// A batch of tokens, and the outputs to score.
 #[derive(Clone, Debug)]
 pub struct CorpusStep {
     /// Tokens of one or more chunks.
@@ -99,7 +99,7 @@ impl Corpus {
         (n_batch / self.n_ctx).clamp(1, self.n_chunks())
     }
 
-    /// Yields the steps that decode chunks from index `start` on, each of at most `n_batch` tokens. Every token
+    /// Yields the steps that decode chunks starting at index `start`, each of at most `n_batch` tokens. Every token
     /// that has a successor in its chunk is scored, and all tokens have outputs, if `all` is true.
     pub fn steps(&self, n_batch: usize, start: usize, all: bool) -> impl Iterator<Item = CorpusStep> + '_ {
         let n_batch = n_batch.max(1);

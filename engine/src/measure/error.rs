@@ -53,7 +53,7 @@ pub enum MeasureError {
     /// A file of tasks is damaged.
     #[error("task {number}: {problem}")]
     InvalidTask {
-        /// Number of the task, from 1.
+        /// 1-based number of the task.
         number: usize,
         /// Problem of the task.
         problem: String,

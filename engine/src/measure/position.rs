@@ -45,7 +45,7 @@ impl<'a> LogProbs<'a> {
         self.top
     }
 
-    /// Returns the log-probability of a token; negative infinity for an unknown one.
+    /// Returns the log-probability of a token; negative infinity for an unknown token.
     pub fn get(&self, token: usize) -> f64 {
         let logit = self.logits.get(token).copied().unwrap_or(f32::NEG_INFINITY);
         f64::from(logit) - self.log_sum

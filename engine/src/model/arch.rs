@@ -48,7 +48,7 @@ pub struct Architecture {
     pub checkpoints: &'static [Checkpoint],
     /// Hyperparameters of a tiny test model with random weights, by symbol; booleans are 0 and 1.
     pub test: &'static [(&'static str, f64)],
-    /// Description of the medium, if the architecture is an encoder of media.
+    /// Description of the medium, if the architecture is a media encoder.
     pub media: Option<MediaDecl>,
     /// Treatment of media rows by the graph.
     pub media_use: MediaUse,
@@ -198,7 +198,7 @@ pub struct TensorDecl {
     pub field: &'static str,
     /// GGUF name without the layer prefix and `.weight`.
     pub gguf: &'static str,
-    /// Kind: `embed`, `vector`, `norm`, `linear`, `experts` or `raw`.
+    /// Kind: `embed`, `vector`, `norm`, `linear`, `experts`, or `raw`.
     pub kind: &'static str,
     /// Symbolic shape as written, such as `[n_embd -> n_head * head_dim]`.
     pub shape: &'static str,

@@ -32,7 +32,7 @@ pub enum ModelError {
         /// Kind of the file.
         kind: FileKind,
     },
-    /// The file is not an encoder of media.
+    /// The file is not a media encoder.
     #[error("{}: the file is {kind}, not a multimodal projector (mmproj)", .path.display())]
     NotAnEncoder {
         path: PathBuf,
@@ -79,7 +79,7 @@ pub enum ModelError {
         /// Errors of the declaration.
         reason: String,
     },
-    /// Hyperparameters are missing, mistyped or contradictory.
+    /// Hyperparameters are missing, mistyped, or contradictory.
     #[error("{}: {}", .path.display(), join(.errors))]
     Hparams {
         path: PathBuf,

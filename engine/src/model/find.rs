@@ -24,7 +24,7 @@ pub(super) fn load_arch(
     };
     let name = params.arch.as_deref().or(encoder).unwrap_or(&file_arch);
     let is_encoder = encoder.is_some();
-    // An encoder may have the name of an architecture.
+    // An encoder may have the same name as an architecture.
     let of_kind = |r: &&Registered| r.arch.media.is_some() == is_encoder;
     let all = || params.archs.iter().chain(archs).filter(of_kind);
     let names = || all().map(|r| r.arch.name);

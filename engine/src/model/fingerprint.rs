@@ -12,7 +12,7 @@ pub struct Fingerprint {
     pub arch: &'static str,
     /// Digest of the architecture's metadata, and of a declaration that was read at run time.
     pub hparams: u64,
-    /// Digest of the names, shapes and types of all tensors.
+    /// Digest of the names, shapes, and types of all tensors.
     pub tensors: u64,
     /// Digest of the first bytes of each matrix, which differs between a model and its fine-tunes.
     pub weights: u64,

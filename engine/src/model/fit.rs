@@ -92,8 +92,8 @@ impl<'a> ModelOutline<'a> {
         }
     }
 
-    /// Places as many layers on the devices as fit. The compute buffers depend on the assignment of layers, so
-    /// the search repeats with fewer layers until the buffers fit, too.
+    /// Places as many layers on the devices as fit. The compute buffers depend on the assignment of layers, so the
+    /// search repeats with fewer layers until the buffers also fit.
     fn place_most(
         &self,
         params: &PlacementParams,
@@ -160,8 +160,8 @@ impl<'a> ModelOutline<'a> {
         })
     }
 
-    /// Creates a placement with `n` layers on the devices. Weights keep the layout of the file if there is not
-    /// enough memory for repacked weights, caches, and compute buffers: the system would end the process.
+    /// Creates a placement with `n` layers on the devices. Weights keep the layout of the file if memory does not
+    /// suffice for repacked weights, caches, and compute buffers. Otherwise, the system could end the process.
     fn place_layers(
         &self,
         params: &PlacementParams,

@@ -78,8 +78,8 @@ const OMNI_NAMES: [(Medium, &str, &str); 2] = [
     (Medium::Audio, OMNI, "clip.audio.embedding_length"),
 ];
 
-/// Returns the media and names of the encoders in a file, the encoder of images first. The medium of a single encoder
-/// may be unknown.
+/// Returns the media and names of the encoders in a file, the image encoder first. The medium of a single encoder may
+/// be unknown.
 pub fn projector_types(metadata: &Metadata) -> Vec<(Option<Medium>, &str)> {
     let text = |key: &str| metadata.get(key).and_then(Value::as_str);
     match text(NAME_KEY) {

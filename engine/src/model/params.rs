@@ -31,8 +31,8 @@ pub struct WantedArch<'a> {
     pub metadata: &'a Metadata,
 }
 
-/// Finds the architecture of a file. Returns `Ok(None)` for an unknown name, and an error message for a declaration that
-/// cannot be used.
+/// Finds the architecture of a file. Returns `Ok(None)` for an unknown name, and an error message for a declaration
+/// that cannot be used.
 pub type FindArch = Arc<dyn Fn(&WantedArch<'_>) -> Result<Option<Registered>, String> + Send + Sync>;
 
 /// Parameters for loading a model.

@@ -42,7 +42,7 @@ impl Base {
     /// Reads all common hyperparameters and records errors in the reader. `mtp` also loads the first MTP
     /// layer, if the file has one.
     fn read(r: &mut HparamReader<'_>, mtp: bool) -> Base {
-        // Encoders of media have neither tokens nor a context, and may have no layers.
+        // Media encoders have neither tokens nor a context, and may have no layers.
         let is_media = [Medium::Image, Medium::Audio]
             .iter()
             .any(|medium| r.prefix == medium.key_prefix());
@@ -133,7 +133,7 @@ impl RopeScaling {
         let kind = r.string("rope.scaling.type", Some("linear"));
         if !["none", "linear", "yarn", "longrope"].contains(&kind.as_str()) {
             r.contradiction(format!(
-                "unknown rope.scaling.type `{kind}`: expected none, linear, yarn or longrope"
+                "unknown rope.scaling.type `{kind}`: expected none, linear, yarn, or longrope"
             ));
         }
         let old_factor = r.f32("rope.scale_linear", Some(0.0));

@@ -280,7 +280,7 @@ impl<'a> HparamReader<'a> {
         if pooling.is_none() {
             self.errors.push(HparamError::WrongType {
                 key: full,
-                expected: "0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)".to_owned(),
+                expected: "0 (none), 1 (mean), 2 (cls), 3 (last), or 4 (rank)".to_owned(),
                 found: value.describe(),
             });
         }

@@ -108,7 +108,7 @@ impl<'a> CalibratedRounding<'a> {
         Ok(leader.and_then(|leader| pass.factors.get(leader)).cloned())
     }
 
-    /// Returns the tensors of a pass, from `first` on.
+    /// Returns the tensors of a pass, starting with tensor `first`.
     fn tensors_from(&self, first: &PlannedTensor) -> BTreeSet<String> {
         let mut tensors = BTreeSet::new();
         // Tensors that read the same inputs as another tensor of the layer need no additional memory.

@@ -14,7 +14,7 @@ pub enum QuantizeError {
     /// Reading or writing failed.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// A tensor is quantized already, so that its errors would add up.
+    /// A tensor is already quantized; quantizing it again would add up errors.
     #[error(
         "tensor {tensor} is already quantized ({ty}); quantize the original model, or accept the loss with --allow-requantize"
     )]

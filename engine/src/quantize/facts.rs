@@ -1,4 +1,4 @@
-//! Facts that decide the type of a tensor in a mixture.
+//! Properties that determine the type of a tensor in a mixture.
 
 use super::role::Role;
 
@@ -10,9 +10,9 @@ pub(super) struct Facts {
     pub n_in: usize,
     /// Whether the tensor holds one matrix per expert.
     pub is_experts: bool,
-    /// Position of the tensor's layer among the layers with such a tensor, and their number.
+    /// Index of the tensor's layer among the layers that have this tensor, and the number of these layers.
     pub turn: (usize, usize),
-    /// Whether the token embedding is the output projection, too.
+    /// Whether the token embedding is also the output projection.
     pub is_tied: bool,
     /// Whether the architecture is Falcon.
     pub is_falcon: bool,

@@ -77,7 +77,7 @@ fn gain(items: &[Choice], from: usize, to: usize) -> f64 {
     (items[from].cost - items[to].cost) / bytes.max(1) as f64
 }
 
-/// Returns the choices on the lower convex hull, from the smallest choice to the choice with the least cost.
+/// Returns the choices on the lower convex hull, from the smallest choice to the choice with the lowest cost.
 fn hull(items: &[Choice]) -> Vec<usize> {
     let mut hull: Vec<usize> = Vec::new();
     for (i, item) in items.iter().enumerate() {
@@ -124,7 +124,7 @@ mod tests {
         items.fold((0, 0.0), |(bytes, cost), item| (bytes + item.bytes, cost + item.cost))
     }
 
-    /// Returns the least cost of all combinations within the budget.
+    /// Returns the minimum cost of all combinations within the budget.
     fn least(groups: &[Vec<Choice>], budget: usize) -> f64 {
         let Some((first, rest)) = groups.split_first() else {
             return 0.0;

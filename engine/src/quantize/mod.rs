@@ -1,7 +1,7 @@
 //! Quantization of model files. A [`Mixture`] or [`Recipe`] determines the types for all tensors of a file, and a
 //! writer decodes and encodes one tensor at a time.
 //!
-//! [`Recipe::choose`] searches for the least expected divergence within a budget of bytes. [`measure_errors`] and
+//! [`Recipe::choose`] searches for the lowest expected divergence within a budget of bytes. [`measure_errors`] and
 //! [`measure_sensitivities`] measure the divergence that each matrix causes in each type. [`CalibratedRounding`]
 //! compensates the rounding errors of each column in the following columns.
 

@@ -19,10 +19,9 @@ const DAMPING: f64 = 0.01;
 /// must stay closer to their original values.
 const TIED_DAMPING: f64 = 0.3;
 
-/// Weight of the first token of a sequence in the moments of attention inputs. Many heads attend mostly to this token,
+/// Weight of the first token of a sequence in the moments of attention inputs. Many heads attend mainly to this token,
 /// an attention sink (arXiv 2309.17453), so an error in its value affects all tokens. As one of hundreds of tokens, it
-/// would hardly count in the moments: without this weight, calibrating `attn_v` increased the KL divergence of
-/// SmolLM2.
+/// would hardly count in the moments: without this weight, calibrating `attn_v` increased the KL divergence of SmolLM2.
 const FIRST_WEIGHT: f32 = 256.0;
 
 /// Rows of a moment that a thread takes at a time.
@@ -46,8 +45,8 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// Returns the size of the moments of matrices with `n_in` columns. The columns of a matrix are divided into ranges if
-    /// the moment of a single matrix exceeds `max_bytes`.
+    /// Returns the size of the moments of matrices with `n_in` columns. The columns of a matrix are divided into ranges
+    /// if the moment of a single matrix exceeds `max_bytes`.
     pub fn of(n_in: usize, n_matrices: usize, max_bytes: usize) -> Size {
         let column = n_in.saturating_mul(size_of::<f32>());
         let most = max_bytes / column.max(1);

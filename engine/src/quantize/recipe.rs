@@ -59,7 +59,7 @@ struct RecipeTensor {
 }
 
 impl Recipe {
-    /// Chooses types for the free tensors of a plan by a greedy search for the least total divergence. All tensors of
+    /// Chooses types for the free tensors of a plan by a greedy search for the lowest total divergence. All tensors of
     /// the file, including tensors of fixed types, have at most `budget` bytes.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Recipe {
         Some(cost.divergence)
     }
 
-    /// Returns the type of the largest number of weights.
+    /// Returns the most frequent type, weighted by the number of weights.
     pub fn most_used(&self) -> Option<GgmlType> {
         let mut sizes: BTreeMap<u32, (usize, GgmlType)> = BTreeMap::new();
         for costs in &self.costs {

@@ -13,7 +13,7 @@ pub(super) enum Role {
     Key,
     /// Projection to values.
     Value,
-    /// Joint projection to queries, keys and values.
+    /// Joint projection to queries, keys, and values.
     QueryKeyValue,
     /// Joint expansion to keys and values.
     KeyValue,

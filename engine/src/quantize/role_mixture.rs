@@ -1,4 +1,5 @@
-//! Types by the part of a layer that a matrix belongs to. llama.cpp chooses types by substrings of tensor names instead.
+//! Types by the part of a layer that a matrix belongs to. llama.cpp chooses types by substrings of tensor names
+//! instead.
 //!
 //! Experts hold most weights of a model, and each token uses few experts. Experts get the base type. Matrices that
 //! every token uses get better types, at a small cost in size. The same applies to the small matrices of recurrent
@@ -153,7 +154,7 @@ pub(super) fn type_of(part: Option<Part>, base: GgmlType, of_peer: GgmlType, fac
 /// Types in increasing size, for steps above a base type.
 const STEPS: [GgmlType; 6] = [Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0];
 
-/// Returns the first type of [`STEPS`] that is more than half a bit larger than `ty`. Without such a type, returns the
+/// Returns the first type of [`STEPS`] that is more than half a bit larger than `ty`. If there is none, returns the
 /// larger of `ty` and Q8_0.
 fn better(ty: GgmlType) -> GgmlType {
     // Smaller differences are not worth a step: IQ4_XS has a quarter bit less than Q4_K.

@@ -285,7 +285,7 @@ fn is_checked(ty: GgmlType) -> bool {
     matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16)
 }
 
-/// Converts consecutive rows from index `first` on. Rows have the sizes `from` and `to`.
+/// Converts consecutive rows starting at index `first`. Rows have the sizes `from` and `to`.
 fn convert_rows(
     tensor: &PlannedTensor,
     first: usize,

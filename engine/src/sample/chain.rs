@@ -101,7 +101,7 @@ impl SamplerChain {
     /// token afterwards.
     ///
     /// # Errors
-    /// Returns a [`SampleError`] if `logits` has another length or contains NaN or infinity, or if no token can be
+    /// Returns a [`SampleError`] if `logits` has a different length or contains NaN or infinity, or if no token can be
     /// selected. The same applies if the output cannot continue within the grammar.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Token, SampleError> {
         if logits.len() != self.n_vocab {

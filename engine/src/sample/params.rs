@@ -161,7 +161,7 @@ sampler_table! {
         seed: Option<u64> = None, "seed", Any, "Seed of the random number generator; -1 for a random seed";
         samplers: Vec<SamplerKind> = default_samplers(), "samplers", Count(32),
             "Samplers in order, as names separated by ';' or as letters; may include infill";
-        min_keep: usize = 0, "min-keep", Any, "Minimum number of candidates that top-p, min-p, typical and XTC keep";
+        min_keep: usize = 0, "min-keep", Any, "Minimum number of candidates that top-p, min-p, typical, and XTC keep";
         logit_bias: Vec<LogitBias> = Vec::new(), "logit-bias", Count(1 << 20),
             "Bias for the logit of a token, as TOKEN+BIAS or TOKEN-BIAS; TOKEN-inf bans it";
         mirostat: u32 = 0, "mirostat", Between(0.0, 2.0),

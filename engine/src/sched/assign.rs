@@ -117,9 +117,9 @@ pub(super) fn leftovers(a: &mut Assigner<'_>) -> Result<(), SchedError> {
     Ok(())
 }
 
-/// Checks assignments that were not checked when they were made. The assignment of a user, or the owner of memory that
-/// a node writes to, may have selected an unsuitable backend. Such a backend does not support the op or cannot access
-/// the memory.
+/// Checks assignments that were not checked when they were made. A user's assignment, or the owner of the memory that a
+/// node writes to, may have selected an unsuitable backend. An unsuitable backend does not support the op or cannot
+/// access the memory.
 fn check_support(a: &Assigner<'_>) -> Result<(), SchedError> {
     let graph = a.graph;
     for &node in graph.nodes() {

@@ -13,7 +13,7 @@ use super::{BackendId, Result, SchedError, Scheduler};
 
 /// Observes nodes while a graph is computed.
 pub trait Observer: Send {
-    /// Returns true to observe this node. Called before the node is computed, for views, too.
+    /// Returns true to observe this node. Called before the node is computed, including for views.
     ///
     /// Nodes up to the next observed node are computed together, so that observing few nodes is cheap. An
     /// observed node is not fused with the next node.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use crate::backend::*;
 use crate::graph::{Graph, Op, TensorId};
 
-/// A kind of memory. Host memory only if `host` is set.
+/// A kind of memory, which is host memory if `host` is set.
 pub struct FakeType {
     pub name: &'static str,
     pub alignment: usize,

@@ -80,7 +80,7 @@ impl Splits {
         is_leaf && !graph.is_external(id) && !self.written.contains(&id)
     }
 
-    /// Returns true if nodes write to leafs that the caller may write, too.
+    /// Returns true if nodes write to leafs that the caller may also write.
     pub fn writes_leafs(&self) -> bool {
         !self.written.is_empty()
     }

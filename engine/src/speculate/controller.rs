@@ -1,5 +1,5 @@
-//! Chooses the number of drafts to verify from measured decode times and acceptance rates, such that drafts
-//! increase the speed.
+//! Chooses the number of drafts to verify from measured decode times and acceptance rates, so that drafts increase the
+//! speed.
 
 /// Numbers of drafts per sequence to choose from. For a single sequence, each batch size needs its own graph;
 /// a context caches five graphs: these sizes and the one without drafts.
@@ -49,7 +49,7 @@ const MAX_OUTLIER: f64 = 2.0;
 /// Minimum acceptance rate assumed for a new sequence: other sequences are a weak predictor.
 const MIN_PRIOR: f64 = 0.4;
 
-/// Weight of the latest finished sequence in the running mean of acceptance rates.
+/// Weight of the latest finished sequence in the moving average of acceptance rates.
 const SEQUENCE_WEIGHT: f64 = 0.2;
 
 /// Chooses the number of drafts for sequences that are decoded together, from measured times and acceptance

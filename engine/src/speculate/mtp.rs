@@ -22,7 +22,7 @@ pub struct Mtp {
     /// Hidden states before each pending token and after the last one, `[n_pending + 1, n_embd]`; empty if no
     /// sequence is followed.
     rows: Vec<f32>,
-    /// Number of tokens of the sequence that were followed.
+    /// Number of tokens of the sequence that the layer has processed.
     n_text: usize,
     /// The layer's hidden state after the latest draft.
     row: Vec<f32>,
@@ -138,7 +138,7 @@ impl Mtp {
         }
     }
 
-    /// Records that the first `n` pending entries were computed.
+    /// Records that the first `n` pending tokens were computed.
     fn entered(&mut self, n: usize) {
         self.n_entries += n;
         self.due.drain(..n);

@@ -107,7 +107,7 @@ impl Speculator {
     ///
     /// # Errors
     /// Returns a [`DecodeError`] if the drafter fails, or if drafts cannot be removed from the cache. The sequence is
-    /// removed nevertheless.
+    /// removed even then.
     pub fn remove(&mut self, context: &mut Context, seq: usize, n_text: usize) -> Result<(), DecodeError> {
         let forgotten = self.forget_drafts(context, seq, n_text);
         self.take(seq);

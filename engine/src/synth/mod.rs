@@ -86,7 +86,7 @@ enum TensorContent {
 /// Minimum vocabulary: three special tokens and one token per byte.
 const MIN_VOCAB: usize = 3 + 256;
 
-/// Bytes that all threads generate at a time.
+/// Number of bytes that all threads together generate at a time.
 const CHUNK: usize = 16 << 20;
 
 impl Synth {
@@ -308,7 +308,7 @@ fn tensors(draft: &Draft, archs: &[Registered], params: &SynthParams) -> Result<
     let elementwise: HashSet<&str> = consumed_by(Consumer::Elementwise)
         .map(|row| row.name.as_str())
         .collect();
-    // A tied output projection is the token embedding.
+    // A tied output projection counts as the token embedding.
     let mut products = consumed_by(Consumer::MulMat).map(|row| row.name.as_str());
     let output = products.rfind(|name| ["output.weight", "token_embd.weight"].contains(name));
     let mut n_of_kind: HashMap<&str, usize> = HashMap::new();

@@ -98,7 +98,7 @@ pub enum VocabWarning {
         /// First token with an empty text.
         first: u32,
     },
-    /// A token with the text of a control token has another type; it is treated as a control token.
+    /// A token with the text of a control token has a different type; it is treated as a control token.
     ControlLooking { token: u32, text: String },
     /// A BOS or EOS token is enabled but not defined.
     MissingSpecial {

@@ -1,12 +1,12 @@
 //! Tokenization: text to tokens and back. Modules in the order of the data flow:
 //!
 //! - `source`: tokenizer metadata of a GGUF file as plain data
-//! - `tokens`: validated texts, scores and attributes of the tokens
+//! - `tokens`: validated texts, scores, and attributes of the tokens
 //! - `special`: special tokens and their roles, including end-of-generation tokens
 //! - `partition`: splits the input at special tokens
 //! - `pre`: splits the remaining text into words (BPE vocabularies)
-//! - `bpe`, `spm`, `wpm`, `ugm`, `rwkv`, `plamo2`, `dummy`: tokenizers, one file per kind of vocabulary, on
-//!   top of `merge`, `words`, `prefixes` and `charsmap`
+//! - `bpe`, `spm`, `wpm`, `ugm`, `rwkv`, `plamo2`, `dummy`: tokenizers, one file per kind of vocabulary, on top of
+//!   `merge`, `words`, `prefixes`, and `charsmap`
 //! - `detok`, `utf8`, `text`: detokenization, whole or streaming
 //!
 //! To add a kind of vocabulary, add a row to [`MODELS`], a file next to `bpe.rs`, and an arm to `Tokenizer`.
@@ -75,7 +75,7 @@ pub type Token = u32;
 pub enum VocabKind {
     /// Vocabulary of token ids without texts.
     None,
-    /// Vocabulary of arbitrary tokens, for tests.
+    /// Test vocabulary with arbitrary tokens.
     Test,
     /// SentencePiece BPE, which merges by score.
     Spm,

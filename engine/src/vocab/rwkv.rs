@@ -36,7 +36,7 @@ impl Rwkv {
     }
 }
 
-/// Appends the bytes of a token spelled with the escapes `\t`, `\n`, `\r` and `\xHH`. Any other escaped
+/// Appends the bytes of a token spelled with the escapes `\t`, `\n`, `\r`, and `\xHH`. Any other escaped
 /// character represents the character.
 pub(super) fn unescape(text: &[u8], out: &mut Vec<u8>) {
     let digit = |b: u8| (b as char).to_digit(16).map(|d| d as u8);

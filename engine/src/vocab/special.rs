@@ -61,8 +61,8 @@ impl SpecialIds {
         self.0[special as usize] = token;
     }
 
-    /// Resolves roles from defaults, metadata keys and texts, in this order. Corrects the attributes of
-    /// tokens found by text.
+    /// Resolves roles from defaults, metadata keys, and texts, in this order. Corrects the attributes of tokens found
+    /// by text.
     pub fn find(
         source: &VocabSource,
         kind: VocabKind,

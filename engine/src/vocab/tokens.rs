@@ -1,11 +1,11 @@
-//! Validated token texts, scores and attributes.
+//! Validated token texts, scores, and attributes.
 
 use super::hash::StringTable;
 use super::source::{VocabSource, key};
 use super::{Token, TokenAttr, VocabError, VocabWarning};
 use crate::gguf::{GgufError, StringArray};
 
-/// Token texts, scores and attributes, indexed by token id.
+/// Token texts, scores, and attributes, indexed by token id.
 #[derive(Debug)]
 pub(super) struct Tokens {
     /// Number of tokens. The table can be longer: BPE appends parts of merges that are not tokens.

@@ -132,7 +132,7 @@ fn scales_follow_the_settings_of_the_adapter() {
     let alpha: f32 = stabilized.require("adapter.lora.alpha").unwrap();
     assert!((alpha / RANK as f32 - 4.0 / (RANK as f32).sqrt()).abs() < 1e-6);
     assert_eq!(values(&stabilized, q), values(&plain, q));
-    // An alpha of one module changes its second factor.
+    // The alpha of a single module scales its second factor.
     let own = of(&|settings| settings["alpha_pattern"] = json!({"q_proj": 12.0}));
     let tripled: Vec<f32> = values(&plain, q).iter().map(|x| 3.0 * x).collect();
     assert_eq!(values(&own, q), tripled);

@@ -571,7 +571,7 @@ pub fn reductions() -> Vec<Case> {
             size: 10_007,
         };
         let numbers = i32s((0..100 * 8).map(|i: i64| i * i % 13));
-        // Token ids in the form of small integers.
+        // Small integers, used as token ids.
         let x = Operand::new(F32, [8, 100, 1, 1], numbers.data);
         all.push(Case::new(Op::NgramHash(hash), std::slice::from_ref(&x)).within(0.0));
         all.push(Case::new(Op::NgramHash(hash), &[x.permuted([0, 1, 3, 2])]).within(0.0));

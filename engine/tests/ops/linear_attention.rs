@@ -92,8 +92,8 @@ pub fn linear_attention_of_many_tokens() -> Vec<Case> {
     all
 }
 
-/// Returns cases that GPUs compute in chunks of up to 32 tokens: a sequence, and two that alternate at the end. Columns may
-/// end within a block. Decays may forget all earlier tokens.
+/// Returns cases that GPUs compute in chunks of up to 32 tokens: a sequence, and two that alternate at the end. Columns
+/// may end within a block. Decays may forget all earlier tokens.
 pub fn linear_attention_in_chunks() -> Vec<Case> {
     const T: usize = 110;
     let to: Vec<i64> = (0..T).map(|t| if t < 90 || t % 2 == 0 { 0 } else { 3 }).collect();

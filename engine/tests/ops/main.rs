@@ -177,7 +177,7 @@ fn expert_matmuls_with_quantized_activations_match_reference() {
 
 /// On tensor cores, queries and weights of prompts have 11 bits.
 #[test]
-fn attention_of_prompts_by_tiles() {
+fn attention_of_prompts_uses_tile_kernels() {
     let cases = attention::attention_of_prompts();
     for device in devices_under_test().iter().filter(|d| d.kind() != DeviceKind::Cpu) {
         let n_rounded = cases.iter().filter(|case| is_rounded(case, device)).count();
@@ -191,8 +191,8 @@ fn attention_of_prompts_by_tiles() {
     }
 }
 
-/// Maximum error of attention with keys and values rounded to f16, and of attention over 16-bit caches, with queries
-/// and weights split into two 16-bit numbers.
+/// Maximum error of attention if queries and weights are split into two 16-bit numbers. Keys and values are rounded to
+/// f16, or come from 16-bit caches.
 const ROUNDED_KEYS: f64 = 1e-6;
 const STORED_KEYS: f64 = 1e-9;
 

@@ -62,7 +62,7 @@ pub(super) fn check(sketch: &Sketch, plan: &AllocPlan) {
     }
 }
 
-/// An element to append to a random graph. Numbers select among the existing tensors.
+/// A node or leaf to append to a random graph. Numbers select existing tensors.
 #[derive(Clone, Debug)]
 enum Piece {
     Input(usize),

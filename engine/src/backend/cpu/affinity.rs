@@ -25,7 +25,8 @@ mod system {
             Affinity(set)
         }
 
-        /// Restricts the calling thread to these CPUs. On failure, the thread keeps its CPUs, which is only slower.
+        /// Restricts the calling thread to these CPUs. On failure, the thread keeps its previous CPUs; this only
+        /// affects speed.
         pub(in crate::backend::cpu) fn apply(self) {
             let _ = sched_setaffinity(None, &self.0);
         }

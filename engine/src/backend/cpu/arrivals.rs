@@ -1,8 +1,8 @@
 //! Counting of threads without contention on one cache line.
 //!
-//! A counter per group of threads reports to the root only when the group gets its first member or loses its last
-//! one. This is a scalable non-zero indicator (Ellen, Lev, Luchangco, and Moir: SNZI, PODC 2007) of two levels.
-//! The barrier needs no more than that: a phase ends when it has no members.
+//! A counter per group of threads reports to the root only when the group gets its first member or loses its last one.
+//! This is a scalable non-zero indicator (Ellen, Lev, Luchangco, and Moir: SNZI, PODC 2007) of two levels. The barrier
+//! only needs to know whether a phase has members: a phase ends when it has none.
 
 use super::futex::Futex;
 use super::sync::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ fn count(word: u64) -> u64 {
 impl GroupCounter {
     /// Adds a member. The root counts the group when this function returns.
     pub(super) fn arrive(&self, root: &Futex) {
-        // Memberships of the root that other threads have made superfluous.
+        // Memberships of the root that other threads have made redundant.
         let mut surplus = 0;
         let mut is_member = false;
         while !is_member {

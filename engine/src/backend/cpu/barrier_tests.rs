@@ -120,7 +120,7 @@ fn thread_that_starts_a_phase_is_its_first_member() {
         counter: ROOT,
     };
     assert_eq!(next.membership, expected);
-    // The phase lasts until the starter leaves, too.
+    // The phase lasts until the thread that started it also leaves.
     let late = phases.enter(2).unwrap().membership;
     assert_eq!((late.phase, late.counter), (1, 1));
     assert!(!phases.leave(late));

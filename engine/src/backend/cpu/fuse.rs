@@ -153,8 +153,8 @@ impl FusionContext<'_> {
     /// Returns the tensor through which matmuls read norm `id`, if every thread should recompute the norm
     /// when it quantizes the activations. That tensor is the norm or a reshaped view of all of it.
     ///
-    /// Recomputing requires that only matmuls within the next [`NEAR`] nodes read the norm. None of the nodes up to
-    /// the last such matmul may overwrite the norm's inputs.
+    /// Recomputing requires that only matmuls within the next [`NEAR`] nodes read the norm. None of the nodes up to the
+    /// last of these matmuls may overwrite the norm's inputs.
     pub(super) fn recomputable_norm(
         &self,
         id: TensorId,

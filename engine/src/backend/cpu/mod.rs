@@ -4,8 +4,8 @@
 //! Modules, from the lowest layer up:
 //! - [`topology`] (cores, caches, and NUMA nodes), [`affinity`] (CPUs of a thread), [`numa`] (placement of threads and
 //!   weights), [`groups`] (threads with a common cache), [`homes`] (nodes of threads),
-//! - [`sync`], [`futex`], [`arrivals`], [`phases`] (barriers and work stealing), [`pool`] (threads), [`queue`] (chunks of
-//!   work),
+//! - [`sync`], [`futex`], [`arrivals`], [`phases`] (barriers and work stealing), [`pool`] (threads), [`queue`] (chunks
+//!   of work),
 //! - [`scratch`], [`barriers`] (memory conflicts), [`view`] (operands as slices), [`activations`] (quantized
 //!   operands), [`interleaved`] (weight layout), [`weight_prefetch`],
 //! - [`plan`] (nodes ready to run), [`ops`] (one module per family of ops),

@@ -19,7 +19,7 @@ pub(super) enum Fusion {
     AddRmsNorm {
         /// Epsilon of the norm.
         eps: f32,
-        /// True if the sum has other readers and must be stored, too.
+        /// True if the sum has other readers and must therefore also be stored.
         stores_sum: bool,
     },
     /// A matmul with few columns, and the sum of its result and another tensor. The matmul's result is not

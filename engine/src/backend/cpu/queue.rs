@@ -53,8 +53,8 @@ impl WorkShare {
 /// groups. A thread without work then reads a counter per group instead of one per thread.
 #[derive(Default)]
 pub(super) struct Counters {
-    /// Grouped by thread, since mostly the thread itself uses its counters. The counters of groups follow, then
-    /// the one that counts groups.
+    /// Grouped by thread, because a counter is mainly used by its own thread. The counters of groups follow, then the
+    /// one that counts groups.
     all: Vec<AtomicU64>,
     /// Distance between the counters of two threads.
     stride: usize,
@@ -84,7 +84,7 @@ impl Counters {
     pub(super) fn start(&mut self) {
         self.run = self.run.wrapping_add(RUN);
         if self.run == 0 {
-            // Numbers of runs repeat from here on.
+            // After this point, the numbers of runs repeat.
             self.all.iter_mut().for_each(|taken| *taken.get_mut() = 0);
         }
     }

@@ -72,7 +72,7 @@ impl Scratch {
                 continue;
             }
             if homes.n_nodes() > 1 {
-                // This thread would copy the old lines, which allocates pages on its node.
+                // Resizing would copy the old contents on this thread, and so place the pages on its NUMA node.
                 *lines = Vec::new();
             }
             if lines.try_reserve_exact(total - lines.len()).is_err() {

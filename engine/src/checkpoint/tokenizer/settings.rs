@@ -19,8 +19,8 @@ pub struct Settings {
     generation: Json,
 }
 
-/// Special tokens: name in `tokenizer_config.json`, name that replaces a missing one, and key. Encoders enclose a text in
-/// CLS and SEP, which GGUF files name BOS and EOS.
+/// Special tokens: name in `tokenizer_config.json`, name that replaces a missing one, and key. Encoders enclose a text
+/// in CLS and SEP, which GGUF files name BOS and EOS.
 const SPECIAL: [(&str, &str, &str); 7] = [
     ("bos_token", "cls_token", "bos_token_id"),
     ("eos_token", "sep_token", "eos_token_id"),

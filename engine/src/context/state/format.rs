@@ -4,7 +4,7 @@
 //! |---|---|
 //! | prefix | magic (8 bytes), version u32, scope u32 (0: context, 1: sequence), total length u64 |
 //! | fields | architecture (length u64, UTF-8); one u64 for every [`Field`] that must match the context |
-//! | tokens | count u64; ids u32, for media rows from [`MEDIA_TOKENS`] on |
+//! | tokens | count u64; ids u32, for media rows at least [`MEDIA_TOKENS`] |
 //! | cells | per pool: number of runs u64; runs of cells at consecutive positions: first position u32, number of cells u32, distance of positions along the axes i32, sequences 4 × u64 (bits) |
 //! | rows | per slot: the keys of its pool's cells in run order, then the values |
 //! | checksum | [`Digest`] of all preceding bytes, u64 |
@@ -395,7 +395,7 @@ impl<'a> Cursor<'a> {
             let (pos, len) = (self.u32("a position")?, self.u32("a run length")?);
             let lag = self.u32("a distance")? as i32;
             let seqs = self.seqs()?;
-            // The position after the last cell must be valid, too.
+            // The position after the last cell must also be valid.
             let end = u64::from(pos) + u64::from(len);
             if len == 0 || end > i32::MAX as u64 {
                 let expected = format!("positions below {}", i32::MAX);

@@ -52,7 +52,7 @@ fn metadata() -> impl Strategy<Value = Metadata> {
     vec((".{1,30}", value), 0..12).prop_map(Metadata::from_iter)
 }
 
-/// Name, type, shape and data of a tensor.
+/// Name, type, shape, and data of a tensor.
 type Tensor = (String, GgmlType, Vec<usize>, Vec<u8>);
 
 fn tensors() -> impl Strategy<Value = Vec<Tensor>> {
@@ -117,7 +117,7 @@ proptest! {
 enum Mutation {
     /// Replaces the byte at an offset.
     Set(usize, u8),
-    /// Overwrites 8 bytes, which may be a length, count, dimension or offset.
+    /// Overwrites 8 bytes, which may be a length, count, dimension, or offset.
     Number(usize, u64),
     /// Truncates the header to a length.
     Cut(usize),

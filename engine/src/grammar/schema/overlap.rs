@@ -74,7 +74,7 @@ fn parts<'a>(references: &References<'a>, schema: &'a Value) -> Vec<&'a Value> {
     all
 }
 
-/// Compares listed values, types and bounds.
+/// Compares listed values, types, and bounds.
 fn values_exclude(a: &Value, b: &Value) -> bool {
     match (values(a), values(b)) {
         (Some(a), Some(b)) => return a.iter().all(|x| b.iter().all(|y| !is_equal(x, y))),

@@ -1,4 +1,4 @@
-//! References within a JSON schema: pointers, anchors and ids.
+//! References within a JSON schema: pointers, anchors, and ids.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ impl<'a> References<'a> {
         }
     }
 
-    /// Counts a comparison of schemas. Returns false if too many were made.
+    /// Counts a comparison of schemas. Returns false once the limit of comparisons is exceeded.
     pub fn spend(&self) -> bool {
         let left = self.work.get();
         self.work.set(left.saturating_sub(1));

@@ -58,7 +58,7 @@ impl Bundler<'_> {
         Ok(())
     }
 
-    /// Rewrites `not`: excludes listed values, types or patterns.
+    /// Rewrites `not`: excludes listed values, types, or patterns.
     fn negation(
         &self,
         fields: &Map<String, Value>,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// An element to append to the graph. Numbers select among the existing tensors.
+/// A node or leaf to append to the graph. Numbers select existing tensors.
 #[derive(Clone, Debug)]
 enum Piece {
     Weight(usize),

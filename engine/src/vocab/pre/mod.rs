@@ -24,7 +24,7 @@ pub(crate) enum Alphabet {
     Metaspace,
 }
 
-/// Pre-tokenizer: names, split rules and options.
+/// Pre-tokenizer: names, split rules, and options.
 #[derive(Debug)]
 pub(crate) struct PreTokenizer {
     /// Accepted values of `tokenizer.ggml.pre`.
@@ -34,7 +34,7 @@ pub(crate) struct PreTokenizer {
     pub alphabet: Alphabet,
     /// A word that equals a token is not merged.
     pub ignore_merges: bool,
-    /// Like `ignore_merges`, but only for words of newlines.
+    /// Like `ignore_merges`, but only for words that consist of newlines.
     pub keep_newlines: bool,
     /// Whether detokenization removes spaces before punctuation.
     pub clean_spaces: bool,
@@ -186,7 +186,7 @@ const DEEPSEEK3: SplitRule = SplitRule::Regex(
 const SPARK: SplitRule = SplitRule::Regex(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+"##,
 );
-/// Letters of the Latin, Greek, Cyrillic, Armenian and a few other scripts.
+/// Letters of the Latin, Greek, Cyrillic, Armenian, and a few other scripts.
 const DEEPSEEK_LETTERS: SplitRule = SplitRule::Regex(concat!(
     r"\s?[",
     r"A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF}",

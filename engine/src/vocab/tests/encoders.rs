@@ -1,4 +1,4 @@
-//! Tests of the WordPiece, unigram and RWKV tokenizers.
+//! Tests of the WordPiece, unigram, and RWKV tokenizers.
 
 use super::*;
 

@@ -52,7 +52,7 @@ impl<'a> Compress<'a> {
         let states = step.state.as_chunks_mut::<STATE>().0;
         for state in states.iter_mut() {
             if seen >= n {
-                // The next group starts with the tokens that overlap this group, if any.
+                // If groups overlap, the next group starts with the tokens of this group that it shares.
                 let (own, next) = state[1..].split_at_mut(MEAN);
                 own.fill(0.0);
                 own[..next.len()].copy_from_slice(next);

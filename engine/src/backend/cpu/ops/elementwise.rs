@@ -6,7 +6,7 @@ use super::task::Task;
 use crate::backend::cpu::view::Source;
 use crate::graph::Unary;
 
-/// Elements per chunk for contiguous operands, so that a single long row is shared between threads, too.
+/// Elements per chunk for contiguous operands. Threads thus also share a single long row.
 const PIECE: usize = 1024;
 
 /// Computes `f(a, b)` with `b` broadcast to the shape of `a`.

@@ -21,7 +21,7 @@ use crate::graph::{Graph, Op, Tensor, Unary};
 const MOST_ROWS: usize = 128;
 
 /// Number of columns to buffer at a time. A remainder of few columns is added to the last step. The kernel for few
-/// columns rounds differently, and results must not depend on the chunk that a thread took.
+/// columns rounds differently, and results must not depend on how threads share the work.
 const COLUMNS: usize = 512;
 
 /// Maximum number of columns to buffer, including a remainder.

@@ -319,8 +319,8 @@ fn mul_mat_stealable(task: Task<'_>) -> Result<(), Stolen> {
     products.for_each_piece(task.queue, task.scratch, |[results], rows| {
         for (i, result) in results.chunks_exact(rows.len()).enumerate() {
             let out = target.tile(i, 1, rows.clone());
-            // SAFETY: `Target::tile` checks the bounds. This thread took these rows of weights and `finish`
-            // returned that no other thread has stolen them.
+            // SAFETY: `Target::tile` checks the bounds. This thread took these rows of weights and `finish` reported
+            // that no other thread has stolen them.
             unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, rows.len()) };
         }
     })
@@ -338,7 +338,7 @@ pub(in crate::backend::cpu) fn matmul_add(
     let product = SkinnyMatmul { weights: [w], x, n };
     product.for_each_piece(task.queue, task.scratch, |[results], rows| {
         for (i, result) in results.chunks_exact(rows.len()).enumerate() {
-            // SAFETY: this thread took these rows of weights, and `finish` returned that no other thread has stolen
+            // SAFETY: this thread took these rows of weights, and `finish` reported that no other thread has stolen
             // them. No other thread thus accesses these elements of the sum. The slice ends with the iteration. The
             // other operand does not overlap, or overlaps element by element, in which case `copy_floats` creates no
             // slice of it.
@@ -372,8 +372,8 @@ pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), NodeExit> {
         task.queue.finish()?;
         for (&to, result) in piece.by.iter().zip(results.chunks_exact(args.m)) {
             let out = target.tile(to as usize, 1, piece.rows.clone());
-            // SAFETY: `Target::tile` checks the bounds. This thread took these rows of the expert's weights
-            // and `finish` returned that no other thread has stolen them.
+            // SAFETY: `Target::tile` checks the bounds. This thread took these rows of the expert's weights and
+            // `finish` reported that no other thread has stolen them.
             unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, args.m) };
         }
         Ok(())

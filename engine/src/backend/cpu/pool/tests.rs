@@ -219,7 +219,7 @@ fn nothing_is_stolen_with_more_threads_than_cores() {
     assert_eq!(lost.into_inner(), 0);
 }
 
-/// A thread that wakes up after the end of a run must not join it.
+/// A thread that wakes up after the end of a run must not join the run.
 #[test]
 fn worker_never_starts_after_run_ended() {
     let pool = ThreadPool::new(4).unwrap();
@@ -315,9 +315,9 @@ fn cancelled_run_ends_for_all_workers() {
     }
 }
 
-/// Jobs from several caller threads never overlap, and each job runs on its caller, too.
+/// Jobs from several caller threads never overlap, and each job also runs on its caller.
 #[test]
-fn callers_take_turns() {
+fn jobs_of_several_callers_never_overlap() {
     let pool = ThreadPool::new(3).unwrap();
     let (inside, runs) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let started: Mutex<BTreeSet<String>> = Mutex::default();

@@ -152,7 +152,7 @@ fn only_allowed_cpus_are_used() {
     let status = "Name:\tllama\nCpus_allowed:\tff\nCpus_allowed_list:\t4-11,70\n";
     file(root.path(), "proc/self/status", status);
     let topology = Topology::below(root.path());
-    // CPU 70 is the second one of core 6.
+    // CPU 70 is the second CPU of core 6.
     let ids: Vec<usize> = topology.cpus().iter().map(|cpu| cpu.id).collect();
     assert_eq!(ids, [4, 5, 6, 7, 8, 9, 10, 11, 70]);
     assert_eq!((topology.n_cores(), topology.cpus()[8].sibling), (8, 1));
