@@ -8,7 +8,7 @@ arch_macros::arch! {
     hparams {
         norms_after: bool = "swin_norm" or false;
         // Tokens 4 to 8195 are image tokens.
-        let says_images = n_vocab >= 8196;
+        let has_image_tokens = n_vocab >= 8196;
     }
 
     tensors {
@@ -47,7 +47,7 @@ arch_macros::arch! {
             }
         }
         let logits = output(rms_norm(x, output_norm));
-        if says_images {
+        if has_image_tokens {
             let never = clamp(logits[4..8196], -3.4028235e38, -3.4028235e38);
             concat(concat(logits[..4], never), logits[8196..])
         } else {

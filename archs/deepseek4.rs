@@ -17,7 +17,7 @@ arch_macros::arch! {
         check o_heads * o_groups == n_head, "attention.output_group_count must divide attention.head_count";
 
         ratio: [usize] = "attention.compress_ratios";
-        check ratio == 0 || ratio == 4 || ratio == 128, "attention.compress_ratios must be 0, 4 or 128";
+        check ratio == 0 || ratio == 4 || ratio == 128, "attention.compress_ratios must be 0, 4, or 128";
         // Small groups also average over the preceding group.
         let n_means = if ratio == 4 { 2 } else { 1 };
         index_heads: usize = "attention.indexer.head_count";

@@ -1,5 +1,5 @@
-//! Gemma 3: scaled embeddings, sliding-window layers with their own rotary base between full layers, norms
-//! before and after each block, RMS norms per query and key head, and GELU gates.
+//! Gemma 3: scaled embeddings, sliding-window layers with their own rotary base between full layers, and GELU gates.
+//! Norms precede and follow each block, and RMS norms apply per query and key head.
 
 arch_macros::arch! {
     name: "gemma3";

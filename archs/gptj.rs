@@ -1,5 +1,5 @@
-//! GPT-J: parallel attention and feed-forward network after one layer norm, rotary positions on the first
-//! dimensions of each head, and an output projection with a bias.
+//! GPT-J: parallel attention and feed-forward network after one layer norm, and an output projection with a bias.
+//! Rotary positions apply to the first dimensions of each head.
 
 arch_macros::arch! {
     name: "gptj";

@@ -14,7 +14,7 @@ arch_macros::arch! {
         attention_factor: f32 = "attention.scale" or 0.0;
         use_rope: bool = "rope.scaling.finetuned" or true;
         n_ff_shexp: usize = "expert_shared_feed_forward_length" or 0;
-        // Number of the features that a layer adds, from 1 on, or -1 (Granite Vision).
+        // Number of the features that a layer adds, starting at 1, or -1 for none (Granite Vision).
         deep: [f32] = "deepstack_mapping" or -1.0;
         let n_deep = count(deep >= 0.0);
         check deep == -1.0 || deep >= 1.0 && deep <= n_deep && deep % 1.0 == 0.0,

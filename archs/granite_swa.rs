@@ -1,5 +1,5 @@
-//! Granite with sliding windows: attention sinks in every head, layers without rotary positions as listed in
-//! the file, and multipliers for embeddings, residual branches, and logits.
+//! Granite with sliding windows: attention sinks in every head, and layers without rotary positions as listed in the
+//! file. Multipliers scale embeddings, residual branches, and logits.
 
 arch_macros::arch! {
     name: "granite_swa";

@@ -13,7 +13,7 @@ arch_macros::arch! {
         n_high: usize = "hrm.h_cycles";
         n_low: usize = "hrm.l_cycles";
         check n_layer == n_stack * n_high * (n_low + 1), "block_count must equal hrm.layers_per_stack * hrm.h_cycles * (hrm.l_cycles + 1)";
-        check n_stack > 0 && n_high > 0 && n_low > 0, "hrm.layers_per_stack, hrm.h_cycles and hrm.l_cycles must not be 0";
+        check n_stack > 0 && n_high > 0 && n_low > 0, "hrm.layers_per_stack, hrm.h_cycles, and hrm.l_cycles must not be 0";
     }
 
     tensors {

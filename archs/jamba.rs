@@ -1,5 +1,5 @@
-//! Jamba: Mamba layers with norms on the step, B, and C, interleaved with attention layers without positions.
-//! Experts in some layers of both kinds.
+//! Jamba: Mamba layers with norms on the step, B, and C, interleaved with attention layers without positions. Some
+//! layers of both kinds have experts.
 
 arch_macros::arch! {
     name: "jamba";

@@ -1,5 +1,5 @@
-//! Kimi Linear: most layers use a delta rule with a decay per channel, the others multi-head latent attention
-//! without positions. Experts are selected with a bias, plus shared experts.
+//! Kimi Linear: most layers use a delta rule with a decay per channel, the others multi-head latent attention without
+//! positions. Experts are selected with a bias, and shared experts are always used.
 
 arch_macros::arch! {
     name: "kimi-linear";

@@ -12,7 +12,7 @@ arch_macros::arch! {
     }
 
     hparams {
-        // The temperature grows with every such number of positions.
+        // The temperature increases after every `n` positions.
         let temperature_length = 8192;
         let rotated = n_swa == 0 || (il + 1) % 4 != 0;
         let has_qk_norm = !model_is("Maverick");

@@ -1,5 +1,5 @@
-//! Maple: sliding windows with rotary positions in the layers that the file lists, RMS norms per query and
-//! key head, softmax routing, and experts with clamped gates.
+//! Maple: sliding windows with rotary positions in the layers that the file lists, and RMS norms per query and key
+//! head. Experts have softmax routing and clamped gates.
 
 arch_macros::arch! {
     name: "maple";

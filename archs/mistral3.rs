@@ -1,5 +1,5 @@
-//! Mistral 3 and Ministral 3, dense and with experts: the graph of Llama with YaRN, whose attention factor
-//! the file may cancel, and an optional position-dependent attention temperature.
+//! Mistral 3 and Ministral 3, dense and with experts: the graph of Llama with YaRN and an optional position-dependent
+//! attention temperature. The file may cancel the attention factor of YaRN.
 
 arch_macros::arch! {
     name: "mistral3";

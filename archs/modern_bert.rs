@@ -1,5 +1,5 @@
-//! ModernBERT and its embedding models: symmetric sliding windows with their own rotary base, full attention
-//! in every third layer, pre-norm blocks, and a fused gate and up projection.
+//! ModernBERT and its embedding models: symmetric sliding windows with their own rotary base, and full attention in
+//! every third layer. Blocks are pre-norm, with a fused gate and up projection.
 
 arch_macros::arch! {
     name: "modern-bert";

@@ -1,5 +1,5 @@
-//! Muse Glimmer: an RMS norm without weights on the embeddings, rotary positions in sliding-window layers
-//! only, gated attention, norms per head and after each block, and scaled, soft-capped logits.
+//! Muse Glimmer: an RMS norm without weights on the embeddings, rotary positions in sliding-window layers only, and
+//! gated attention. Norms apply per head and after each block. Logits are scaled and soft-capped.
 
 arch_macros::arch! {
     name: "muse-glimmer";

@@ -1,6 +1,5 @@
-//! OLMo 2 and 3: norms after attention and the feed-forward network instead of before, and RMS norms over all
-//! query heads and over all key heads. OLMo 3 adds sliding windows, whose layers use unscaled rotary
-//! positions.
+//! OLMo 2 and 3: norms follow attention and the feed-forward network instead of preceding them. RMS norms apply to all
+//! query heads and to all key heads together. OLMo 3 adds sliding windows, whose layers use unscaled rotary positions.
 
 arch_macros::arch! {
     name: "olmo2";

@@ -1,5 +1,5 @@
-//! PLaMo 2: layers without key heads are Mamba mixers with multi-channel heads, whose gates and values are
-//! interleaved by head in one projection. Norms before and after each block and on the step, B, and C.
+//! PLaMo 2: layers without key heads are Mamba mixers with multi-channel heads, whose gates and values are interleaved
+//! by head in one projection. Norms precede and follow each block, and apply to the step, B, and C.
 
 arch_macros::arch! {
     name: "plamo2";

@@ -1,6 +1,5 @@
-//! PLaMo 3: a fused query, key, and value projection, a fused gate and up projection, and norms per query and
-//! key head and after each block. Up to seven of eight layers have sliding windows with their own rotary
-//! base.
+//! PLaMo 3: a fused query, key, and value projection, and a fused gate and up projection. Norms apply per query and key
+//! head and after each block. Up to seven of eight layers have sliding windows with their own rotary base.
 
 arch_macros::arch! {
     name: "plamo3";

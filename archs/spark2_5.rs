@@ -1,5 +1,5 @@
-//! Spark 2.5: sliding-window and full layers as listed in the file, with different numbers of rotated
-//! dimensions, a sigmoid gate per attention head, and exact GELU gates.
+//! Spark 2.5: sliding-window and full layers as listed in the file, with different numbers of rotated dimensions.
+//! Attention heads have a sigmoid gate, and feed-forward networks exact GELU gates.
 
 arch_macros::arch! {
     name: "spark2_5";

@@ -14,7 +14,7 @@ pub fn arch(input: TokenStream) -> TokenStream {
     door::through(input, |tokens| arch_lang::expand_with(tokens, &library))
 }
 
-/// Declares an encoder of media; see docs/encoders.md.
+/// Declares a media encoder; see docs/encoders.md.
 #[proc_macro]
 pub fn encoder(input: TokenStream) -> TokenStream {
     // Encoders are in a subdirectory of the architectures.

@@ -1,5 +1,5 @@
-//! Hunyuan VL (HunyuanOCR): a vision transformer over images of any size, whose learned positions are resized to the image.
-//! Blocks of patches are projected to lines that end with a learned row.
+//! Hunyuan VL (HunyuanOCR): a vision transformer over images of any size, whose learned positions are resized to the
+//! image. Blocks of patches are projected to lines that end with a learned row.
 
 arch_macros::encoder! {
     name: "hunyuanvl";

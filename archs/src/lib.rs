@@ -1,4 +1,4 @@
-//! The model architectures, one declaration per file next to this crate's manifest, and the encoders of media in
+//! The model architectures, one declaration per file next to this crate's manifest, and the media encoders in
 //! `encoders/`. The build script registers all files.
 
 #![allow(
@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_sorted_and_described() {
+    fn architectures_are_sorted_and_described() {
         assert!(ALL.len() >= 5);
         assert!(ALL.windows(2).all(|p| p[0].arch.name < p[1].arch.name));
         for r in ALL {

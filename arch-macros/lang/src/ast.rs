@@ -156,7 +156,7 @@ pub struct Use {
     pub args: Vec<(Ident, TokenStream)>,
 }
 
-/// `graph { … }`, `encoder { … }` or `mtp { … }`
+/// `graph { … }`, `encoder { … }`, or `mtp { … }`
 pub struct Graph {
     /// Span of the `use` keyword.
     pub span: Span,
@@ -184,7 +184,7 @@ pub enum HparamItem {
     /// `eps: f32 = "attention.layer_norm_rms_epsilon" or 1e-5;`
     Key {
         name: Ident,
-        /// `usize`, `f32`, `bool`, `string`, `pattern`, `dense_first` or `listed`.
+        /// `usize`, `f32`, `bool`, `string`, `pattern`, `dense_first`, or `listed`.
         ty: Ident,
         /// Written `[ty]`: the value differs by layer.
         list: bool,
@@ -292,7 +292,7 @@ pub struct TensorDecl {
     pub overrides: bool,
     /// Written `name?`: files may lack the tensor.
     pub optional: bool,
-    /// `embed`, `vector`, `norm`, `linear`, `experts` or `raw`.
+    /// `embed`, `vector`, `norm`, `linear`, `experts`, or `raw`.
     pub kind: Ident,
     /// GGUF name without the layer prefix and the suffix.
     pub gguf: LitStr,
@@ -349,7 +349,7 @@ pub enum StmtSyntax {
     },
     /// `if cond { … } else { … }`, executed for its assignments.
     If(ExprIf),
-    /// `for layer { … }`, `for layer in a..b { … }` or `for i in a..b { … }`
+    /// `for layer { … }`, `for layer in a..b { … }`, or `for i in a..b { … }`
     For(Box<For>),
 }
 

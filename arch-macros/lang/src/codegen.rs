@@ -1,8 +1,8 @@
 //! Generates Rust items from the checked model: structs of tensor handles, a loader, a graph builder, and the
 //! static `ARCH`.
 //!
-//! Names of the declaration keep their spans, so that rustc's errors and editors point to them. Generated
-//! names start with two underscores, except `b`, `m`, `l` and `il`, which `rust!` expressions can use.
+//! Names of the declaration keep their spans, so that rustc's errors and editors point to them. Generated names start
+//! with two underscores, except `b`, `m`, `l`, and `il`, which `rust!` expressions can use.
 
 mod audio;
 mod build;

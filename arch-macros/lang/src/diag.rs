@@ -239,13 +239,14 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, c)| c)
 }
 
-/// Formats a list of alternatives: `` `a`, `b` or `c` ``.
+/// Formats a list of alternatives: `` `a`, `b`, or `c` ``.
 pub fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<String> = names.into_iter().map(|n| format!("`{n}`")).collect();
-    match names.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, others)) => format!("{} or {last}", others.join(", ")),
-        None => String::new(),
+    match names.as_slice() {
+        [] => String::new(),
+        [name] => name.clone(),
+        [first, second] => format!("{first} or {second}"),
+        [others @ .., last] => format!("{}, or {last}", others.join(", ")),
     }
 }
 
@@ -306,7 +307,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "dropped without being reported")]
-    fn unread_errors_panic() {
+    fn dropping_unread_errors_panics() {
         let mut e = Errors::new();
         e.at_span(Span::call_site(), "lost");
         drop(e);

@@ -18,8 +18,8 @@
 //! need      = IDENT ":" ( scalar | use "[" dims "]" ) | IDENT "(" [ IDENT { "," IDENT } ] ")" ;
 //! ```
 //!
-//! A fragment can use other fragments and then provides their items, too. Its own functions take precedence.
-//! A tensor `override name: …` next to a `use` replaces the fragment's tensor of that name.
+//! A fragment can use other fragments, and then also provides their items. Its own functions take precedence. A tensor
+//! `override name: …` next to a `use` replaces the fragment's tensor of that name.
 //!
 //! An option is replaced by its argument or default wherever its name occurs, except before `=`, where a name
 //! denotes an argument. If `name?` is omitted, `…, key = name` and `or name` are omitted as well. An argument

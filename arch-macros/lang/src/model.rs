@@ -73,7 +73,7 @@ pub struct Arch {
     pub checkpoints: Vec<checkpoint::Checkpoint>,
     /// Sizes of the test model, in source order.
     pub test: Vec<(String, TestSize)>,
-    /// Preprocessing of audio.
+    /// Audio preprocessing.
     pub audio: Option<Audio>,
     /// Preprocessing and prompt of an `encoder!`; `None` for an architecture.
     pub media: Option<Media>,

@@ -1,6 +1,6 @@
 //! Parser: tokens to syntax tree. After an error in an item, parsing continues with the next item.
 //!
-//! The grammar, with `IDENT`, `STRING`, `INT`, `FLOAT` and `EXPR` as in Rust:
+//! The grammar, with `IDENT`, `STRING`, `INT`, `FLOAT`, and `EXPR` as in Rust:
 //!
 //! ```ebnf
 //! arch      = { section } ;                                          (* a `parent!` has the same sections *)

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn size_exceeds_what_it_contains() {
+    fn product_or_sum_exceeds_its_operands() {
         let (never, n_ff) = (|_: &str| false, s("n_ff"));
         assert!(n_ff.mul(&Dim::constant(2)).exceeds(&n_ff, never));
         assert!(n_ff.add(&Dim::constant(1)).exceeds(&n_ff, never));

@@ -220,13 +220,13 @@ const FAULTS: &[(&str, &[&str])] = &[
     (
         r#"checkpoint "A" { n_swa = 1; attn_norm <- ".n" rotate; }"#,
         &[
-            "rotate: expected `split`, `every`, `rows`, `pairs`, `heads`, `tile`, `plus`, `times`, `merge`, `squeeze`, `exp`, `neg` or `transpose`, found `rotate`",
+            "rotate: expected `split`, `every`, `rows`, `pairs`, `heads`, `tile`, `plus`, `times`, `merge`, `squeeze`, `exp`, `neg`, or `transpose`, found `rotate`",
         ],
     ),
     (
         r#"checkpoint "A" { n_swa = size("x"); attn_norm <- ".n"; }"#,
         &[
-            "size: expected a function: `text`, `first`, `given`, `length`, `int`, `min`, `max`, `sqrt`, `ln`, `at`, `contains` or `each_layer`",
+            "size: expected a function: `text`, `first`, `given`, `length`, `int`, `min`, `max`, `sqrt`, `ln`, `at`, `contains`, or `each_layer`",
         ],
     ),
     (

@@ -1,4 +1,4 @@
-//! Encoders of media: the project's own files, inheritance, and error messages.
+//! Media encoders: the project's own files, inheritance, and error messages.
 
 mod common;
 
@@ -123,12 +123,12 @@ fn mistakes_have_one_message_at_their_tokens() {
         (
             "of: image;",
             "rope: neox;",
-            "rope: expected `name`, `of`, `like`, `hparams`, `image`, `audio`, `tiles`, `text`, `tensors`, `graph`, `test` or `fn`, found `rope`",
+            "rope: expected `name`, `of`, `like`, `hparams`, `image`, `audio`, `tiles`, `text`, `tensors`, `graph`, `test`, or `fn`, found `rope`",
         ),
         (
             "resize: bicubic;",
             "resize: cubic;",
-            "cubic: expected `bilinear`, `bicubic` or `lanczos`, found `cubic`",
+            "cubic: expected `bilinear`, `bicubic`, or `lanczos`, found `cubic`",
         ),
         ("resize: bicubic;", "", "image: `image` needs `resize: bilinear;`"),
         (
@@ -212,7 +212,7 @@ fn mistakes_in_images_and_their_operations_have_messages() {
         (
             "blocks(merge);",
             "blocks(merge); positions: grid;",
-            "grid: expected `sequence`, `axes` or `xd`, found `grid`",
+            "grid: expected `sequence`, `axes`, or `xd`, found `grid`",
         ),
         (
             "x += up(x)",
@@ -559,7 +559,7 @@ fn single_layers_may_change_shapes() {
     }
 }
 
-/// Valid declaration of an encoder of audio. Each case replaces one part.
+/// Valid declaration of an audio encoder. Each case replaces one part.
 const AUDIO: &str = r#"
 encoder! {
     name: "sounds";
@@ -620,12 +620,12 @@ fn mistakes_in_audio_have_one_message_at_their_tokens() {
         (
             "masked(n_pos)",
             "quiet(n_pos)",
-            "quiet: expected `filled`, `masked`, `bare`, `cut`, `ended`, `trimmed` or `whole`, found `quiet`",
+            "quiet: expected `filled`, `masked`, `bare`, `cut`, `ended`, `trimmed`, or `whole`, found `quiet`",
         ),
         (
             "whisper(n_mel)",
             "mfcc(n_mel)",
-            "mfcc: expected `whisper`, `normalized`, `gemma4`, `granite`, `conformer` or `samples`, found `mfcc`",
+            "mfcc: expected `whisper`, `normalized`, `gemma4`, `granite`, `conformer`, or `samples`, found `mfcc`",
         ),
         (
             "= \"projector.stack_factor\";",
@@ -651,12 +651,12 @@ fn mistakes_in_audio_have_one_message_at_their_tokens() {
         (
             "text { audio,",
             "tiles { grid: longest(448, 896); } text { audio,",
-            "tiles: `tiles` is for encoders of images, not of audio",
+            "tiles: `tiles` is for image encoders, not for audio encoders",
         ),
         (
             "text { audio,",
             "image { size: fixed(8); resize: bilinear; patches: 4; } text { audio,",
-            "image: `image` is for encoders of images, not of audio",
+            "image: `image` is for image encoders, not for audio encoders",
         ),
         (
             "interleave(frames[n_mel..n_mel * 4], 3)",

@@ -187,7 +187,7 @@ fn format_breaks_long_lines_after_commas_and_at_blocks() {
 #[test]
 fn format_rejects_file_without_macro() {
     let refused = |text: &str| format("my.rs", text).unwrap_err()[0].to_string();
-    assert!(refused("fn main() {}").contains("my.rs contains no `arch! { … }`, `fragment! { … }` or `parent! { … }`"));
+    assert!(refused("fn main() {}").contains("my.rs contains no `arch! { … }`, `fragment! { … }`, or `parent! { … }`"));
     assert!(refused("arch! {\n  (\n}").starts_with("my.rs:"));
     let text = "arch! {\n graph {\nrust!([n, T] => \"a  \n  b\") } }";
     assert!(refused(text).contains("without changing its tokens"));

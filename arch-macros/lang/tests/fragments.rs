@@ -305,7 +305,7 @@ fn errors_name_the_fragment_file() {
             call,
             "",
             vec![
-                "broken: fragments/broken.rs:2:13: expected `options`, `needs`, `hparams`, `tensors`, `checkpoint` or `fn`, found `tensor`",
+                "broken: fragments/broken.rs:2:13: expected `options`, `needs`, `hparams`, `tensors`, `checkpoint`, or `fn`, found `tensor`",
             ],
         ),
         (
@@ -347,7 +347,7 @@ fn errors_name_the_fragment_file() {
             "use ffn;",
             "x += ffn(h) + y;",
             "",
-            vec!["ffn: fragments/ffn.rs:8:35: no value, tensor or hyperparameter named `hi`"],
+            vec!["ffn: fragments/ffn.rs:8:35: no value, tensor, or hyperparameter named `hi`"],
         ),
         (
             "use ffn;",
@@ -394,7 +394,7 @@ fn errors_name_the_fragment_file() {
             "fn f(x) { h }",
             vec![
                 "x: `x` is never used",
-                "h: no value, tensor or hyperparameter named `h`",
+                "h: no value, tensor, or hyperparameter named `h`",
             ],
         ),
         (
@@ -500,7 +500,7 @@ fn arguments_may_depend_on_conditions() {
     assert_eq!(found, ["cap: expected `bool`, found `f32`"]);
 }
 
-/// If an option is omitted, the `or` default that it provides is omitted, too. An option may be a type.
+/// If an option is omitted, the `or` default that it provides is also omitted. An option may be a type.
 #[test]
 fn defaults_of_keys_may_be_options() {
     let graph = "x += h * n_swa + y * (if swa { 1.0 } else { 0.0 });";
@@ -597,7 +597,7 @@ fn files_are_checked_without_building() {
     assert_eq!(file("use plain;", "x += twice(h) + y;"), Vec::<String>::new());
     let found = file("use unknown_size;", "x += once(k) + y;");
     assert_eq!(found.len(), 3, "{found:#?}");
-    let expected = "my.rs:21:19: no value, tensor or hyperparameter named `k`\n   |\n21 |         x += once(k) + y;\n   |                   ^";
+    let expected = "my.rs:21:19: no value, tensor, or hyperparameter named `k`\n   |\n21 |         x += once(k) + y;\n   |                   ^";
     assert!(found.contains(&expected.to_owned()), "{found:#?}");
     assert!(
         found.iter().any(|f| f.starts_with("fragments/unknown_size.rs:2:48: ")),

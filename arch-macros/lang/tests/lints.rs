@@ -166,7 +166,7 @@ fn misspelled_keys_are_reported() {
             "n_own: no other architecture reads the key \"attention.windw_length\"; did you mean \"attention.window_length\"?"
         ]
     );
-    // Keys of built-in symbols are known, too.
+    // Keys of built-in symbols are also known.
     assert_eq!(
         found("attention.haed_count"),
         ["n_own: no other architecture reads the key \"attention.haed_count\"; did you mean \"attention.head_count\"?"]

@@ -76,7 +76,7 @@ impl Library for BuiltIn {
     }
 }
 
-/// Library of the built-in encoders of media and their fragments. They also use the fragments of the architectures.
+/// Library of the built-in media encoders and their fragments. They also use the fragments of the architectures.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuiltInEncoders;
 

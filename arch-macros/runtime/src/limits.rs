@@ -107,7 +107,7 @@ fn n_tokens(text: &str) -> Result<usize, TextError> {
         n_tokens: 0,
     };
     for (i, line) in text.lines().enumerate() {
-        // Only such a line is certainly a comment: a string or block comment does not end in it.
+        // Only a line that starts with `//` is certainly a comment: no string or block comment ends in it.
         let is_comment = line.trim_start().starts_with("//") && !line.contains('"') && !line.contains("*/");
         depth.in_word = false;
         if line.len() > MAX_LINE {
@@ -123,7 +123,7 @@ fn n_tokens(text: &str) -> Result<usize, TextError> {
     Ok(depth.n_tokens)
 }
 
-/// Tokens that enclose a position of a text. Strings and comments count as tokens, too.
+/// Tokens that enclose a position of a text. Strings and comments also count as tokens.
 struct Depth {
     /// Tokens since the last separator, of each open bracket.
     runs: Vec<usize>,

@@ -30,7 +30,7 @@ fn compiled(statement: &dyn Fn(usize) -> String, function: &dyn Fn(usize) -> Str
     while check(&text_of(n + n / 4 + 1)).is_ok() {
         n += n / 4 + 1;
     }
-    // The parent and its fragments have tokens, too.
+    // The tokens of the parent and of its fragments also count.
     let text = text_of(n - n / 10);
     let start = Instant::now();
     let error = declare("a.rs", &text, &BuiltIn).err().map(|e| e.to_string());

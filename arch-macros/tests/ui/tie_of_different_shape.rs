@@ -1,4 +1,4 @@
-//! A tied tensor with another shape.
+//! A tied tensor with a different shape.
 
 arch_macros::arch! {
     name: "tiny";

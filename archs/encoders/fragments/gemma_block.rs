@@ -1,5 +1,6 @@
-//! Block of Gemma's vision transformer: attention between all patches with RMS norms per query, key, and value head, and
-//! a gated feed-forward network. RMS norms precede and follow both. Queries and keys are rotated by columns and rows.
+//! Block of Gemma's vision transformer: attention between all patches with RMS norms per query, key, and value head,
+//! and a gated feed-forward network. RMS norms precede and follow both. Queries and keys are rotated by columns and
+//! rows.
 
 fragment! {
     tensors {

@@ -1,5 +1,5 @@
-//! Patches of an image of any size, projected to the width of the encoder, and a square table of learned positions. A layer norm
-//! follows their sum.
+//! Patches of an image of any size, projected to the width of the encoder, and a square table of learned positions. A
+//! layer norm follows their sum.
 
 fragment! {
     hparams {

@@ -67,14 +67,14 @@ pub enum SizeSyntax {
     Within {
         /// Divisor of both sides in pixels.
         unit: Expr,
-        /// Limit of the area in squares of a unit.
+        /// Limit of the area in `unit` x `unit` squares.
         max: Expr,
     },
     /// `fitting(unit, rows = min..max)`
     Fitting {
         /// Divisor of both sides in pixels.
         unit: Expr,
-        /// Limits of the area in squares of a unit.
+        /// Limits of the area in `unit` x `unit` squares.
         min: Expr,
         max: Expr,
     },
@@ -82,21 +82,21 @@ pub enum SizeSyntax {
     Closest {
         /// Divisor of both sides in pixels.
         unit: Expr,
-        /// Limit of the area in squares of a unit.
+        /// Limit of the area in `unit` x `unit` squares.
         max: Expr,
     },
     /// `stepped(unit, rows = max)`
     Stepped {
         /// Divisor of both sides in pixels.
         unit: Expr,
-        /// Limit of the area in squares of a unit.
+        /// Limit of the area in `unit` x `unit` squares.
         max: Expr,
     },
     /// `extended(unit, rows = min..max)`
     Extended {
         /// Divisor of both sides in pixels.
         unit: Expr,
-        /// Limits of the area in squares of a unit.
+        /// Limits of the area in `unit` x `unit` squares.
         min: Expr,
         max: Expr,
     },
@@ -104,14 +104,14 @@ pub enum SizeSyntax {
     Bordered {
         /// Divisor of both sides in pixels.
         unit: Expr,
-        /// Area that images are scaled down to, in squares of a unit.
+        /// Area that images are scaled down to, in `unit` x `unit` squares.
         max: Expr,
     },
     /// `multiple(unit, rows = min..max)`
     Multiple {
         /// Divisor of both sides in pixels.
         unit: Expr,
-        /// Limits of the area in squares of a unit.
+        /// Limits of the area in `unit` x `unit` squares.
         min: Expr,
         max: Expr,
     },

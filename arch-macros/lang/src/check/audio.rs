@@ -1,4 +1,4 @@
-//! Checks the preprocessing of audio, and the input `frames`.
+//! Checks the audio preprocessing, and the input `frames`.
 
 use proc_macro2::Ident;
 use syn::Expr;

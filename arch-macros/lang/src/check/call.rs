@@ -1,4 +1,4 @@
-//! Calls of projections, table operations and `has`; row lookups, and slices.
+//! Calls of projections, table operations, and `has`; row lookups, and slices.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
@@ -625,7 +625,7 @@ impl Checker<'_> {
     }
 
     fn window(&mut self, expr: &Expr) -> Option<Arg> {
-        let form = "expected a window: `sliding(n, condition)`, `chunked(n, condition)` or `symmetric(n, condition)`";
+        let form = "expected a window: `sliding(n, condition)`, `chunked(n, condition)`, or `symmetric(n, condition)`";
         let Expr::Call(call) = expr else {
             return self.error(expr, form);
         };

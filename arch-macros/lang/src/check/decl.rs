@@ -145,7 +145,7 @@ impl Checker<'_> {
         if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
             return self.error(
                 lit,
-                "architecture names may contain only ASCII letters, digits, `-`, `_` and `.`",
+                "architecture names may contain only ASCII letters, digits, `-`, `_`, and `.`",
             );
         }
         Some(name)
@@ -188,7 +188,7 @@ impl Checker<'_> {
         let Some((kind, with_sections)) = &decl.rope else {
             let at = decl.name.as_ref().map_or_else(Span::call_site, |n| n.span());
             self.errors
-                .at_span(at, "missing `rope`; add `rope: norm;`, `rope: neox;` or `rope: none;`");
+                .at_span(at, "missing `rope`; add `rope: norm;`, `rope: neox;`, or `rope: none;`");
             return None;
         };
         let kind = self.choice(kind, &RopeKind::ALL);

@@ -64,7 +64,7 @@ impl Checker<'_> {
         let inside = std::mem::replace(&mut self.in_expr, true);
         let lowered = self.nested(expr, |c| c.expr_inner(expr));
         self.in_expr = inside;
-        // The enclosing expression is invalid, too, and mentions all names.
+        // The enclosing expression is also invalid, and it contains all names.
         if lowered.is_none() && !inside {
             self.mention(expr.to_token_stream());
         }
@@ -113,7 +113,7 @@ impl Checker<'_> {
             },
             Lit::Bool(b) => (ScalarKind::Bool(b.value), Ty::Bool, b.value.to_string()),
             Lit::Str(s) => (ScalarKind::Str(s.value()), Ty::Str, format!("{:?}", s.value())),
-            _ => return self.error(at, "expected a number, condition or string"),
+            _ => return self.error(at, "expected a number, condition, or string"),
         };
         let dim = if let ScalarKind::Int(n) = kind {
             Dim::constant(n)
@@ -182,7 +182,7 @@ impl Checker<'_> {
             );
         }
         let what = if self.place.is_graph() {
-            "value, tensor or hyperparameter"
+            "value, tensor, or hyperparameter"
         } else {
             "hyperparameter"
         };

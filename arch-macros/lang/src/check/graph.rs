@@ -478,7 +478,8 @@ impl Checker<'_> {
             Bound::Tensor(s) => Some(s.clone()),
             _ => None,
         };
-        // A loop may carry several values of the residual stream's width. Encoders may join columns before their layers.
+        // A loop may carry several values of the residual stream's width. Encoders may join columns before their
+        // layers.
         let joins_columns = self.media.is_encoder;
         let has_tokens = |s: &Shape| joins_columns || (1..4).any(|i| s.dim(i) == Dim::n_tokens());
         // The layers of another group of an encoder may have a different width.

@@ -121,7 +121,7 @@ impl Checker<'_> {
             let tiles = media.tiles.as_ref().map(|tiles| ("tiles", tiles.span));
             for (part, span) in image.into_iter().chain(tiles) {
                 self.errors
-                    .at_span(span, format!("`{part}` is for encoders of images, not of audio"));
+                    .at_span(span, format!("`{part}` is for image encoders, not for audio encoders"));
             }
         }
         if medium == Some(Medium::Audio) && !has_audio {

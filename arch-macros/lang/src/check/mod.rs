@@ -174,8 +174,8 @@ struct Checker<'e> {
     unknown_names: HashSet<String>,
     /// Variables that the innermost loop assigns to, in order.
     assigned_in_loop: Vec<VarId>,
-    /// Numbers of enclosing branches and functions of the body of a loop over a group of one layer. There, values may change
-    /// their shapes.
+    /// Numbers of enclosing branches and functions of the body of a loop over a group of one layer. There, values may
+    /// change their shapes.
     single: Option<[usize; 2]>,
     functions: FunctionList,
     /// Named parameters of the functions that forward theirs.
@@ -194,7 +194,7 @@ struct Checker<'e> {
     in_expr: bool,
     /// Number of tokens of all inlined functions.
     n_inlined: usize,
-    /// The preprocessing of audio.
+    /// The audio preprocessing.
     audio: audio::AudioScope,
     /// The parts of an `encoder!`, and the graph's treatment of media rows.
     media: media::MediaScope,

@@ -112,8 +112,8 @@ impl Checker<'_> {
         known.try_into().ok()
     }
 
-    /// Returns the names of the tensors with the row after each line and with the last row. Reports names of tensors that are
-    /// missing or have another shape.
+    /// Returns the names of the tensors with the row after each line and with the last row. Reports names of tensors
+    /// that are missing or have a different shape.
     pub(super) fn newlines(&mut self) -> Vec<String> {
         let mut found = Vec::new();
         for name in std::mem::take(&mut self.media.newlines) {

@@ -1,4 +1,4 @@
-//! Generates the method that returns the preprocessing of audio.
+//! Generates the method that returns the audio preprocessing.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -8,7 +8,7 @@ use super::shared;
 use crate::model::Audio;
 use crate::paths::runtime;
 
-/// Generates the method of `BuildGraph` that returns the preprocessing of audio.
+/// Generates the method of `BuildGraph` that returns the audio preprocessing.
 pub fn rules(audio: &Audio) -> TokenStream {
     let (rules, mels, silences, m) = (
         runtime("AudioRules"),

@@ -323,7 +323,7 @@ impl Emitter<'_> {
         quote!(#b.#method(#width))
     }
 
-    /// Generates `x * s`, `x / s` or `x + s`, as given by `value`.
+    /// Generates `x * s`, `x / s`, or `x + s`, as given by `value`.
     fn by_number(&mut self, value: &Value, x: &Value, s: &Scalar) -> TokenStream {
         let (b, x) = (shared("b"), self.operand(x));
         match value.kind {

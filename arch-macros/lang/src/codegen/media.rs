@@ -90,7 +90,7 @@ fn size(size: &ImageSize) -> TokenStream {
     }
 }
 
-/// Generates the method of `BuildGraph` that returns the preprocessing of images.
+/// Generates the method of `BuildGraph` that returns the image preprocessing.
 pub fn rules(media: &Media) -> Option<TokenStream> {
     let image = media.image.as_ref()?;
     let (rules, filter, m) = (runtime("ImageRules"), runtime("Filter"), shared("m"));

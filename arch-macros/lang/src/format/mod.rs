@@ -44,7 +44,7 @@ pub fn format(file: &str, text: &str) -> Result<String, Vec<Diagnostic>> {
 fn format_tokens(file: &str, text: &str, errors: &mut Errors) -> syn::Result<String> {
     let tokens = errors.sources.parse_own(file, text)?;
     let body = tokens::macro_body(tokens.clone()).ok_or_else(|| {
-        let message = format!("{file} contains no `arch! {{ … }}`, `fragment! {{ … }}` or `parent! {{ … }}`");
+        let message = format!("{file} contains no `arch! {{ … }}`, `fragment! {{ … }}`, or `parent! {{ … }}`");
         syn::Error::new(Span::call_site(), message)
     })?;
     let (trees, end) = tokens::read(text, &body);

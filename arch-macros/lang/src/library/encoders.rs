@@ -1,4 +1,4 @@
-//! Library of the encoders of media, which share fragments with the architectures.
+//! Library of the media encoders, which share fragments with the architectures.
 
 use std::path::PathBuf;
 

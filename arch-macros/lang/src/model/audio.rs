@@ -1,8 +1,8 @@
-//! Checked preprocessing of audio.
+//! Checked audio preprocessing.
 
 use super::Scalar;
 
-/// Preprocessing of audio: a log-mel spectrogram. Each position of an encoder reads some of its frames.
+/// Audio preprocessing: a log-mel spectrogram. Each position of an encoder reads some of its frames.
 #[derive(Debug)]
 pub struct Audio {
     /// Samples per second.

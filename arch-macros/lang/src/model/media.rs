@@ -59,7 +59,7 @@ pub enum ImageSize {
     /// Multiples of a unit in pixels. The area is at most the number of whole units that fit into the image.
     Fitting {
         unit: Scalar,
-        /// Limits of the area in squares of a unit.
+        /// Limits of the area in `unit` x `unit` squares.
         min: Scalar,
         max: Scalar,
     },
@@ -72,7 +72,7 @@ pub enum ImageSize {
     /// Multiples of a unit in pixels, padded with borders. Images are only scaled to limits of the area.
     Extended {
         unit: Scalar,
-        /// Limits of the area in squares of a unit.
+        /// Limits of the area in `unit` x `unit` squares.
         min: Scalar,
         max: Scalar,
     },
@@ -81,7 +81,7 @@ pub enum ImageSize {
     /// Multiples of a unit in pixels.
     Multiple {
         unit: Scalar,
-        /// Limits of the area in squares of a unit.
+        /// Limits of the area in `unit` x `unit` squares.
         min: Scalar,
         max: Scalar,
     },

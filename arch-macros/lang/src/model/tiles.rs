@@ -31,8 +31,8 @@ pub enum TileGrid {
         min: Scalar,
         max: Scalar,
     },
-    /// The ratio of the grid's sides is close to that of the image, if a side is larger than a tile. Rows of the file follow
-    /// each line of rows and the last line.
+    /// The ratio of the grid's sides is close to that of the image, if a side is larger than a tile. Rows of the file
+    /// follow each line of rows and the last line.
     Lines {
         /// Side of a tile in pixels.
         side: Scalar,
@@ -44,8 +44,8 @@ pub enum TileGrid {
         /// Tensor with the last row.
         end: String,
     },
-    /// The number of tiles follows from the area of the image, and the ratio of the grid's sides is close to that of the
-    /// image. Tiles have the size of such an image.
+    /// The number of tiles follows from the area of the image, and the ratio of the grid's sides is close to that of
+    /// the image. Tiles have the size of an image that is not split.
     Area {
         /// Side of a square with the area of a tile in pixels.
         side: Scalar,
@@ -80,7 +80,7 @@ pub enum TileGrid {
         /// Longest side of a resized image in pixels.
         longest: Scalar,
     },
-    /// The grid that the image fits into with the least change of its size.
+    /// The grid that the image fits into with the smallest change of its size.
     Canvas {
         /// Side of a tile in pixels.
         side: Scalar,

@@ -58,7 +58,7 @@ pub static OPS: &[OpSpec] = &[
         ],
         depthwise,
         Emit::Method("depthwise"),
-        "depthwise convolution over columns, between zeros: x [c, T], w [k, c] -> [c, T]. Of k columns, `before` \
+        "depthwise convolution over columns, between zeros: x [c, T], w [k, c] -> [c, T]. `before` of the k columns \
          precede the column of the result",
     ),
     op(

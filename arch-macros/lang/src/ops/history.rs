@@ -38,7 +38,7 @@ pub static OPS: &[OpSpec] = &[
             Emit::FullStruct("ngram_embed", "NgramArgs"),
             "rows of a table [d, rows] by hashes of the last 2 to `longest` tokens, `per_length` hashes for each length -> \
              [(longest - 1) * per_length * d, T]. The token i back is multiplied by `multipliers`[i]. Each hash selects \
-             one of `sizes` rows from `offsets` on. N-grams start after the token `end`",
+             one of `sizes` rows starting at `offsets`. N-grams start after the token `end`",
         )
     },
     op(

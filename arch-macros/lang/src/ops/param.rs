@@ -42,7 +42,7 @@ pub enum ParamKind {
     /// Keyword: the generated type, and pairs of keyword and variant. An integer is also accepted: the code
     /// stored in files.
     Word(&'static str, &'static [(&'static str, &'static str)]),
-    /// Window: `sliding(n, cond)`, `chunked(n, cond)` or `symmetric(n, cond)`.
+    /// Window: `sliding(n, cond)`, `chunked(n, cond)`, or `symmetric(n, cond)`.
     Window,
 }
 

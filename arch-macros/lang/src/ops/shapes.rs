@@ -194,8 +194,8 @@ pub(super) fn mamba2(c: &mut Call<'_>) -> Option<Shape> {
     let conv = inner.add(&bc).add(&bc);
     let heads = a.dim(a.rank().saturating_sub(1));
     c.want("x", 0, &inner.add(&conv).add(&heads), "gates, values, B, C, and steps");
-    c.want("conv", 1, &conv, "values, B and C");
-    c.want("conv_bias", 0, &conv, "values, B and C");
+    c.want("conv", 1, &conv, "values, B, and C");
+    c.want("conv_bias", 0, &conv, "values, B, and C");
     c.want("dt_bias", 0, &heads, "the heads of `a`");
     c.rank("x", 2, "[n, T]", "").then(|| x.with_dim0(inner))
 }

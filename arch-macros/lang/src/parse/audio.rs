@@ -1,4 +1,4 @@
-//! Parser of `audio { … }`, the preprocessing of audio.
+//! Parser of `audio { … }`, the audio preprocessing.
 //!
 //! ```ebnf
 //! sound     = "rate" ":" EXPR ";"                                     (* samples per second *)

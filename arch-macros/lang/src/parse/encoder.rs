@@ -1,4 +1,4 @@
-//! Parser of `encoder!`, the declaration of an encoder of media. It shares most sections with `arch!`.
+//! Parser of `encoder!`, the declaration of a media encoder. It shares most sections with `arch!`.
 //!
 //! ```ebnf
 //! encoder   = { part | section } ;                                     (* without the sections about tokens *)

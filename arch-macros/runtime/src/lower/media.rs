@@ -43,7 +43,7 @@ type Form<T> = fn(&[usize]) -> T;
 type GridForm = dyn Fn(&[usize]) -> TileGrid + Send + Sync;
 
 impl Lowering<'_, '_> {
-    /// Converts the preprocessing of images.
+    /// Converts the image preprocessing.
     pub fn image(&mut self, image: &Image) -> Option<MediaRules<ImageRules>> {
         let size = self.image_size(&image.size)?;
         let Some(resize) = filter(image.resize) else {
@@ -147,7 +147,7 @@ impl Lowering<'_, '_> {
         })
     }
 
-    /// Converts the preprocessing of audio.
+    /// Converts the audio preprocessing.
     pub fn audio(&mut self, audio: &Audio) -> Option<MediaRules<AudioRules>> {
         let Some(mel) = spectrogram(audio.mel) else {
             return self.not_at_run_time(audio.mel);
