@@ -18,7 +18,9 @@ mod template;
 pub mod values;
 
 pub use adapter::{AdapterArgs, ScaledFile, scaled_file};
-pub use context::{BatchSizeArgs, CacheTypeArgs, ContextArgs, PrecisionArg, PrecisionArgs, UbatchSizeArgs};
+pub use context::{
+    BatchSizeArgs, CacheTypeArgs, ComputeArgs, ContextArgs, PrecisionArg, PrecisionArgs, UbatchSizeArgs,
+};
 pub use display::{DisplayArgs, LogArgs};
 pub use grammar::GrammarArgs;
 pub use hub::HubArgs;

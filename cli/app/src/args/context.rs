@@ -1,4 +1,4 @@
-//! Arguments of inference contexts: size, batching, precision and RoPE scaling.
+//! Arguments of inference contexts: size, batching, precision, and RoPE scaling.
 
 use clap::{Args, ValueEnum};
 use engine::context::ContextParams;
@@ -9,7 +9,7 @@ use super::values::{Toggle, at_least_0, cache_type, context_size, positive, posi
 /// Default context size in tokens.
 const DEFAULT_CONTEXT: usize = 4096;
 
-/// Context size, batching, precision and RoPE options.
+/// Context size, batching, precision, and RoPE options.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Context")]
 pub struct ContextArgs {
@@ -63,7 +63,7 @@ pub struct ContextArgs {
     /// YaRN: rotations from which positions are unscaled [default: from the model]
     #[arg(long, value_name = "X", value_parser = positive_float, hide_short_help = true)]
     pub yarn_beta_fast: Option<f32>,
-    /// Flash attention (-fa): on, off or auto; always on
+    /// Flash attention (-fa): on, off, or auto; always on
     #[arg(long, value_name = "MODE", ignore_case = true, default_value = "auto", hide = true)]
     pub flash_attn: Toggle,
 }
@@ -125,17 +125,45 @@ pub struct UbatchSizeArgs {
     pub size: usize,
 }
 
+/// Precision, cache types, and threads of commands that choose the size of their context.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ComputeArgs {
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
+    #[command(flatten)]
+    pub cache: CacheTypeArgs,
+    /// Number of threads [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+}
+
+impl ComputeArgs {
+    /// Returns the default context parameters with these options.
+    pub fn params(&self) -> ContextParams {
+        let defaults = ContextParams::default();
+        let n_threads = self.threads.unwrap_or(defaults.n_threads);
+        ContextParams {
+            n_threads,
+            n_threads_batch: n_threads,
+            precision: self.precision.mode.into(),
+            type_k: self.cache.k,
+            type_v: self.cache.v,
+            ..defaults
+        }
+    }
+}
+
 /// KV cache options.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct CacheTypeArgs {
     /// Data type of the K cache (-ctk)
     ///
-    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
+    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, and iq4_nl.
     #[arg(long = "cache-type-k", id = "cache_type_k", value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
     pub k: GgmlType,
     /// Data type of the V cache (-ctv)
     ///
-    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
+    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, and iq4_nl.
     #[arg(long = "cache-type-v", id = "cache_type_v", value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
     pub v: GgmlType,
 }
@@ -145,8 +173,8 @@ pub struct CacheTypeArgs {
 pub struct PrecisionArgs {
     /// Precision of activations in matmuls with quantized weights
     ///
-    /// `exact` uses f32 and `high` uses 16-bit integers. `fast` also uses 8-bit integers (bf16 with AMX) in
-    /// batches of at least 32 tokens, and bf16 on GPUs from 9 tokens on.
+    /// `exact` uses f32 and `high` uses 16-bit integers. `fast` also uses 8-bit integers (bf16 with AMX) in batches of
+    /// at least 32 tokens, and bf16 on GPUs for 9 tokens or more.
     #[arg(
         long = "precision",
         id = "precision",

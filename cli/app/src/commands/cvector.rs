@@ -11,8 +11,8 @@ use engine::sample::Token;
 use engine::vocab::Vocab;
 use serde_json::json;
 
-use crate::args::values::{positive, threads};
-use crate::args::{CacheTypeArgs, HubArgs, LoadArgs, ModelArgs, PrecisionArgs};
+use crate::args::values::positive;
+use crate::args::{ComputeArgs, HubArgs, LoadArgs, ModelArgs};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::loading::{no_context, warn_of_threads};
@@ -66,12 +66,7 @@ pub struct CvectorArgs {
     #[command(flatten)]
     pub load: LoadArgs,
     #[command(flatten)]
-    pub precision: PrecisionArgs,
-    #[command(flatten)]
-    pub cache: CacheTypeArgs,
-    /// Number of threads [default: one per core]
-    #[arg(short, long, value_name = "N", value_parser = threads)]
-    pub threads: Option<usize>,
+    pub compute: ComputeArgs,
 }
 
 /// Computation of directions.
@@ -91,7 +86,7 @@ pub fn run(args: &CvectorArgs) -> Outcome {
     check_absent(&args.output, args.force)?;
     let prompts = prompt_pairs(args)?;
     let path = args.model.file(&args.hub)?;
-    let model = args.load.load(&path, args.precision.mode, None)?;
+    let model = args.load.load(&path, args.compute.precision.mode, None)?;
     let of_model = |error: ContrastError| Failure::new(format_args!("{}: {error}", path.display()));
     let pairs = prompts
         .iter()
@@ -130,18 +125,12 @@ pub fn run(args: &CvectorArgs) -> Outcome {
 
 /// Returns the parameters of a context for prompts of up to `n_tokens`.
 fn context_params(args: &CvectorArgs, n_tokens: usize) -> ContextParams {
-    let defaults = ContextParams::default();
-    let n_threads = args.threads.unwrap_or(defaults.n_threads);
+    let defaults = args.compute.params();
     ContextParams {
         n_ctx: n_tokens,
         n_batch: n_tokens,
         n_ubatch: n_tokens.min(defaults.n_ubatch),
         n_outputs_max: n_tokens,
-        n_threads,
-        n_threads_batch: n_threads,
-        precision: args.precision.mode.into(),
-        type_k: args.cache.k,
-        type_v: args.cache.v,
         ..defaults
     }
 }

@@ -12,8 +12,8 @@ use engine::model::Model;
 use serde_json::json;
 use tracing::warn;
 
-use crate::args::values::{positive, threads};
-use crate::args::{BatchSizeArgs, CacheTypeArgs, HubArgs, LoadArgs, ModelArgs, PrecisionArgs};
+use crate::args::values::positive;
+use crate::args::{BatchSizeArgs, ComputeArgs, HubArgs, LoadArgs, ModelArgs};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::loading::{no_context, warn_of_threads};
@@ -78,14 +78,9 @@ pub struct ImatrixArgs {
     #[command(flatten)]
     pub load: LoadArgs,
     #[command(flatten)]
-    pub precision: PrecisionArgs,
-    #[command(flatten)]
-    pub cache: CacheTypeArgs,
-    #[command(flatten)]
     pub batch: BatchSizeArgs,
-    /// Number of threads [default: one per core]
-    #[arg(short, long, value_name = "N", value_parser = threads)]
-    pub threads: Option<usize>,
+    #[command(flatten)]
+    pub compute: ComputeArgs,
 }
 
 /// Collects, merges, or prints matrices.
@@ -144,7 +139,7 @@ fn collect(args: &ImatrixArgs, matrix: ImportanceMatrix) -> Outcome<ImportanceMa
     let path = args.model.file(&args.hub)?;
     let model = args
         .load
-        .load(&path, args.precision.mode, Some(params.memory(params.n_ctx)))?;
+        .load(&path, args.compute.precision.mode, Some(params.memory(params.n_ctx)))?;
     check_model(&model).map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))?;
     let texts = args
         .file
@@ -176,8 +171,6 @@ fn collect(args: &ImatrixArgs, matrix: ImportanceMatrix) -> Outcome<ImportanceMa
 }
 
 fn context_params(args: &ImatrixArgs) -> ContextParams {
-    let defaults = ContextParams::default();
-    let n_threads = args.threads.unwrap_or(defaults.n_threads);
     let n_batch = args.batch.ubatch();
     let n_seq_max = (n_batch / args.ctx_size).clamp(1, MAX_SEQUENCES);
     ContextParams {
@@ -186,12 +179,7 @@ fn context_params(args: &ImatrixArgs) -> ContextParams {
         n_batch,
         n_ubatch: n_batch,
         n_outputs_max: n_batch,
-        n_threads,
-        n_threads_batch: n_threads,
-        precision: args.precision.mode.into(),
-        type_k: args.cache.k,
-        type_v: args.cache.v,
-        ..defaults
+        ..args.compute.params()
     }
 }
 

@@ -11,8 +11,7 @@ use engine::finite::check_finite;
 use engine::gguf::logits::Logits;
 use engine::sample::Token;
 
-use crate::args::values::threads;
-use crate::args::{AdapterArgs, CacheTypeArgs, HubArgs, LoadArgs, ModelArgs, PrecisionArgs, UbatchSizeArgs};
+use crate::args::{AdapterArgs, ComputeArgs, HubArgs, LoadArgs, ModelArgs, UbatchSizeArgs};
 use crate::failure::{Failure, Outcome};
 use crate::loading::warn_of_threads;
 use crate::{input, output};
@@ -39,14 +38,9 @@ pub struct LogitsArgs {
     #[command(flatten)]
     pub adapters: AdapterArgs,
     #[command(flatten)]
-    pub precision: PrecisionArgs,
-    #[command(flatten)]
-    pub cache: CacheTypeArgs,
-    #[command(flatten)]
     pub ubatch: UbatchSizeArgs,
-    /// Number of threads [default: one per core]
-    #[arg(short, long, value_name = "N", value_parser = threads)]
-    pub threads: Option<usize>,
+    #[command(flatten)]
+    pub compute: ComputeArgs,
 }
 
 /// Decodes the tokens and writes their logits.
@@ -58,22 +52,15 @@ pub fn run(args: &LogitsArgs) -> Outcome {
         (None, None) => String::new(),
     };
     let tokens = parse_tokens(&text)?;
-    let defaults = ContextParams::default();
-    let n_threads = args.threads.unwrap_or(defaults.n_threads);
     let params = ContextParams {
         n_ubatch: args.ubatch.size,
-        n_threads,
-        n_threads_batch: n_threads,
-        precision: args.precision.mode.into(),
-        type_k: args.cache.k,
-        type_v: args.cache.v,
-        ..defaults
+        ..args.compute.params()
     };
     warn_of_threads(params.n_threads.max(params.n_threads_batch));
     let model = args.model.file(&args.hub)?;
     let model = args
         .load
-        .load(&model, args.precision.mode, Some(params.memory(tokens.len())))?;
+        .load(&model, args.compute.precision.mode, Some(params.memory(tokens.len())))?;
     let mut context = context_for(model, tokens.len(), &params)?;
     args.adapters.apply(&mut context)?;
     let values = logits_of(&mut context, &tokens)?;

@@ -6,8 +6,8 @@ use clap::Args;
 use engine::context::ContextParams;
 use engine::measure::{Corpus, TaskKind};
 
-use crate::args::values::{positive, threads};
-use crate::args::{AdapterArgs, BatchSizeArgs, CacheTypeArgs, HubArgs, LoadArgs, ModelArgs, PrecisionArgs};
+use crate::args::values::positive;
+use crate::args::{AdapterArgs, BatchSizeArgs, ComputeArgs, HubArgs, LoadArgs, ModelArgs};
 use crate::failure::{Failure, Outcome};
 
 /// Examples at the end of the help.
@@ -68,14 +68,9 @@ pub struct PerplexityArgs {
     #[command(flatten)]
     pub adapters: AdapterArgs,
     #[command(flatten)]
-    pub precision: PrecisionArgs,
-    #[command(flatten)]
-    pub cache: CacheTypeArgs,
-    #[command(flatten)]
     pub batch: BatchSizeArgs,
-    /// Number of threads [default: one per core]
-    #[arg(short, long, value_name = "N", value_parser = threads)]
-    pub threads: Option<usize>,
+    #[command(flatten)]
+    pub compute: ComputeArgs,
 }
 
 impl PerplexityArgs {
@@ -134,18 +129,11 @@ impl PerplexityArgs {
 
     /// Returns the parameters of a context for batches of `n_batch` tokens.
     pub fn params(&self, n_batch: usize) -> ContextParams {
-        let defaults = ContextParams::default();
-        let n_threads = self.threads.unwrap_or(defaults.n_threads);
         ContextParams {
             n_batch,
             n_ubatch: self.batch.ubatch().min(n_batch),
             n_outputs_max: self.batch.ubatch().min(n_batch),
-            n_threads,
-            n_threads_batch: n_threads,
-            precision: self.precision.mode.into(),
-            type_k: self.cache.k,
-            type_v: self.cache.v,
-            ..defaults
+            ..self.compute.params()
         }
     }
 }

@@ -44,7 +44,7 @@ pub fn run(args: &PerplexityArgs) -> Outcome {
 pub(super) fn load(args: &PerplexityArgs, path: &Path, params: &ContextParams) -> Outcome<Arc<Model>> {
     warn_of_threads(params.n_threads);
     let memory = params.memory(params.n_ctx);
-    let model = args.load.load(path, args.precision.mode, Some(memory))?;
+    let model = args.load.load(path, args.compute.precision.mode, Some(memory))?;
     check_model(&model).map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))?;
     Ok(model)
 }
