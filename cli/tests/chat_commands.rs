@@ -89,8 +89,8 @@ It is «i:so» or «c:let a = *b;» or 2 * 3.
     }
     let piped = ended(home.llama(&args));
     assert_eq!(piped.succeeds(), ANSWER, "output to a pipe is not rendered");
-    let coloured = ended(home.llama(&[&args[..], &["--color", "on"]].concat()));
-    assert!(coloured.succeeds().contains("\x1b[3mso\x1b[0m or"));
+    let colored = ended(home.llama(&[&args[..], &["--color", "on"]].concat()));
+    assert!(colored.succeeds().contains("\x1b[3mso\x1b[0m or"));
 }
 
 #[test]

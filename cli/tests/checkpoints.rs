@@ -246,8 +246,8 @@ fn changed_checkpoint_gives_other_logits() {
     ended(home.llama(&["inspect", &checkpoint, "--arch", &declared])).succeeds();
 }
 
-/// Creates a directory with the checkpoints `small`, `llama`, and `broken`, and a file `llama.gguf`. Returns its path and
-/// the text of the configuration that `broken` should have.
+/// Creates a directory with the checkpoints `small`, `llama`, and `broken`, and a file `llama.gguf`. Returns its path
+/// and the text of the configuration that `broken` should have.
 fn models_directory(home: &Home) -> (PathBuf, String) {
     let directory = home.path("models");
     let checkpoints = root().join("tests/data/checkpoints");

@@ -333,7 +333,7 @@ fn flags_override_variables_that_exclude_them() {
         let args = [args, &["--regex", "[^x]*"]].concat();
         assert_eq!(run(&other, &args).succeeds(), free, "{args:?}");
     }
-    // Of two variables, neither takes precedence.
+    // If two variables exclude each other, neither takes precedence.
     let model_variable = [("LLAMA_ARG_MODEL", model.as_str())];
     assert_eq!(run(&model_variable, &["abc"]).succeeds(), expected);
     let both = run(&[model_variable[0], other[0]], &["abc"]);

@@ -1,4 +1,4 @@
-//! Tests of killed processes and full disks while files are written, and of an idle server.
+//! Tests that kill processes and fill disks while files are written, and tests of an idle server.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

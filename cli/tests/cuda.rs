@@ -1,5 +1,5 @@
-//! Tests of error messages and cleanup for GPUs that are missing, too old, too small or lost, simulated by
-//! the emulated driver. `LLAMA_CUDA=skip` skips them on machines that cannot download NVRTC.
+//! Tests of error messages and cleanup for GPUs that are missing, too old, too small, or lost, simulated by the
+//! emulated driver. `LLAMA_CUDA=skip` skips them on machines that cannot download NVRTC.
 
 use std::path::Path;
 use std::process::Command;
@@ -358,7 +358,7 @@ fn losing_gpu_during_generation_is_an_error() {
     let whole = run("");
     let whole = whole.succeeds();
     let mut began = 0;
-    // Early launches are single kernels, later ones are CUDA graphs.
+    // The first steps launch single kernels, later steps launch CUDA graphs.
     for n in [20, 40, 80, 120, 160] {
         for what in ["lost_at", "fail_launch", "fault_at"] {
             let settings = format!("{what}={n}");

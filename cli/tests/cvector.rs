@@ -154,7 +154,7 @@ fn directions_match_a_computation_from_the_weights() {
         prompts(&home, "bad.txt", "n\nk\n7\n"),
     );
     let weights = Weights(GgufFile::open(&model).unwrap());
-    // The vocabulary has the characters from `!` on as tokens 5 and later.
+    // In the vocabulary, `!` is token 5, and the following characters are the next tokens.
     let outputs = |char: u8| weights.outputs(usize::from(char - b'!') + 5);
     let pairs = [(b'y', b'n'), (b'q', b'k'), (b'R', b'7')].map(|(a, b)| (outputs(a), outputs(b)));
     for method in ["mean", "pca"] {

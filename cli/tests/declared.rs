@@ -128,7 +128,7 @@ fn checkpoints_are_mapped_by_declarations_of_directory() {
     let declaration = "arch_macros::arch! {\n    name: \"mine\";\n    like: \"llama\";\n\n    \
                        checkpoint \"MineForCausalLM\" like \"LlamaForCausalLM\" {}\n}\n";
     let path = write(&home, "archs/mine.rs", declaration);
-    // A declaration without the class is not read.
+    // A declaration that does not name the class is not compiled.
     write(
         &home,
         "archs/other.rs",
@@ -146,7 +146,7 @@ fn checkpoints_are_mapped_by_declarations_of_directory() {
     command.env("LLAMA_ARCHS", home.path("archs"));
     ended(command).succeeds();
     assert_eq!(Logits::read(home.path("found.logits")).unwrap().values(), expected);
-    // `llama quantize` computes with the declaration, too.
+    // `llama quantize` also computes with the declaration.
     let corpus = write(&home, "corpus", &"t1 t2 t3 t4 ".repeat(100));
     let quantized = text(home.path("quantized.gguf"));
     let quantize = [

@@ -1,4 +1,4 @@
-//! Tests of `llama gguf`: splitting, merging, editing, comparing and checking files.
+//! Tests of `llama gguf`: splitting, merging, editing, comparing, and checking files.
 
 use std::fs;
 use std::path::Path;

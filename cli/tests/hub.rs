@@ -1,4 +1,4 @@
-//! Tests of models by name with a fake hub: pull, run, list, show and remove.
+//! Tests of models by name with a fake hub: pull, run, list, show, and remove.
 
 use std::process::Command;
 

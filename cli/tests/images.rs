@@ -9,7 +9,7 @@ use tests::images::{AROUND_IMAGE, IMAGE_SIDE, N_EMBD, pixels, vision_model};
 
 use crate::common::{Ended, Home, ended, ended_with_input, root};
 
-/// Chat template with a turn per message.
+/// Chat template that writes each message on its own line.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
 
 fn run(home: &Home, args: &[&str]) -> Ended {

@@ -159,7 +159,7 @@ fn merged_resumed_and_batched_sums_agree() {
     run(&["-f", &b, "-o", only_b]).succeeds();
     imatrix(&home, &["--merge", only_a, "--merge", only_b, "-o", merged]).succeeds();
     assert_close(&open(both), &open(merged));
-    // The sums of the first text are continued with the second one.
+    // The resumed run adds the second text to the sums of the first run.
     run(&["-f", &a, "-f", &b, "-o", only_a, "--resume"]).succeeds();
     assert_close(&open(both), &open(only_a));
     run(&["-f", &b, "-f", &a, "-o", only_a, "--resume"]).fails_saying(&["collected with other texts"]);

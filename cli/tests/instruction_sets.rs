@@ -209,7 +209,7 @@ fn cpus_without_avx2_run_models() {
     assert!(ends_well("max"));
     let run = |model: &str| home.llama(&["run", model, "--raw", "abc", "-n", "8", "--temp", "0", "--no-stats"]);
     let doctor = home.llama(&["doctor", "--json"]);
-    // Supports SSE3, SSSE3, SSE4.2 and AVX, respectively.
+    // Supports SSE3, SSSE3, SSE4.2, and AVX, respectively.
     for cpu in ["Opteron_G1", "Conroe", "Nehalem", "SandyBridge"] {
         assert!(!ends_well(cpu), "{cpu} is emulated with AVX2");
         assert_eq!(in_use(emulated(cpu, &doctor)), "scalar", "{cpu}");

@@ -109,7 +109,7 @@ fn llama_cpp_variables_are_accepted() {
     assert!(said(&theirs, &["-ub", "4"]).contains("ubatch size 4"));
 }
 
-/// The values are those that llama.cpp's `is_truthy`, `is_falsey` and `is_autoy` accept.
+/// The values are those that llama.cpp's `is_truthy`, `is_falsey`, and `is_autoy` accept.
 #[test]
 fn on_off_values_of_llama_cpp_are_accepted() {
     let home = Home::new();
@@ -224,7 +224,7 @@ fn numbers_of_llama_cpp_for_automatic_values_are_accepted() {
 }
 
 #[test]
-fn every_cache_type_works() {
+fn every_cache_type_generates_text() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let exact = run(&home, &model, &["-ctk", "f32", "-ctv", "f32"]);

@@ -1,5 +1,5 @@
-//! Tests of loading options in `run`, `logits`, `inspect` and `arch check`: placement, memory mapping,
-//! overrides and adapters.
+//! Tests of loading options in `run`, `logits`, `inspect`, and `arch check`: placement, memory mapping, overrides, and
+//! adapters.
 
 use std::path::PathBuf;
 

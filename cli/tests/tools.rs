@@ -1,4 +1,4 @@
-//! Tests of `llama inspect`, `tokenize`, `arch` and `logits`, and of the generated documentation.
+//! Tests of `llama inspect`, `tokenize`, `arch`, and `logits`, and of the generated documentation.
 
 use std::collections::BTreeSet;
 

@@ -63,7 +63,7 @@ pub enum Command {
     /// Answer a prompt, or start a chat if no prompt is given
     #[command(visible_alias = "cli")]
     Run(RunArgs),
-    /// Serve models over the OpenAI, Anthropic, Ollama and llama-server APIs
+    /// Serve models over the OpenAI, Anthropic, Ollama, and llama-server APIs
     #[command(visible_alias = "server")]
     Serve(ServeArgs),
     /// Process a JSONL file of requests in parallel
@@ -79,13 +79,13 @@ pub enum Command {
     Transcribe(TranscribeArgs),
     /// Tokenize a string
     Tokenize(TokenizeArgs),
-    /// List, show and check model architectures
+    /// List, show, and check model architectures
     Arch(ArchArgs),
     /// Write the logits of every position of a token sequence to a file
     Logits(LogitsArgs),
     /// Benchmark prefill and decoding
     Bench(BenchArgs),
-    /// Split, merge, edit, compare and check GGUF files
+    /// Split, merge, edit, compare, and check GGUF files
     Gguf(GgufArgs),
     /// Measure perplexity, divergence from another model, or the accuracy of multiple-choice tasks
     Perplexity(PerplexityArgs),

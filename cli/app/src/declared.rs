@@ -122,8 +122,8 @@ fn files() -> Vec<Found> {
 /// Finds an architecture or an encoder in the directories of declarations. Callers search the built-in ones first.
 ///
 /// # Errors
-/// Returns the errors of the declaration with this name, or a message if several files of a directory have this name, or
-/// if `LLAMA_ARCHS` is not a directory.
+/// Returns the errors of the declaration with this name. Returns a message if several files of a directory have this
+/// name, or if `LLAMA_ARCHS` is not a directory.
 pub fn find(name: &str, is_encoder: bool) -> Result<Option<Registered>, String> {
     if let Some(directory) = dirs::variable(DIRECTORY).filter(|directory| !directory.is_dir()) {
         return Err(format!("{DIRECTORY}={}: not a directory", directory.display()));

@@ -76,7 +76,7 @@ impl Source {
             return own;
         }
         let source = own.or_else(|| source(opposite(arg, all)?, true))?;
-        // A false flag is an absent flag. An invalid value is reported by clap.
+        // A false value leaves the flag unset. Clap reports an invalid value.
         let is_on = std::env::var(&source.variable).ok().and_then(|value| boolean(&value));
         if is_on == Some(source.is_negated) {
             None
@@ -165,7 +165,7 @@ pub fn name_variables(message: String, given: &[FromVariable]) -> String {
     }
 }
 
-/// Replaces the flags in a clap error that environment variables set by these variables. Only such flags of `command`
+/// Replaces the flags in a clap error that environment variables set by these variables. Only these flags of `command`
 /// are bound to a variable.
 pub fn name_variable(mut error: clap::Error, command: &Command) -> clap::Error {
     let bound = || {

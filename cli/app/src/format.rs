@@ -1,4 +1,4 @@
-//! Human-readable formatting of sizes, counts and times.
+//! Human-readable formatting of sizes, counts, and times.
 
 /// Formats bytes with a binary unit: `1.50 MiB`.
 pub fn bytes(n: usize) -> String {

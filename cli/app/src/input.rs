@@ -116,7 +116,7 @@ fn without_line_feed(mut text: String) -> String {
     text
 }
 
-/// Replaces the escape sequences `\\n`, `\\r`, `\\t`, `\\'`, `\\"`, `\\\\` and `\\xHH`; other backslashes
+/// Replaces the escape sequences `\\n`, `\\r`, `\\t`, `\\'`, `\\"`, `\\\\`, and `\\xHH`; other backslashes
 /// remain. Invalid UTF-8 in the result is replaced.
 pub fn unescaped(text: &str) -> String {
     let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);

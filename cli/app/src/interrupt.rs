@@ -7,7 +7,7 @@ static FLAG: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// True if another handler is installed.
 static IS_HANDLED: AtomicBool = AtomicBool::new(false);
 
-/// Disables the handler of this module. Only [`stop`] sets the flag from then on.
+/// Disables the handler of this module. After that, only [`stop`] sets the flag.
 pub fn leave_alone() {
     IS_HANDLED.store(true, Ordering::Relaxed);
 }

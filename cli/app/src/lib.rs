@@ -4,7 +4,8 @@
 //! - [`command_line`], [`argv`], [`llama_cpp`], [`args`], [`environment`], [`naming`], [`suggest`]: argument parsing
 //! - [`commands`]: implementations of the subcommands, with their arguments
 //! - [`hub`], [`fetch`]: model downloads, the default model
-//! - [`loading`], [`declared`], [`checkpoints`], [`adapters`], [`grammar`], [`drafting`], [`serving`]: models with the options of a command
+//! - [`loading`], [`declared`], [`checkpoints`], [`adapters`], [`grammar`], [`drafting`], [`serving`]: models with the
+//!   options of a command
 //! - [`input`], [`interrupt`], [`failure`], [`log`], [`terminal`], [`progress`], [`dirs`], [`format`],
 //!   [`printable`], [`version`]: text from files, Ctrl-C, errors, logging, colors, directories, formatting, version
 

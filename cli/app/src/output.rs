@@ -102,7 +102,7 @@ impl OutputFile {
         &mut self.file
     }
 
-    /// Gives the file its name, in place of an existing file. The mode is copied from `like`, or the default.
+    /// Renames the file to its final name, replacing an existing file. Copies the mode from `like`, if given.
     pub fn finish(self, like: Option<&Path>) -> Outcome {
         let file = &self.file;
         if matches!(self.partial, Partial::Device) {

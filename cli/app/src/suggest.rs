@@ -37,7 +37,7 @@ pub fn commands(mut error: clap::Error, program: &Command) -> clap::Error {
         None => nearest_names(&typed, known.iter().copied()),
     };
     if near.is_empty() {
-        // Transposed letters count as two edits, so compare sorted letters, too.
+        // Transposed letters count as two edits, so sorted letters are also compared.
         let sorted = |name: &str| {
             let mut letters: Vec<char> = name.chars().collect();
             letters.sort_unstable();

@@ -66,10 +66,10 @@ impl Write for CheckedStdout {
     }
 }
 
-/// Names standard output in an error of writing to it.
+/// Adds a description to errors of writing to standard output.
 fn named(error: io::Error) -> io::Error {
     match error.kind() {
-        // Writers repeat an interrupted write.
+        // Callers handle these kinds: writers retry interrupted writes.
         kind @ (io::ErrorKind::BrokenPipe | io::ErrorKind::Interrupted) => io::Error::from(kind),
         kind => io::Error::new(kind, format!("cannot write to standard output: {error}")),
     }

@@ -1,4 +1,4 @@
-//! Output of `-V` and `--version`: commit, architectures and devices.
+//! Output of `-V` and `--version`: commit, architectures, and devices.
 
 use engine::backend;
 

@@ -22,7 +22,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// A temporary home directory for files, caches and history.
+/// A temporary home directory for files, caches, and history.
 pub struct Home(TempDir);
 
 impl Home {

@@ -1,4 +1,4 @@
-//! A configurable web server for tests, including misbehavior.
+//! A web server for tests, which can also misbehave.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

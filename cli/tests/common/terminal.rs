@@ -75,8 +75,8 @@ impl Terminal {
         }
     }
 
-    /// Returns the screen without trailing blanks. Styled text is enclosed in `«b:` and `»`, with `b` bold,
-    /// `i` italic, `d` dim, `c` cyan and `m` magenta.
+    /// Returns the screen without trailing blanks. Styled text is enclosed in `«b:` and `»`, with `b` bold, `i` italic,
+    /// `d` dim, `c` cyan, and `m` magenta.
     pub fn screen(&self) -> String {
         let screen = self.shown.screen();
         let mut text = String::new();

@@ -12,13 +12,13 @@ const ADAPTERS: &str = "Adapters";
 /// LoRA adapter and control vector options.
 #[derive(Clone, Debug, Default, Args)]
 pub struct AdapterArgs {
-    /// LoRA adapter and its scale (may be repeated, or comma-separated)
+    /// LoRA adapter and its scale (may be repeated or comma-separated)
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
     pub lora: Vec<ScaledFile>,
     /// LoRA adapter and its scale, in llama.cpp's syntax
     #[arg(long, value_name = "FILE:SCALE", value_parser = file_and_scale, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
     pub lora_scaled: Vec<ScaledFile>,
-    /// Control vector and its scale (may be repeated, or comma-separated)
+    /// Control vector and its scale (may be repeated or comma-separated)
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
     pub control_vector: Vec<ScaledFile>,
     /// Control vector and its scale, in llama.cpp's syntax

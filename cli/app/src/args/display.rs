@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome};
 use crate::log::{LogFormat, LogOptions, level_of_number};
 use crate::terminal::OutputStyle;
 
-/// Output options: statistics, prompt echo, colors and verbosity.
+/// Output options: statistics, prompt echo, colors, and verbosity.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct DisplayArgs {
@@ -53,7 +53,7 @@ pub struct DisplayArgs {
         hide_short_help = true
     )]
     pub color: Toggle,
-    /// Read chat input as plain lines, without editor, colors or animations
+    /// Read chat input as plain lines, without editor, colors, or animations
     #[arg(long, hide_short_help = true)]
     pub simple_io: bool,
     /// Print model-loading details to stderr

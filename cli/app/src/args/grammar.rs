@@ -1,4 +1,4 @@
-//! Arguments for structured output: grammars, JSON schemas, regular expressions and choices.
+//! Arguments for structured output: grammars, JSON schemas, regular expressions, and choices.
 
 use std::path::PathBuf;
 

@@ -23,7 +23,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "MODE", value_parser = ["auto", "none", "mmap", "mlock", "mmap+mlock"],
           conflicts_with_all = ["no_mmap", "mlock"], hide_short_help = true, help_heading = LOADING)]
     pub load_mode: Option<String>,
-    /// Use of NUMA nodes: distribute, isolate or numactl [default: none]
+    /// Use of NUMA nodes: distribute, isolate, or numactl [default: none]
     ///
     /// Pins each thread to a core. `distribute` divides threads and weights among all nodes, and `numactl` among the
     /// nodes of the CPUs that the process may use. `isolate` uses only the node on which the process starts. With
@@ -36,7 +36,7 @@ pub struct LoadArgs {
     /// Quantize a checkpoint directory to a mixture such as q4_k_m, once, to a file in the cache
     #[arg(long, value_name = "TYPE", value_parser = mixture, hide_short_help = true, help_heading = LOADING)]
     pub quantize: Option<Mixture>,
-    /// Load multi-token prediction layers, too.
+    /// Also load multi-token prediction layers.
     #[arg(skip)]
     pub mtp: bool,
 }

@@ -58,14 +58,14 @@ impl ProjectorArgs {
 pub struct MediaArgs {
     #[command(flatten)]
     pub projector: ProjectorArgs,
-    /// Image to put before the prompt (may be repeated, or comma-separated)
+    /// Image to put before the prompt (may be repeated or comma-separated)
     ///
-    /// PNG, JPEG, WebP, GIF and BMP files are accepted.
+    /// PNG, JPEG, WebP, GIF, and BMP files are accepted.
     #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = MEDIA)]
     pub image: Vec<PathBuf>,
-    /// Audio to put before the prompt (may be repeated, or comma-separated)
+    /// Audio to put before the prompt (may be repeated or comma-separated)
     ///
-    /// WAV, MP3, FLAC and OGG Vorbis files are accepted.
+    /// WAV, MP3, FLAC, and OGG Vorbis files are accepted.
     #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = MEDIA)]
     pub audio: Vec<PathBuf>,
 }
@@ -84,9 +84,10 @@ pub struct ServedMediaArgs {
     /// Directory of files that requests may reference by `file:` URL, for models with a projector
     #[arg(long, value_name = "DIR", hide_short_help = true, help_heading = MEDIA)]
     pub media_path: Option<PathBuf>,
-    /// Hosts of files that requests may reference by http: or https: URL (may be repeated, or comma-separated)
+    /// Hosts of files that requests may reference by http: or https: URL (may be repeated or comma-separated)
     ///
-    /// Needs a model with a projector. Ports, redirects, and addresses that are not public are refused. `.example.org` admits all subdomains.
+    /// Needs a model with a projector. Ports, redirects, and addresses that are not public are refused. `.example.org`
+    /// admits all subdomains.
     #[arg(long, value_name = "HOST", value_delimiter = ',', hide_short_help = true, help_heading = MEDIA)]
     pub media_domains: Vec<String>,
 }

@@ -19,7 +19,7 @@ pub struct PlacementArgs {
     /// declarations in the directory LLAMA_ARCHS and in `~/.config/llama/archs`.
     #[arg(long, value_name = "NAME", default_value = "auto", help_heading = LOADING)]
     pub arch: String,
-    /// Override a metadata value; TYPE is int, float, bool or str (may be repeated)
+    /// Override a metadata value; TYPE is int, float, bool, or str (may be repeated)
     #[arg(long, value_name = "KEY=TYPE:VALUE", value_parser = override_kv, hide_short_help = true, help_heading = LOADING)]
     pub override_kv: Vec<(String, Value)>,
     /// Devices (-dev) for layers, comma-separated [default: all GPUs]
@@ -47,7 +47,7 @@ pub struct PlacementArgs {
     /// Fractions apply to layers, or to rows with `--split-mode row`.
     #[arg(long, value_name = "SHARES", value_parser = share, value_delimiter = ',', hide_short_help = true, help_heading = LOADING)]
     pub tensor_split: Vec<f32>,
-    /// Split of the model across devices (-sm): none, layer or row
+    /// Split of the model across devices (-sm): none, layer, or row
     ///
     /// `row` splits each weight matrix; the CPU takes part if --device names it.
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Split::Layer, hide_possible_values = true, hide_short_help = true, help_heading = LOADING)]
@@ -166,7 +166,7 @@ fn device_layers(text: &str) -> Result<DeviceLayers, String> {
         "all" | "-2" => Ok(DeviceLayers::Count(usize::MAX)),
         _ => match text.parse() {
             Ok(n) => Ok(DeviceLayers::Count(n)),
-            Err(_) => Err("expected a number of layers, `auto` or `all`".to_owned()),
+            Err(_) => Err("expected a number of layers, `auto`, or `all`".to_owned()),
         },
     }
 }
@@ -190,7 +190,7 @@ fn override_tensor(text: &str) -> Result<TensorOverride, String> {
 
 /// Parses a metadata key with the type and value that replace it.
 pub fn override_kv(text: &str) -> Result<(String, Value), String> {
-    let form = "expected KEY=TYPE:VALUE with TYPE int, float, bool or str";
+    let form = "expected KEY=TYPE:VALUE with TYPE int, float, bool, or str";
     let (key, typed) = text.split_once('=').ok_or(form)?;
     let (ty, value) = typed.split_once(':').ok_or(form)?;
     let wrong = || format!("expected a value of type {ty}, found {value:?}");

@@ -10,7 +10,7 @@ use super::values::{context_size, sequences};
 use super::{BatchSizeArgs, CacheTypeArgs, HubArgs, PlacementArgs};
 use crate::failure::Outcome;
 
-/// Model, context and placement options for a memory plan.
+/// Model, context, and placement options for a memory plan.
 #[derive(Clone, Debug, Args)]
 pub struct PlanArgs {
     /// Context size in tokens; 0: training context [default: 4096; serve: 8192]

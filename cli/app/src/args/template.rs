@@ -41,7 +41,7 @@ pub struct TemplateArgs {
         hide_short_help = true
     )]
     pub reasoning: Toggle,
-    /// Reasoning effort, such as low, medium or high, if the template supports it
+    /// Reasoning effort, such as low, medium, or high, if the template supports it
     ///
     /// `default` leaves the choice to the template.
     #[arg(long, value_name = "LEVEL", value_parser = clap::builder::NonEmptyStringValueParser::new(), hide_short_help = true)]

@@ -37,7 +37,7 @@ pub fn on_off() -> impl TypedValueParser<Value = bool> {
     PossibleValuesParser::new([on(), off()]).map(|text| boolean(&text) == Some(true))
 }
 
-/// Setting that is on, off or chosen automatically.
+/// Setting that is on, off, or chosen automatically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Toggle {
     On,
@@ -101,7 +101,7 @@ pub fn positive(text: &str) -> Result<usize, String> {
 
 /// Parses a size in bytes with an optional unit: `65536`, `64KiB`, `500MB`, `4.5G`. Units without `i` are decimal.
 pub fn byte_size(text: &str) -> Result<usize, String> {
-    let error = || "expected a positive size, such as 64KiB, 500MB or 2GiB".to_owned();
+    let error = || "expected a positive size, such as 64KiB, 500MB, or 2GiB".to_owned();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let end = end.unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// The words that llama.cpp's `is_truthy`, `is_falsey` and `is_autoy` accept.
+    /// The words that llama.cpp's `is_truthy`, `is_falsey`, and `is_autoy` accept.
     #[test]
     fn toggle_accepts_words_of_llama_cpp() {
         let toggle = |text| <Toggle as ValueEnum>::from_str(text, true);

@@ -100,7 +100,7 @@ pub fn run(args: &BatchArgs) -> Outcome {
     Ok(())
 }
 
-/// Formats the progress, speed and remaining time.
+/// Formats the progress, speed, and remaining time.
 fn so_far(progress: Progress, n_before: usize, n_lines: usize, n_left: usize, time: Duration) -> String {
     let n_done = progress.n_done;
     let speed = n_done as f64 / time.as_secs_f64().max(1e-3);

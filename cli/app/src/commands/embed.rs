@@ -39,13 +39,13 @@ pub struct EmbedArgs {
     /// Separator between the texts of --file [default: newline]
     #[arg(long, value_name = "TEXT", default_value = "\n", hide_default_value = true)]
     pub separator: String,
-    /// Pooling of token embeddings: none, mean, cls, last or rank
+    /// Pooling of token embeddings: none, mean, cls, last, or rank
     ///
     /// `rank` returns the scores of a classifier. The default is the pooling that the file specifies,
     /// otherwise `mean` for encoders and `last` for other models.
     #[arg(long, value_name = "MODE", value_parser = pooling_mode)]
     pub pooling: Option<Pooling>,
-    /// Norm to divide vectors by: l2, l1, max or none
+    /// Norm to divide vectors by: l2, l1, max, or none
     #[arg(long, value_name = "NORM", default_value = "l2", value_parser = norm, allow_negative_numbers = true)]
     pub normalize: Norm,
     /// Output format
@@ -60,7 +60,7 @@ pub struct EmbedArgs {
     /// Truncate texts that exceed the model's context
     #[arg(long)]
     pub truncate: bool,
-    /// Image to embed after the texts (may be repeated, or comma-separated)
+    /// Image to embed after the texts (may be repeated or comma-separated)
     #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "rerank")]
     pub image: Vec<PathBuf>,
     #[command(flatten)]
@@ -157,7 +157,7 @@ fn pooling(args: &EmbedArgs, model: &Model) -> Pooling {
     }
 }
 
-/// Returns the texts from the arguments, `-p`, `-f` or standard input.
+/// Returns the texts from the arguments, `-p`, `-f`, or standard input.
 fn texts(args: &EmbedArgs, words: Vec<String>) -> Outcome<Vec<String>> {
     let mut texts = words;
     texts.extend_from_slice(&args.prompt);
@@ -172,7 +172,7 @@ fn texts(args: &EmbedArgs, words: Vec<String>) -> Outcome<Vec<String>> {
     }
     if texts.is_empty() && args.image.is_empty() {
         return Err(Failure::new(
-            "no text given; pass it as an argument, with -p, with -f or on standard input",
+            "no text given; pass it as an argument, with -p, with -f, or on standard input",
         ));
     }
     Ok(texts)

@@ -23,7 +23,7 @@ use crate::{format, input};
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct EncodeArgs {
-    /// PNG, JPEG, WebP, GIF, BMP, WAV, MP3, FLAC or OGG Vorbis file
+    /// PNG, JPEG, WebP, GIF, BMP, WAV, MP3, FLAC, or OGG Vorbis file
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Multimodal projector file

@@ -1,4 +1,4 @@
-//! `llama pull`, `list`, `rm` and `ps`: manage downloaded models and running processes.
+//! `llama pull`, `list`, `rm`, and `ps`: manage downloaded models and running processes.
 
 use std::collections::BTreeMap;
 use std::io::Write;

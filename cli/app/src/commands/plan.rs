@@ -96,7 +96,7 @@ pub struct PlanSet<'a> {
 }
 
 impl PlanSet<'_> {
-    /// Returns the memory budget of each device and the host: weights, KV cache, states and intermediate results.
+    /// Returns the memory budget of each device and the host: weights, KV cache, states, and intermediate results.
     /// Devices with unknown memory are omitted.
     pub fn budgets(&self, devices: &[Arc<dyn Device>]) -> Vec<MemoryBudget> {
         let encoders = self.projector.iter().flat_map(|projector| &projector.plans);

@@ -19,7 +19,7 @@ pub struct SynthArgs {
     /// Architecture of the model
     #[arg(long, value_name = "NAME", default_value = "llama")]
     pub arch: String,
-    /// Shape of a published model: tiny, 135m, 270m, 0.5b, 1b, 3b or 8b
+    /// Shape of a published model: tiny, 135m, 270m, 0.5b, 1b, 3b, or 8b
     #[arg(long, value_name = "SHAPE", value_parser = shape)]
     pub shape: ModelShape,
     /// Weight type (q8_0, q4_K, f16, ...) or mix of types (q4_k_m, q5_k_m)

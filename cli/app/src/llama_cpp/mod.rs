@@ -1,6 +1,6 @@
-//! Compatibility with llama.cpp's command line. Two tables describe its options: `options` has the equivalent flag
-//! of each accepted option, and `unsupported` the reasons why the other options are not supported. Argument parsing,
-//! environment variables and `docs/cli.md` use the tables.
+//! Compatibility with llama.cpp's command line. Two tables describe its options: `options` has the equivalent flag of
+//! each accepted option, and `unsupported` the reasons why the other options are not supported. Argument parsing,
+//! environment variables, and `docs/cli.md` use the tables.
 
 mod ignored;
 mod options;

@@ -58,7 +58,7 @@ pub const ACCEPTED: &[CompatOption] = &[
     flag("-e --escape", "", "", "--escape"),
     flag("--no-escape", "", "", "--no-escape"),
     flag("--prompt-cache", "session.bin", "", "--prompt-cache"),
-    ignored("--prompt-cache-all", "", "--prompt-cache always stores responses, too"),
+    ignored("--prompt-cache-all", "", "--prompt-cache always stores responses"),
     flag("--prompt-cache-ro", "", "", "--prompt-cache-ro"),
     flag("-r --reverse-prompt", "User:", "", "--reverse-prompt"),
     flag("-sp --special", "", "", "--special"),

@@ -68,7 +68,7 @@ pub struct CheckArgs {
     pub threads: Option<usize>,
 }
 
-/// Checks the selected declarations, files or configurations; fails if any check fails.
+/// Checks the selected declarations, files, or configurations; fails if any check fails.
 pub fn run(args: &CheckArgs) -> Outcome {
     if !args.file.is_empty() {
         return check_declaration::run(&args.file, args.message_format);

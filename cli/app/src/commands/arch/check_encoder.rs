@@ -107,7 +107,7 @@ fn sound() -> Vec<u8> {
     file.extend(b"RIFF");
     words(&mut file, &[36 + 2 * RATE]);
     file.extend(b"WAVEfmt ");
-    // Integers in one channel, and 16 bits per sample.
+    // Format: integers, one channel, 16 bits per sample.
     words(&mut file, &[16, 1 | 1 << 16, RATE, 2 * RATE, 2 | 16 << 16]);
     file.extend(b"data");
     words(&mut file, &[2 * RATE]);

@@ -98,8 +98,8 @@ fn is_header(path: &Path) -> bool {
     path.to_string_lossy().ends_with(".header.gguf")
 }
 
-/// Returns the path of the recorded logits: `NAME.logits` next to `NAME.gguf` or `NAME.header.gguf`, and `logits` in the
-/// directory of a checkpoint.
+/// Returns the path of the recorded logits: `NAME.logits` next to `NAME.gguf` or `NAME.header.gguf`, and `logits` in
+/// the directory of a checkpoint.
 fn recording(path: &Path) -> PathBuf {
     if path.is_dir() {
         return path.join("logits");

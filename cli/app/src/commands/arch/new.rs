@@ -29,7 +29,7 @@ pub fn run(args: &NewArgs) -> Outcome {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if name.is_empty() || !name.chars().all(is_plain) {
         return Err(Failure::new(format_args!(
-            "invalid name `{name}`: use letters, digits, `_`, `-` and `.`"
+            "invalid name `{name}`: use letters, digits, `_`, `-`, and `.`"
         )));
     }
     if archs::find(name).is_some() {

@@ -80,7 +80,7 @@ fn rope(arch: &Architecture) -> String {
     )
 }
 
-/// Returns the columns name, key, type and default.
+/// Returns the columns name, key, type, and default.
 fn hparam(arch: &Architecture, h: &HparamDecl) -> [String; 4] {
     let key = if h.key.is_empty() {
         "derived".to_owned()
@@ -95,7 +95,7 @@ fn hparam(arch: &Architecture, h: &HparamDecl) -> [String; 4] {
     [h.name.to_owned(), key, h.ty.to_owned(), default]
 }
 
-/// Returns the columns name in the file, name in the graph, kind, shape and presence.
+/// Returns the columns name in the file, name in the graph, kind, shape, and presence.
 fn tensor(t: &TensorDecl) -> [String; 5] {
     let suffix = if t.kind == "raw" { "" } else { ".weight" };
     let name = match t.group {
@@ -118,7 +118,7 @@ fn tensor(t: &TensorDecl) -> [String; 5] {
     ]
 }
 
-/// Returns the columns number, value, shape, inputs and condition.
+/// Returns the columns number, value, shape, inputs, and condition.
 fn value(graph: &[FlowNode], index: usize, node: &FlowNode) -> [String; 5] {
     let number = if node.in_layer {
         format!("  {index}")

@@ -70,7 +70,7 @@ pub struct BenchArgs {
 }
 
 const BENCH_NOTES: &str = "Speeds are medians. Memory traffic (weights and KV cache) is compared with the read bandwidth of the same number of threads. \
-    Multiply-adds are compared with peak f32, integer and bf16 rates. All peaks are measured just before each test. \
+    Multiply-adds are compared with peak f32, integer, and bf16 rates. All peaks are measured just before each test. \
     With --compare, peaks are measured in each round and their median is used.";
 
 /// Output formats of `llama bench`.

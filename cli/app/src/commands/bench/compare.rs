@@ -99,7 +99,7 @@ impl Baseline {
         let text = String::from_utf8_lossy(&output.stdout);
         let results = results(&text).ok_or_else(|| {
             failed(
-                "expected JSON tests with n_prompt, n_gen and avg_ts, as printed by `llama-bench -o json` or \
+                "expected JSON tests with n_prompt, n_gen, and avg_ts, as printed by `llama-bench -o json` or \
                 `llama-batched-bench --output-format jsonl`"
                     .to_owned(),
             )
@@ -121,7 +121,7 @@ impl BaselineRun {
         let found = self.results.iter().find(is_same).and_then(speed);
         found.ok_or_else(|| {
             Failure::new(format_args!(
-                "--compare `{}`: no result for n_prompt {}, n_gen {}, n_depth {} and n_parallel {}",
+                "--compare `{}`: no result for n_prompt {}, n_gen {}, n_depth {}, and n_parallel {}",
                 self.command, test.n_prompt, test.n_gen, test.n_depth, test.n_parallel
             ))
         })

@@ -43,7 +43,7 @@ impl Limits {
         }
     }
 
-    /// Returns the median of each rate; 0 without measurements.
+    /// Returns the median of each rate, or 0 if there are no measurements.
     pub fn median(measured: &[Limits]) -> Limits {
         let of = |limit: fn(&Limits) -> Option<f64>| median(&measured.iter().filter_map(limit).collect::<Vec<_>>());
         Limits {

@@ -156,7 +156,7 @@ fn params(args: &BenchArgs) -> ContextParams {
     }
 }
 
-/// Returns all combinations of threads, sequences and depths, with prefill tests before decode tests.
+/// Returns all combinations of threads, sequences, and depths, with prefill tests before decode tests.
 fn tests(args: &BenchArgs) -> Vec<Test> {
     let threads = match args.threads.as_slice() {
         [] => vec![default_threads()],

@@ -9,8 +9,8 @@ use super::case::Test;
 /// Work of one repetition of a benchmark test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work {
-    /// Bytes of weights, KV cache and states read, once per step of all sequences. `None` for prefill, which
-    /// reads weights once for many tokens.
+    /// Bytes of weights, KV cache, and states read, once per step of all sequences. `None` for prefill, which reads
+    /// weights once for many tokens.
     pub bytes: Option<f64>,
     /// Multiply-adds of matmuls with weights, excluding attention.
     pub multiply_adds: f64,

@@ -19,7 +19,7 @@ pub struct Machine {
     isa: InstructionSets,
     cpus: Cpus,
     memory: Memory,
-    /// Measured at startup.
+    /// Bandwidth and arithmetic rates, measured at startup.
     pub speed: Speed,
     #[serde(flatten)]
     devices: devices::DeviceReport,

@@ -1,4 +1,4 @@
-//! `llama gguf set`, `remove` and `rename`: edits of the header.
+//! `llama gguf set`, `remove`, and `rename`: edits of the header.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -209,7 +209,7 @@ fn check_declaration(file: &Path, edit: &Edit) -> Outcome {
         && let Err(error) = declared(edit.header(), file)
     {
         return Err(Failure::new(format_args!(
-            "the edited model would not load: {error}; --force writes it nevertheless"
+            "the edited model would not load: {error}; use --force to write it anyway"
         )));
     }
     Ok(())

@@ -75,7 +75,7 @@ fn digests(set: &GgufSet) -> Outcome<BTreeMap<&str, String>> {
     Ok(names.zip(digests).collect())
 }
 
-/// Returns the digest of a model, independent of the order of tensors, of padding and of metadata.
+/// Returns the digest of a model, independent of the order of tensors, of padding, and of metadata.
 fn model_digest(set: &GgufSet, tensors: &BTreeMap<&str, String>) -> String {
     let mut hash = Sha256::new();
     for (name, digest) in tensors {

@@ -1,4 +1,4 @@
-//! `llama gguf`: splits, merges, edits, compares and checks GGUF files.
+//! `llama gguf`: splits, merges, edits, compares, and checks GGUF files.
 
 mod compare;
 mod edit;

@@ -120,7 +120,7 @@ fn token_errors(set: &GgufSet) -> Vec<String> {
     let mut errors = Vec::new();
     for (key, value) in metadata.iter() {
         let is_id = key.starts_with("tokenizer.ggml.") && key.ends_with("_token_id");
-        // Files without such a token have the largest u32.
+        // Files without this token store the largest u32.
         let id = value.as_u64().filter(|&id| is_id && id != u64::from(u32::MAX));
         if let Some(id) = id.filter(|&id| id >= n_tokens as u64) {
             errors.push(format!(

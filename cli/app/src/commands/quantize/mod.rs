@@ -67,7 +67,7 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
     let plan = QuantizePlan::new(&source, &options).map_err(of_input)?;
     for (pattern, _) in &args.tensor_type {
         if !plan.tensors.iter().any(|tensor| pattern.is_match(&tensor.source)) {
-            warn!("--tensor-type {}: no tensor has such a name", pattern.as_str());
+            warn!("--tensor-type {}: no tensor has a matching name", pattern.as_str());
         }
     }
     if !args.json && !args.dry_run {

@@ -186,7 +186,7 @@ fn whole_prompt(args: &RunArgs, prompt: Option<String>) -> Outcome<Option<String
     };
     if prompt.trim().is_empty() {
         return Err(Failure::new(
-            "no prompt given; pass it as an argument, with -p, with -f or on standard input",
+            "no prompt given; pass it as an argument, with -p, with -f, or on standard input",
         ));
     }
     Ok(Some(prompt))

@@ -77,7 +77,8 @@ impl<'a> Shown<'a> {
         self
     }
 
-    /// Writes the opening tag before the response if the prompt ends with it, so that each closing tag has an opening tag.
+    /// Writes the opening tag before the response if the prompt ends with it, so that each closing tag has an opening
+    /// tag.
     #[must_use]
     pub fn with_opening_tag(mut self, tags: Option<ReasoningTags>, prompt: &str) -> Shown<'a> {
         if let Some((open, _)) = tags

@@ -28,7 +28,7 @@ use crate::{format, images, interrupt, progress};
 /// A loaded model, its context, and the settings of responses.
 pub struct Session {
     inner: parts::Session,
-    /// Encoder of images or audio.
+    /// Image or audio encoder.
     projector: Option<MediaProjector>,
     /// Speculative decoding is enabled.
     has_drafts: bool,
@@ -228,7 +228,7 @@ impl Session {
         let mut inner = parts::Session::new(context);
         if args.context_shift && args.predict != Some(UNTIL_FULL) {
             let cannot = |e| Failure::new(format_args!("--context-shift {e}"));
-            // -1 keeps the whole first prompt.
+            // A value of -1 keeps the whole first prompt.
             enable_shift(&mut inner, usize::try_from(args.keep).ok()).map_err(cannot)?;
         }
         if let Some(file) = &args.prompt_cache {
@@ -270,7 +270,7 @@ impl Session {
         self.inner.context()
     }
 
-    /// Returns the encoder of images or audio, if one is loaded.
+    /// Returns the image or audio encoder, if one is loaded.
     pub fn projector(&self) -> Option<&MediaProjector> {
         self.projector.as_ref()
     }

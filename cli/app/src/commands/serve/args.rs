@@ -34,7 +34,7 @@ pub struct ServeArgs {
     /// Loading another model unloads the least recently used model.
     #[arg(long, value_name = "N", default_value_t = 4, hide_short_help = true)]
     pub models_max: usize,
-    /// Model to load at startup and never unload (may be repeated, or comma-separated)
+    /// Model to load at startup and never unload (may be repeated or comma-separated)
     #[arg(long, value_name = "NAME", value_delimiter = ',', hide_short_help = true)]
     pub models_pin: Vec<String>,
     /// Seconds without requests after which a model is unloaded; -1: never
@@ -56,7 +56,7 @@ pub struct ServeArgs {
     /// Listen port; 0: any free port
     #[arg(long, value_name = "N", default_value_t = 8080)]
     pub port: u16,
-    /// API key that clients must send (may be repeated, or comma-separated)
+    /// API key that clients must send (may be repeated or comma-separated)
     #[arg(long, value_name = "KEY", value_delimiter = ',', hide_env_values = true)]
     pub api_key: Vec<String>,
     /// File of API keys, one per line
@@ -106,7 +106,7 @@ pub struct ServeArgs {
     pub no_webui: bool,
     /// Log each request to stderr
     ///
-    /// The log has the id, path, status and duration of a request, but no content. Responses contain the prompt and
+    /// The log has the id, path, status, and duration of a request, but no content. Responses contain the prompt and
     /// the settings in `__verbose`.
     #[arg(short, long, alias = "log-verbose")]
     pub verbose: bool,

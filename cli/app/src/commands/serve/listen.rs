@@ -44,7 +44,7 @@ pub fn listen(args: &ServeArgs, has_keys: bool, runtime: &Runtime) -> Outcome<(L
         if place.is_empty() {
             place = url;
         } else {
-            info!("listening at {url}, too");
+            info!("also listening at {url}");
         }
     }
     Ok((Listener::Several(listeners), place))

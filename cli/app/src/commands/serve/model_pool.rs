@@ -1,5 +1,4 @@
-//! Model lists for `llama serve --models-dir` and `--models-preset`: a directory, the cache and a preset
-//! file.
+//! Model lists for `llama serve --models-dir` and `--models-preset`: a directory, the cache, and a preset file.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -49,7 +48,7 @@ pub fn pool(args: &'static ServeArgs, program: Command) -> Outcome<(Arc<ModelPoo
     }
     if models.is_empty() {
         return Err(Failure::new(
-            "no models found in --models-dir, --models-preset and the cache",
+            "no models found in --models-dir, --models-preset, and the cache",
         ));
     }
     check_names(&models)?;
@@ -250,8 +249,8 @@ fn of_directory(directory: &Path) -> Outcome<Vec<ModelEntry>> {
     Ok(models)
 }
 
-/// Returns true for a readable file of another kind than a model, such as an adapter. Damaged files count as models, so
-/// that requests report their errors.
+/// Returns true for a readable file that is not a model, such as an adapter. Damaged files count as models, so that
+/// requests report their errors.
 fn is_other_kind(path: &Path, is_shard: bool) -> bool {
     Gguf::open_header(path).is_ok_and(|header| {
         // The first shard may have no tensors.

@@ -146,7 +146,7 @@ pub const COMMANDS: &[ChatCommand] = &[
     command(
         "/exit",
         Argument::None,
-        "leave the chat (also /quit, /bye and Ctrl-D)",
+        "leave the chat (also /quit, /bye, and Ctrl-D)",
         leave,
     ),
     command("/quit", Argument::None, "", leave),

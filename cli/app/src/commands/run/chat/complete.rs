@@ -1,4 +1,4 @@
-//! Completion of commands, parameters, model names and files.
+//! Completion of commands, parameters, model names, and files.
 
 use std::path::Path;
 

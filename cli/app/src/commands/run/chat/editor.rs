@@ -1,4 +1,4 @@
-//! Chat input: a line editor with history, multi-line input and completion, or plain lines.
+//! Chat input: a line editor with history, multi-line input, and completion, or plain lines.
 
 use std::io::BufRead;
 use std::path::PathBuf;

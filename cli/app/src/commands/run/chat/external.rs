@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::failure::{Failure, Outcome};
 use crate::input;
 
-/// Clipboard tools: environment variable that must be set, program and arguments.
+/// Clipboard tools: environment variable that must be set, program, and arguments.
 const CLIPBOARDS: &[(Option<&str>, &str, &[&str])] = &[
     (Some("WAYLAND_DISPLAY"), "wl-copy", &[]),
     (Some("DISPLAY"), "xclip", &["-selection", "clipboard"]),

@@ -123,7 +123,7 @@ fn item(is: bool, indent: usize, len: usize) -> Block {
     }
 }
 
-/// Classifies lines that start with `-`, `*` or `+`: list items or thematic breaks.
+/// Classifies lines that start with `-`, `*`, or `+`: list items or thematic breaks.
 fn of_dashes(words: &str, indent: usize, first: char, ended: bool) -> Option<Block> {
     let is_only = words.trim_end().chars().all(|c| c == first);
     if is_only && words.trim_end().len() >= 3 && first != '+' {
