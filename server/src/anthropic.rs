@@ -37,7 +37,7 @@ pub const FIELDS: &[Field] = &[
     Field::flag("stream", "Stream the output (false; in Ollama's API true)."),
     Field::object(
         "thinking",
-        "`type`: `enabled`, `adaptive` or `disabled`, if the chat template supports it; `budget_tokens`: maximum reasoning tokens.",
+        "`type`: `enabled`, `adaptive`, or `disabled`, if the chat template supports it; `budget_tokens`: maximum reasoning tokens.",
     ),
     Field::list("tools", "Tool definitions."),
     Field::object(
@@ -234,7 +234,7 @@ fn conversation(fields: &mut Fields, mut reader: ContentReader) -> ApiResult<(Co
             _ => {
                 return Err(ApiError::field(
                     "thinking",
-                    "expected type enabled, adaptive or disabled",
+                    "expected type enabled, adaptive, or disabled",
                 ));
             }
         };
@@ -457,7 +457,7 @@ impl Stream {
         event(&json!({ "type": "content_block_delta", "index": self.n_blocks, "delta": delta }))
     }
 
-    /// Appends to a content block. Opens a block if the last block has another type.
+    /// Appends to a content block. Opens a block if the last block has a different type.
     fn delta(&mut self, kind: &'static str, text: &str) -> String {
         if text.is_empty() {
             return String::new();

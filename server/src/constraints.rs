@@ -91,7 +91,7 @@ fn probe(constraint: &Constraint, vocab: &Vocab) -> Result<(), GrammarError> {
     /// Number of outputs, and of tokens of each.
     const WALKS: u64 = 2;
     const STEPS: usize = 24;
-    /// Time limit, which bounds the delay of a request.
+    /// Time limit of a compilation, which bounds the delay of a request.
     const MAX_TIME: Duration = Duration::from_millis(100);
     let begin = Instant::now();
     let n_tokens = vocab.n_tokens();

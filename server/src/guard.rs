@@ -1,4 +1,4 @@
-//! Middleware for every request: authentication, CORS, request ids and logging.
+//! Middleware for every request: authentication, CORS, request ids, and logging.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use crate::vertex::Vertex;
 use crate::web::File;
 use crate::{anthropic, ollama};
 
-/// Access control, static files and logging that apply to every request.
+/// Access control, static files, and logging that apply to every request.
 #[derive(Default)]
 pub struct AccessPolicy {
     /// Accepted API keys; if empty, no authentication is required.
@@ -55,7 +55,8 @@ impl AccessPolicy {
         let (headers, listed) = (request.headers(), &self.origins);
         site::check_repeated(headers)?;
         site::check_site(request.method(), headers, listed)?;
-        // Pages have no API key, and a public server may have any name. Probes of its health may use any, too.
+        // Web pages have no API key, and a public server may have any host name. Health probes may also use any host
+        // name.
         if self.is_public || !self.keys.is_empty() || self.is_probe(request.uri().path()) {
             return Ok(());
         }

@@ -3,16 +3,16 @@
 //! The modules, from the scheduler outward to the network:
 //!
 //! - [`scheduler`]: continuous batching of sequences in one context; [`metrics`]: its counters
-//! - [`api`]: request fields, validation and errors; [`constraints`]: compiled grammars
+//! - [`api`]: request fields, validation, and errors; [`constraints`]: compiled grammars
 //! - [`chat`]: prompts and parsed output of chats, with tool calls; [`infill`]: fill-in-the-middle prompts
-//! - [`media_encoder`]: the encoder of images and audio; [`encoding`]: requests that wait for the encoder
+//! - [`media_encoder`]: the image and audio encoder; [`encoding`]: requests that wait for the encoder
 //! - [`service`]: completions and chats of one model; [`capabilities`]: its features
 //! - [`embedder`]: embeddings and reranking; [`speech`]: speech recognition;
 //!   [`response_store`]: stored responses
 //! - [`app`]: the state of the handlers, made of the above
-//! - [`http`]: connections, bodies and streams; [`wanted`]: end of the work for clients that have disconnected
-//! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the APIs of OpenAI, Anthropic, Ollama and
-//!   llama-server; [`web`]: the browser UI
+//! - [`http`]: connections, bodies, and streams; [`wanted`]: end of the work for clients that have disconnected
+//! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the APIs of OpenAI, Anthropic, Ollama, and llama-server;
+//!   [`web`]: the browser UI
 //! - [`routes`]: the route table; [`openapi`]: its OpenAPI document
 //! - [`guard`]: authentication and other checks of every request; [`router`]: routes and guard together
 //! - [`vertex`]: Vertex AI's route for several requests

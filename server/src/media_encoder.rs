@@ -23,13 +23,13 @@ use crate::api::{ApiError, ApiResult};
 use crate::chat::{MediaFile, MediaFormat, MediaSources};
 use crate::metrics::Metrics;
 
-/// Difference of the nice values of encoder threads and other threads. The weight of a nice value is 0.8 times the
-/// weight of the previous value. If a running completion needs the same core, an encoder thread gets
-/// `0.8^8 / (1 + 0.8^8) = 0.14` of the core. With 5, the 95th percentile of the time between tokens was 1.7 times that
-/// without images.
+/// Difference between the nice values of encoder threads and other threads. The weight of a nice value is 0.8 times the
+/// weight of the previous value. If a running completion needs the same core, an encoder thread gets `0.8^8 / (1 +
+/// 0.8^8) = 0.14` of the core. With a difference of 5, the 95th percentile of the time between tokens was 1.7 times as
+/// long as without images.
 const NICE: i32 = 8;
 
-/// Encoders of images and audio.
+/// Image and audio encoders.
 pub struct MediaQueue {
     jobs: Sender<Job>,
     format: MediaFormat,

@@ -1,4 +1,4 @@
-//! The route table, from which the router, the OpenAPI document and `docs/server.md` are generated.
+//! The route table, from which the router, the OpenAPI document, and `docs/server.md` are generated.
 
 use axum::routing::{MethodRouter, delete, get, post};
 
@@ -8,7 +8,7 @@ use crate::{anthropic, native, ollama, openai, web};
 
 /// A route: one method and its paths. `S` is the state that the handler receives.
 pub struct Route<S: 'static = Shared> {
-    /// HTTP method of the route: `GET`, `POST` or `DELETE`.
+    /// HTTP method of the route: `GET`, `POST`, or `DELETE`.
     pub method: &'static str,
     /// Paths of the route; the canonical path is first.
     pub paths: &'static [&'static str],
@@ -16,7 +16,7 @@ pub struct Route<S: 'static = Shared> {
     pub doc: &'static str,
     /// Tables of the accepted body fields.
     pub fields: &'static [&'static [Field]],
-    /// True if the sampling parameters ([`engine::sample::PARAMS`]) are accepted, too.
+    /// True if the sampling parameters ([`engine::sample::PARAMS`]) are also accepted.
     pub sampling: bool,
     /// Query parameters: name, allowed values, description.
     pub query: &'static [(&'static str, &'static [&'static str], &'static str)],
@@ -329,7 +329,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/tokenizer_info"],
-        doc: "Returns special tokens, context length and chat template (vLLM).",
+        doc: "Returns special tokens, context length, and chat template (vLLM).",
         fields: &[],
         sampling: false,
         query: &[],
@@ -383,7 +383,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/slots/{id}"],
-        doc: "Runs `?action=save`, `restore` or `erase` on the cached tokens of a slot.",
+        doc: "Runs `?action=save`, `restore`, or `erase` on the cached tokens of a slot.",
         fields: &[native::SLOT_FIELDS],
         sampling: false,
         query: &[("action", &["save", "restore", "erase"], "Operation on the slot.")],

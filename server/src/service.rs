@@ -59,7 +59,7 @@ pub struct ModelService {
     pub scheduler: Scheduler,
     /// Prompts and output of chats.
     pub chat: ChatFormat,
-    /// Encoder of images or audio, if the model reads them.
+    /// Image or audio encoder, if the model reads them.
     media: Option<MediaQueue>,
     /// Cache of compiled grammars.
     constraints: Constraints,
@@ -78,7 +78,7 @@ impl ModelService {
         ModelService::with_media(scheduler, params, chat, None)
     }
 
-    /// Serves the scheduler's model with an encoder of images or audio.
+    /// Serves the scheduler's model with an image or audio encoder.
     ///
     /// # Errors
     /// Returns an error if the chat template is invalid.

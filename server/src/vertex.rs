@@ -25,7 +25,7 @@ const FORMAT: &str = "@requestFormat";
 /// Maximum number of instances of a request.
 const MAX_INSTANCES: usize = 128;
 
-/// Paths that Vertex AI calls.
+/// Paths that Vertex AI calls for health checks and predictions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vertex {
     predict: String,

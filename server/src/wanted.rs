@@ -40,7 +40,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Restores the previous client of the thread, also after a panic.
+/// Restores the previous client of the thread when dropped, even after a panic.
 struct Scope(Option<Arc<AtomicBool>>);
 
 impl Drop for Scope {

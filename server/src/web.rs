@@ -66,7 +66,7 @@ pub const FILES: &[File] = files![
     "vendor/temml.LICENSE",
 ];
 
-/// Content security policy: own scripts only, connections to this server only, HTML parsing only through
+/// Content security policy: only scripts of this server, only connections to this server, and HTML parsing only through
 /// DOMPurify. Model output therefore cannot make the browser contact other hosts.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types dompurify";

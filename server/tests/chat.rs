@@ -51,7 +51,7 @@ fn response_has_fields_that_clients_read() {
     assert_ne!(again["id"], answer["id"]);
 }
 
-/// Returns content, reasoning and finish reason of each choice of a stream.
+/// Returns content, reasoning, and finish reason of each choice of a stream.
 fn choices_of(events: &[String]) -> Vec<(String, String, Option<String>)> {
     let mut choices: Vec<(String, String, Option<String>)> = Vec::new();
     for event in events.iter().filter(|event| *event != "[DONE]") {

@@ -176,7 +176,7 @@ fn constrained_answer_follows_reasoning() {
     raw["reasoning_format"] = "none".into();
     let message = server.ask(CHAT, &hello(raw))["choices"][0]["message"].clone();
     assert!(is_document(message["content"].as_str().unwrap()), "{message}");
-    // A required call follows reasoning, too.
+    // A required call can also follow reasoning.
     let mut body = requiring(CHAT, &schema, 1);
     body["reasoning_budget_tokens"] = 6.into();
     let message = server.ask(CHAT, &body)["choices"][0]["message"].clone();

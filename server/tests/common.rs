@@ -195,7 +195,7 @@ impl Server {
         let thread = std::thread::spawn(move || {
             runtime.block_on(async {
                 let end = async {
-                    // Dropping the sender ends the server, too.
+                    // Dropping the sender also stops the server.
                     let _ = ended.await;
                 };
                 serve(listener, routes, listen, end).await.expect("it serves")

@@ -1,4 +1,4 @@
-//! `/v1/completions`, `/completion`, tokenization and embeddings.
+//! `/v1/completions`, `/completion`, tokenization, and embeddings.
 
 use base64::Engine;
 use serde_json::{Value as Json, json};

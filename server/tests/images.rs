@@ -159,7 +159,7 @@ fn prefix_cache_distinguishes_images() {
     let other = server.ask(CHAT, &chat(&[5], "what"));
     assert!(cached(&other) < 20, "{other}");
     assert_ne!(content(&other), content(&first));
-    // A second question about an image encodes nothing, and computes no row again.
+    // A second question about an image neither encodes the image nor recomputes its rows.
     let n_encoded = counter(&server, ENCODED);
     let question = server.ask(CHAT, &chat(&[0], "where"));
     assert!(cached(&question) > IMAGE_ROWS as u64, "{question}");
@@ -266,7 +266,7 @@ fn bad_images_are_rejected_with_position_and_limit() {
 
 #[test]
 fn files_of_a_request_share_twice_the_limit() {
-    // In base64, two such files exceed the space of other bodies.
+    // In base64, two of these files exceed the limit of other bodies.
     let media_bytes = 16 << 20;
     let server = Server::with(Options {
         media_bytes,
@@ -406,7 +406,7 @@ fn mutated_requests_are_answered() {
         let body = if i % 2 == 0 {
             let mut body = valid.clone();
             for _ in 0..=random(3) {
-                // Most bytes are pixels; the others are at the ends.
+                // Most bytes are pixels; the remaining bytes are at both ends.
                 let at = random(valid.len().min(160));
                 let at = if random(2) == 0 { at } else { valid.len() - 1 - at };
                 body[at] = random(256) as u8;

@@ -302,7 +302,7 @@ fn model_aliases_are_accepted() {
 }
 
 #[test]
-fn load_and_unload_routes_work() {
+fn load_and_unload_routes_change_the_loaded_models() {
     let models = Models::with(3, &[], false);
     let (status, error) = models.ask("b");
     assert_eq!((status, &error["error"]["code"]), (503, &json!("model_not_loaded")));

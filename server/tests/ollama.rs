@@ -187,7 +187,7 @@ fn repeat_last_n_of_minus_one_is_the_context() {
 }
 
 #[test]
-fn deprecated_embeddings_route_works() {
+fn deprecated_embeddings_route_matches_embed_route() {
     let server = Server::new();
     let new = server.ask("/api/embed", &json!({"model": "m", "input": "hello"}));
     let old = server.ask(

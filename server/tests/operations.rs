@@ -1,4 +1,4 @@
-//! API keys, limits, metrics and shutdown.
+//! API keys, limits, metrics, and shutdown.
 
 use std::io::{Read, Write};
 use std::sync::Mutex;

@@ -49,7 +49,7 @@ fn list_of_prompts_returns_list_of_responses() {
         }
         assert_eq!(both.as_array().map(Vec::len), Some(2));
     }
-    // One prompt in a list is a list; tokens and strings can be mixed in one prompt.
+    // A list with one prompt gives a list of results. A prompt can mix tokens and strings.
     assert_eq!(ask(json!(["once upon"]))[0]["content"], alone[0]["content"]);
     let mut mixed = tokens("once").as_array().unwrap().clone();
     mixed.push(json!(" upon"));

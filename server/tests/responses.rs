@@ -395,7 +395,7 @@ fn input_items_are_listed_in_pages() {
     );
 }
 
-/// A stored response repeats its events, from any of them on, whether or not it was streamed.
+/// A stored response can repeat its events, starting at any event, whether or not it was streamed.
 #[test]
 fn stored_events_are_repeated() {
     let server = server();

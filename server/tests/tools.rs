@@ -90,7 +90,7 @@ fn started_call_matches_schema() {
         n_text += usize::from(choice["message"]["content"].is_string());
         let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
         n_calls += valid_calls(choice);
-        // The stream has equal calls.
+        // The streamed calls equal the calls of the response.
         let mut more = more;
         more["stream"] = true.into();
         let events = server.events(PATH, &body(more));
@@ -107,7 +107,7 @@ fn started_call_matches_schema() {
         assert!(streamed.iter().map(String::as_str).eq(whole), "{streamed:?}");
     }
     assert!(n_calls > 8 && n_text > 0, "{n_calls} calls, {n_text} texts");
-    // Other APIs accept automatic tool choice, too.
+    // Other APIs also accept automatic tool choice.
     let messages = json!([{"role": "user", "content": "hello"}]);
     let answer = server.ask(
         "/v1/messages",
@@ -236,7 +236,7 @@ fn stream_numbers_tool_calls() {
 
 /// A call that `max_tokens` cuts off before its arguments is withheld.
 #[test]
-fn cut_call_is_never_content() {
+fn truncated_call_is_never_content() {
     let tagged = server();
     let plain = Server::with(Options {
         n_ctx: 4096,
@@ -378,7 +378,7 @@ fn invalid_tools_are_rejected() {
     server.ask("/api/chat", &json!({"messages": [{"role": "user", "content": "hello"}], "tools": tools(), "stream": false, "options": {"num_predict": 5}}));
 }
 
-/// Formats other than JSON objects: Qwen 3 Coder, Mistral, Gemma 4 and LFM 2.
+/// Formats other than JSON objects: Qwen 3 Coder, Mistral, Gemma 4, and LFM 2.
 const OTHERS: [&str; 4] = [
     "{% for c in m.tool_calls %}\n<tool_call>\n<function={{ c.function.name }}>\n{% for k, v in c.function.arguments.items() %}<parameter={{ k }}>\n{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>{% endfor %}",
     "{% for c in m.tool_calls %}[TOOL_CALLS]{{ c.function.name }}[CALL_ID]{{ c.id }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}",

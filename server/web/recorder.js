@@ -1,6 +1,6 @@
 // Records the microphone as WAV, since browsers record formats that the server does not decode.
 
-/** Sample rate of recordings in Hz, which the encoders of audio read. */
+/** Sample rate of recordings in Hz, which the audio encoders read. */
 const RATE = 16000;
 
 /** Maximum length of a recording in milliseconds. The file then has 18 MiB, which is within the limit of attachments. */

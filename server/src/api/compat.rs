@@ -38,7 +38,7 @@ const SYNONYMS: &[&[&str]] = &[
 /// Values of another server's field that request the behavior of this server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Neutral {
-    /// Every value; the field does not affect the output.
+    /// Every value is neutral; the field does not affect the output.
     Any,
     /// False, 0, and empty values.
     Empty,
@@ -125,8 +125,8 @@ const FOREIGN: &[(&str, Neutral)] = &[
     ("user_id", Neutral::Any),
 ];
 
-/// Fields that carry part of the input or a restriction of the output. Without them the response would answer
-/// another request, so a route that lacks them rejects them.
+/// Fields that carry part of the input or a restriction of the output. Without them, the response would answer a
+/// different request, so routes that do not support them reject them.
 const REQUIRED: &[&str] = &[
     "conversation",
     "grammar",
@@ -160,7 +160,7 @@ const MAX_NAMED: usize = 16;
 pub struct KnownFields<'a> {
     /// Field tables.
     pub tables: &'a [&'a [Field]],
-    /// True if the sampling parameters are known, too.
+    /// True if the route also accepts the sampling parameters.
     pub sampling: bool,
 }
 
@@ -187,7 +187,7 @@ impl KnownFields<'_> {
         Some(here)
     }
 
-    /// Returns the known name of a setting with several names; `None` if `given` sets a known name, too.
+    /// Returns the known name of a setting with several names; `None` if `given` also sets another name of the setting.
     fn synonym(&self, name: &str, given: &Map<String, Json>) -> Option<&'static str> {
         let names = SYNONYMS.iter().find(|names| names.contains(&name))?;
         if self.has(name) {
@@ -281,8 +281,8 @@ fn has_no_effect(value: &Json) -> bool {
     }
 }
 
-/// Returns true if one inserted, removed, replaced or swapped character makes the names equal. Short names
-/// are too similar to tell a typo from another field.
+/// Returns true if one inserted, removed, replaced, or swapped character makes the names equal. Short names are too
+/// similar to tell a typo from another field.
 fn is_typo(name: &str, known: &str) -> bool {
     const MIN_LEN: usize = 6;
     let (a, b) = (name.as_bytes(), known.as_bytes());

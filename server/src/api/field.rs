@@ -2,8 +2,7 @@
 
 use engine::sample::ParamDef;
 
-/// Description of a request field, from which the reader, the OpenAPI document and `docs/server.md` are
-/// generated.
+/// Description of a request field, from which the reader, the OpenAPI document, and `docs/server.md` are generated.
 #[derive(Debug)]
 pub struct Field {
     pub name: &'static str,

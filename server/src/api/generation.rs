@@ -1,4 +1,4 @@
-//! Request fields of all routes that generate text: sampling, stop conditions and limits.
+//! Request fields of all routes that generate text: sampling, stop conditions, and limits.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub const GENERATION_FIELDS: &[Field] = &[
     ),
     Field::flag(
         "verbose",
-        "Return the prompt, the settings and the unparsed output in `__verbose`; on `/v1/chat/completions` and `/v1/completions` (`-v`).",
+        "Return the prompt, the settings, and the unparsed output in `__verbose`; on `/v1/chat/completions` and `/v1/completions` (`-v`).",
     ),
     Field::ignored(
         "sse_ping_interval",
@@ -98,7 +98,7 @@ pub struct Defaults {
     pub grammar: Option<Grammar>,
     /// Whether to reject requests with unknown fields that could change the output.
     pub strict_fields: bool,
-    /// Whether responses have the prompt, the settings and the unparsed output.
+    /// Whether responses have the prompt, the settings, and the unparsed output.
     pub verbose: bool,
 }
 

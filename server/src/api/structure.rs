@@ -12,7 +12,7 @@ use super::value::{shown, text_of};
 pub const STRUCTURE_FIELDS: &[Field] = &[
     Field::object(
         "response_format",
-        "Output format: `{\"type\": \"json_object\"}`, `{\"type\": \"json_schema\", \"json_schema\": {\"schema\": …}}` or `{\"type\": \"text\"}`.",
+        "Output format: `{\"type\": \"json_object\"}`, `{\"type\": \"json_schema\", \"json_schema\": {\"schema\": …}}`, or `{\"type\": \"text\"}`.",
     ),
     Field::any("json_schema", "JSON schema that the output must match."),
     Field::text(
@@ -23,7 +23,7 @@ pub const STRUCTURE_FIELDS: &[Field] = &[
     Field::list("choice", "List of strings; the output is one of them."),
     Field::object(
         "structured_outputs",
-        "vLLM's form: an object with one of `json`, `regex`, `choice` and `grammar`.",
+        "vLLM's form: an object with one of `json`, `regex`, `choice`, and `grammar`.",
     ),
 ];
 
@@ -72,7 +72,7 @@ fn of_format(mut format: Map<String, Json>) -> ApiResult<Option<Grammar>> {
         }
         _ => {
             return Err(wrong(
-                "expected type text, json_object or json_schema (with json_schema.schema)",
+                "expected type text, json_object, or json_schema (with json_schema.schema)",
             ));
         }
     };
@@ -111,7 +111,7 @@ fn of_options(options: Map<String, Json>) -> ApiResult<Vec<(&'static str, Gramma
                 let kind: String = kind.chars().take(64).collect();
                 return Err(ApiError::field(
                     NAME,
-                    format_args!("unknown key {kind:?}: expected json, regex, choice or grammar"),
+                    format_args!("unknown key {kind:?}: expected json, regex, choice, or grammar"),
                 ));
             }
         };

@@ -23,7 +23,8 @@ pub struct Conversation {
     pub skip_reasoning: bool,
     /// Reasoning budget in tokens; negative: unlimited.
     pub budget: Option<i64>,
-    /// Text appended to reasoning that is cut off; overrides [`ChatParams::reasoning_message`](super::ChatParams::reasoning_message).
+    /// Text appended to reasoning that is cut off; overrides
+    /// [`ChatParams::reasoning_message`](super::ChatParams::reasoning_message).
     pub budget_message: Option<String>,
     /// Tools that the model may call.
     pub tools: Option<Tools>,

@@ -1,4 +1,4 @@
-//! Limits of the size of a file while it is read.
+//! Limits the size of a file while it is read.
 
 use std::io::Read;
 
@@ -49,8 +49,8 @@ impl FileLimit<'_> {
     /// Reads a file whose memory is counted.
     ///
     /// # Errors
-    /// Returns an error if the file exceeds a limit or cannot be read. Also fails if the file does not fit into memory in
-    /// addition to the bodies of other requests.
+    /// Returns an error if the file exceeds a limit or cannot be read. Also fails if the file does not fit into memory
+    /// in addition to the bodies of other requests.
     pub fn read(&self, mut reader: impl Read) -> Result<Vec<u8>, ContentError> {
         let mut bytes = Vec::new();
         loop {

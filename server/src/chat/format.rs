@@ -37,7 +37,7 @@ pub struct ChatParams {
     pub parses_content: bool,
     /// Default variables of the chat template.
     pub variables: Map<String, Json>,
-    /// Output is not split into reasoning, content and tool calls.
+    /// Output is not split into reasoning, content, and tool calls.
     pub raw_output: bool,
     /// Reasoning is split off from content.
     pub split_reasoning: bool,
@@ -60,7 +60,7 @@ pub struct Prompt {
     pub tags: Option<ReasoningTags>,
 }
 
-/// Chat template, reasoning tags and tool-call syntax of a model.
+/// Chat template, reasoning tags, and tool-call syntax of a model.
 pub struct ChatFormat {
     params: ChatParams,
     model: Arc<Model>,
@@ -209,7 +209,7 @@ impl ChatFormat {
             .is_some_and(|format| format.form == CallSyntax::Harmony)
     }
 
-    /// Returns the header of an answer if the model writes reasoning, content and calls as separate messages.
+    /// Returns the header of an answer if the model writes reasoning, content, and calls as separate messages.
     fn answer_header(&self) -> Option<&'static str> {
         let format = self.calls.as_ref()?;
         match format.messages {
@@ -218,7 +218,7 @@ impl ChatFormat {
         }
     }
 
-    /// Returns true if the model writes reasoning, content and calls as separate messages.
+    /// Returns true if the model writes reasoning, content, and calls as separate messages.
     pub fn has_messages(&self) -> bool {
         self.answer_header().is_some()
     }

@@ -96,7 +96,7 @@ impl MediaFile {
         ApiError::field(&self.field, format_args!("{}: {why}", self.title))
     }
 
-    /// Sets rows of zeros, for prompts that are not decoded.
+    /// Sets placeholder rows, for prompts whose tokens are only counted.
     pub fn measure(&mut self) {
         let (half, _) = self.digest.as_chunks::<16>();
         let rows = || {

@@ -160,8 +160,8 @@ impl Resolver for PublicResolver {
     }
 }
 
-/// Returns true for addresses of the internet, unlike those of this machine, of private networks, and of protocols
-/// that translate other addresses.
+/// Returns true for public internet addresses. Addresses of this machine, of private networks, and of address
+/// translation are not public.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),

@@ -42,7 +42,7 @@ fn message(i: usize, value: Json, reader: &mut ContentReader) -> ApiResult<Messa
         "developer" => "system",
         "function" => "tool",
         "system" | "user" | "assistant" | "tool" => &role,
-        _ => return Err(wrong(".role", "expected system, developer, user, assistant or tool")),
+        _ => return Err(wrong(".role", "expected system, developer, user, assistant, or tool")),
     };
     let mut message = Message::new(role, content(i, role, &mut fields, reader)?);
     for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
@@ -68,8 +68,8 @@ fn message(i: usize, value: Json, reader: &mut ContentReader) -> ApiResult<Messa
                 let call = call.ok_or_else(|| wrong(".function_call", "expected an object with name and arguments"))?;
                 message.fields.entry("tool_calls").or_insert_with(|| vec![call].into());
             }
-            // OpenAI models, proxies and stores of conversations add these fields, and clients send them back.
-            // They do not affect the prompt.
+            // OpenAI models, proxies, and conversation stores add these fields, and clients send them back. They do not
+            // affect the prompt.
             "annotations"
             | "audio"
             | "cache_control"
@@ -109,7 +109,7 @@ fn content(i: usize, role: &str, fields: &mut Map<String, Json>, reader: &mut Co
             text.map_err(|error| error.of_field(&field))?
         }
     };
-    // Marks come before the text, and a note after it.
+    // Marks precede the text, and a note follows it.
     let is_before = images.starts_with(IMAGE_MARK);
     content.insert_str(if is_before { 0 } else { content.len() }, &images);
     Ok(content)

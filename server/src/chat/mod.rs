@@ -16,7 +16,7 @@
 //! - [`messages`], [`tools`]: readers of the messages and tools of a request; [`MediaFile`]: an image or audio in
 //!   a message
 //! - [`Conversation`]: a request that is independent of its API
-//! - [`ChatFormat`]: renders prompts, and chooses grammar, reasoning budget and parser
+//! - [`ChatFormat`]: renders prompts, and chooses grammar, reasoning budget, and parser
 //! - [`OutputParser`]: splits the text of one completion into [`OutputEvent`]s: reasoning, content, calls
 //! - [`OutputStream`]: merges the scheduler events of all choices into [`OutputDelta`]s with usage counts. Completions
 //!   without a chat use it with a parser that treats all output as content

@@ -120,7 +120,7 @@ pub struct Usage {
     pub n_cached: usize,
     /// Generated tokens.
     pub n_generated: usize,
-    /// Speculative decoding: numbers of drafted and accepted tokens.
+    /// Numbers of drafted and accepted tokens in speculative decoding.
     pub drafted: Drafted,
     /// Number of generated tokens that belong to reasoning.
     pub n_reasoning: usize,

@@ -1,4 +1,4 @@
-//! Splits model output into reasoning, content and tool calls while it streams.
+//! Splits model output into reasoning, content, and tool calls while it streams.
 
 use std::convert::Infallible;
 

@@ -185,7 +185,7 @@ impl ContentReader {
         Ok(IMAGE_MARK.to_string())
     }
 
-    /// Returns text without marks of media.
+    /// Returns the text without media marks.
     pub fn plain(&self, text: String) -> String {
         match self.format {
             Some(_) if text.contains(IMAGE_MARK) => without_marks(&text),

@@ -102,7 +102,7 @@ impl<S: Send + Sync> FromRequest<S> for AnyBody {
 
 /// Runs blocking work on tokio's blocking thread pool.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> ApiResult<T> + Send + 'static) -> ApiResult<T> {
-    // Dropped with this future if the client disconnects.
+    // If the client disconnects, this guard is dropped with the future, which cancels the work.
     let waiting = Waiting::new();
     let done = tokio::task::spawn_blocking(waiting.follow(work)).await;
     done.unwrap_or_else(|_| Err(ApiError::server("internal error: the request handler panicked")))

@@ -120,7 +120,7 @@ pub struct Cutoff(watch::Receiver<bool>);
 impl Cutoff {
     /// Resolves when requests without a response must end.
     pub async fn reached(mut self) {
-        // An error means that the server has ended.
+        // An error means that the server has shut down.
         let _ = self.0.wait_for(|is_reached| *is_reached).await;
     }
 }

@@ -1,4 +1,4 @@
-//! HTTP layer: connections, request bodies and streaming responses.
+//! HTTP layer: connections, request bodies, and streaming responses.
 
 mod body;
 mod charge;

@@ -18,7 +18,7 @@ const OBJECT: usize = 256;
 const MEMBER: usize = 64;
 /// Overhead of a string, in addition to its contents.
 const HEAP: usize = 32;
-/// Memory of the first values of a list.
+/// Memory of the first allocation of a list.
 const LIST: usize = 4 * VALUE + 16;
 /// Counted memory after which it is charged.
 const STEP: usize = 64 << 10;

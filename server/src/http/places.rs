@@ -72,8 +72,8 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a slot. If all are taken, closes the connection that has been unused for the longest time, of the
-    /// address with the most connections.
+    /// Waits for a slot. If all slots are taken, closes an idle connection of the address with the most connections:
+    /// the one that has been idle the longest.
     pub async fn take(self: &Arc<Places>, address: Option<IpAddr>) -> Place {
         loop {
             let freed = self.freed.notified();

@@ -71,7 +71,7 @@ fn seconds_of(text: &str) -> Option<f64> {
 }
 
 impl Activity {
-    /// Creates the activity of a model that was loaded now.
+    /// Creates the activity of a model that has just been loaded.
     pub fn new() -> Arc<Activity> {
         Arc::new(Activity {
             n_in_flight: AtomicUsize::new(0),

@@ -19,7 +19,7 @@ pub struct ModelEntry {
     pub path: PathBuf,
     /// Total size of the files in bytes.
     pub n_bytes: u64,
-    /// Whether the model is never unloaded.
+    /// True if the model is never unloaded.
     pub is_pinned: bool,
     /// Downloads the files on first use; `None` if they are local.
     pub download: Option<Arc<LazyDownload>>,

@@ -46,7 +46,7 @@ pub struct ModelPool {
     /// Locked during a load; models are loaded one at a time.
     load_lock: Arc<tokio::sync::Mutex<()>>,
     clock: AtomicU64,
-    /// State of models at the time when they were unloaded as idle.
+    /// State of idle models at the time they were unloaded.
     slept: Mutex<HashMap<String, Slept>>,
     watches_idle: AtomicBool,
     is_closed: AtomicBool,

@@ -1,4 +1,4 @@
-//! llama-server's API: completions, infill, reranking, tokenization, templates, slots and server state.
+//! llama-server's API: completions, infill, reranking, tokenization, templates, slots, and server state.
 
 mod answer;
 mod completion;

@@ -53,7 +53,7 @@ pub fn settings_json(service: &ModelService, request: &Request, is_stream: bool)
     settings.into()
 }
 
-/// Formats a bias; JSON has no infinity, so a banned token has the bias null.
+/// Formats a bias; JSON has no infinity, so the bias of a banned token is null.
 fn bias_json(LogitBias { token, bias }: &LogitBias) -> Json {
     let bias = if bias.is_finite() { json!(bias) } else { Json::Null };
     json!({ "token": token, "bias": bias })

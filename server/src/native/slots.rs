@@ -80,7 +80,7 @@ pub async fn slot(
                 &json!({ "id_slot": id, "filename": name, "n_restored": n, "n_read": n_bytes, "timings": { "restore_ms": ms() } }),
             ))
         }
-        _ => Err(ApiError::field("action", "expected save, restore or erase")),
+        _ => Err(ApiError::field("action", "expected save, restore, or erase")),
     }
 }
 
@@ -120,7 +120,7 @@ fn keep(params: &ServiceParams, part: &Path, path: &Path) -> ApiResult<u64> {
     // The new file is among the files; the file that it replaces does not count.
     let n_bytes = bytes_in(folder).saturating_sub(size(path));
     if n_bytes > params.slot_save_limit {
-        // The file counts until it is deleted.
+        // The file counts toward the limit until it is deleted.
         let _ = std::fs::remove_file(part);
         let [n, limit] = [n_bytes, params.slot_save_limit].map(|n| n >> 20);
         return Err(ApiError {

@@ -1,4 +1,4 @@
-//! Server state: `/health`, `/ready`, `/props` and `/metrics`.
+//! Server state: `/health`, `/ready`, `/props`, and `/metrics`.
 
 use std::fmt::Write;
 use std::sync::Arc;

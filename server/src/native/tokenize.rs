@@ -1,5 +1,5 @@
-//! Tokenization and templates: `/tokenize`, `/detokenize`, `/tokenizer_info` and `/apply-template`,
-//! compatible with llama-server and vLLM.
+//! Tokenization and templates: `/tokenize`, `/detokenize`, `/tokenizer_info`, and `/apply-template`, compatible with
+//! llama-server and vLLM.
 
 use axum::extract::State;
 use axum::response::Response;

@@ -424,7 +424,7 @@ fn call_json(call: &Call) -> Json {
     json!({ "function": { "name": call.name, "arguments": arguments } })
 }
 
-/// Adds finish reason, token counts and times in nanoseconds to the last object.
+/// Adds finish reason, token counts, and times in nanoseconds to the last object.
 fn finished(piece: &mut Json, meta: &ResponseMeta, finish: Option<&Finish>, usage: &Usage) {
     let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     piece["done"] = true.into();

@@ -1,4 +1,4 @@
-//! Ollama's model routes: `/api/tags`, `/api/show`, `/api/ps` and `/api/version`.
+//! Ollama's model routes: `/api/tags`, `/api/show`, `/api/ps`, and `/api/version`.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -246,7 +246,7 @@ fn quantization(metadata: &Metadata) -> &'static str {
     found.map_or("", |(_, name)| name)
 }
 
-/// Returns an identifier for the model's hyperparameters, tensors and weights.
+/// Returns an identifier for the model's hyperparameters, tensors, and weights.
 fn digest(model: &Model) -> String {
     let Fingerprint {
         hparams,

@@ -14,7 +14,7 @@ use crate::http::{Form, json as json_response, warned};
 pub const AUDIO_FIELDS: &[Field] = &[
     Field::file(
         "file",
-        "Audio: a WAV, MP3, FLAC or OGG Vorbis file of up to 30 minutes. Required.",
+        "Audio: a WAV, MP3, FLAC, or OGG Vorbis file of up to 30 minutes. Required.",
     ),
     Field::text("model", "Model name; selects a model if the server has several."),
     Field::text(
@@ -69,7 +69,7 @@ async fn respond(app: Shared, mut form: Form, translate: bool) -> ApiResult {
         Some("vtt") => ResponseFormat::WebSubtitles,
         Some("verbose_json") => ResponseFormat::Verbose,
         Some(_) => {
-            let expected = "expected json, text, srt, vtt or verbose_json";
+            let expected = "expected json, text, srt, vtt, or verbose_json";
             return Err(ApiError::field("response_format", expected));
         }
     };

@@ -28,7 +28,7 @@ use crate::scheduler::{Finish, MAX_CHOICES, PromptProgress, Request, TokenLogpro
 pub const FIELDS: &[Field] = &[
     Field::list(
         "messages",
-        "Messages, oldest first: objects with `role` and `content`: a string, or a list of `text`, `image_url` and `input_audio` parts. Images are `data:` URLs, and audio is base64; the model must be served with a projector (`--mmproj`).",
+        "Messages, oldest first: objects with `role` and `content`: a string, or a list of `text`, `image_url`, and `input_audio` parts. Images are `data:` URLs, and audio is base64; the model must be served with a projector (`--mmproj`).",
     ),
     Field::text("model", "Model name; selects a model if the server has several."),
     Field::integer(
@@ -268,7 +268,7 @@ pub fn conversation(fields: &mut Fields, mut reader: ContentReader) -> ApiResult
     let splits = match fields.text("reasoning_format")?.as_deref() {
         None | Some("auto" | "deepseek") => true,
         Some("none") => false,
-        Some(_) => return Err(ApiError::field("reasoning_format", "expected auto, deepseek or none")),
+        Some(_) => return Err(ApiError::field("reasoning_format", "expected auto, deepseek, or none")),
     };
     let tools = tools(fields)?;
     let is_prefix = list.last().is_some_and(continues);

@@ -18,7 +18,7 @@ use crate::openai::{Prompts, prompt_list};
 pub const FIELDS: &[Field] = &[
     Field::any(
         "input",
-        "String, list of strings, list of tokens, or list of token lists. Also objects with `content` (a list of `text`, `image_url` and `input_audio` parts) or with `prompt_string` and `multimodal_data`.",
+        "String, list of strings, list of tokens, or list of token lists. Also objects with `content` (a list of `text`, `image_url`, and `input_audio` parts) or with `prompt_string` and `multimodal_data`.",
     ),
     Field::text("model", "Model name; selects a model if the server has several."),
     Field::text(

@@ -137,7 +137,7 @@ fn stream_usage(options: Option<Map<String, Json>>) -> ApiResult<StreamUsage> {
             _ if value.is_null() => {}
             "include_usage" => usage.is_included = wanted()?,
             "continuous_usage_stats" => usage.is_continuous = wanted()?,
-            // Others concern the transport, such as OpenAI's padding against traffic analysis.
+            // The remaining options concern the transport, such as OpenAI's padding against traffic analysis.
             _ => {}
         }
     }

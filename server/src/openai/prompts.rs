@@ -1,4 +1,4 @@
-//! Prompts and texts of requests: strings, tokens, objects and lists of them.
+//! Prompts and texts of requests: strings, tokens, objects, and lists of them.
 
 use engine::sample::Token;
 use llama::parts::{IMAGE_MARK, MediaPrompt, Rendered};
@@ -216,7 +216,7 @@ fn of_parts(parts: Vec<Json>, service: &ModelService, reader: &mut ContentReader
     let is_read = |part: &&Json| part["text"].is_string() || part["type"].as_str().and_then(medium_of).is_some();
     if let Some(other) = parts.iter().find(|part| !is_read(part)) {
         let kind: String = other["type"].as_str().unwrap_or("none").chars().take(32).collect();
-        return Err(format!("unsupported content part of type {kind:?}: expected text, an image or audio").into());
+        return Err(format!("unsupported content part of type {kind:?}: expected text, an image, or audio").into());
     }
     let text = reader.text(parts.into())?;
     if text.contains(IMAGE_MARK) && reader.reads_media() {

@@ -18,7 +18,7 @@ pub const FIELDS: &[Field] = &[
     Field::flag("enable_thinking", "Like `chat_template_kwargs.enable_thinking`."),
     Field::any("think", "Ollama's field: true, false, or a reasoning effort."),
     Field::object("thinking", "Anthropic's field: `type` and `budget_tokens`."),
-    Field::object("reasoning", "OpenRouter's field: `effort`, `max_tokens` or `enabled`."),
+    Field::object("reasoning", "OpenRouter's field: `effort`, `max_tokens`, or `enabled`."),
 ];
 
 /// Template variable that enables reasoning.
@@ -67,7 +67,7 @@ fn foreign(fields: &mut Fields, variables: &mut Map<String, Json>) -> ApiResult<
             Some(_) => {
                 return Err(ApiError::field(
                     "thinking",
-                    "expected type enabled, adaptive, auto or disabled",
+                    "expected type enabled, adaptive, auto, or disabled",
                 ));
             }
         }

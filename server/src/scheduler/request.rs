@@ -38,7 +38,7 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// Source of the reported probabilities.
     pub logprob_source: LogprobSource,
-    /// Report log probabilities of prompt tokens, too.
+    /// Also report log probabilities of prompt tokens.
     pub prompt_logprobs: bool,
     /// Report the progress of the prompt.
     pub progress: bool,
@@ -198,7 +198,7 @@ pub struct PromptDone {
     pub t_waited: Duration,
     /// Time from the first to the last prefill step.
     pub t_prompt: Duration,
-    /// Log probabilities from the second token on, if requested.
+    /// Log probabilities of all tokens except the first, if requested.
     pub logprobs: Vec<TokenLogprob>,
 }
 

@@ -12,7 +12,7 @@ pub struct Sequences {
 }
 
 struct Sequence {
-    /// Tokens in memory, from position 0.
+    /// Cached tokens, starting at position 0.
     tokens: Vec<Token>,
     /// Owner of the tokens: only requests of this owner reuse them.
     owner: u64,

@@ -54,7 +54,7 @@ enum State {
         kind: ValueTypes,
         can_continue: bool,
     },
-    /// After a call.
+    /// After the arguments of a call.
     Behind,
     /// After a call and its marker.
     Between,
@@ -64,7 +64,7 @@ enum State {
 
 /// Start of a value that markers delimit a second time, as in XML.
 const CDATA: &str = "<![CDATA[";
-/// End of such a value.
+/// End of the value.
 const CDATA_END: &str = "]]>";
 
 /// Characters between calls, in addition to markers.
@@ -121,7 +121,7 @@ impl ToolCallParser {
         self.pending.clear();
     }
 
-    /// Returns true if the pending text is the start of a call. An answer can be an object, too, so an object without a
+    /// Returns true if the pending text is the start of a call. An answer can also be an object, so an object without a
     /// marker must start with a key of calls.
     fn is_inside_header(&self) -> bool {
         let triggers = self.triggers();

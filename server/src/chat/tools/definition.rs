@@ -41,7 +41,7 @@ pub enum ToolChoice {
 /// Maximum number of tools per request.
 const MAX_TOOLS: usize = 256;
 
-/// Reads the tools in OpenAI's format. `None` if the request has no tools or its tool choice is `none`.
+/// Reads the tools in OpenAI's format. Returns `None` if the request has no tools or its tool choice is `none`.
 pub fn tools(fields: &mut Fields) -> ApiResult<Option<Tools>> {
     let mut list = fields.list("tools")?.unwrap_or_default();
     if let Some(functions) = fields.list("functions")? {

@@ -33,7 +33,7 @@ pub struct ToolFormat {
 /// Format of a function name and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallSyntax {
-    /// A JSON object with both.
+    /// A JSON object with the name and the arguments.
     Object {
         /// Key of the name; `None` if the name itself is the key of the arguments.
         name: Option<String>,
@@ -123,13 +123,13 @@ const UNRENDERED: &[(&str, &str, &str, bool)] = &[
 ];
 
 impl ToolFormat {
-    /// Detects the format of a template. `None` if the template does not render tools or its format is not
+    /// Detects the format of a template. Returns `None` if the template does not render tools or its format is not
     /// supported.
     pub fn of(template: &ChatTemplate, source: &str) -> Option<ToolFormat> {
         ToolFormat::detect(template, source).ok().flatten()
     }
 
-    /// Detects the format of a template. `None` if the template does not render tools.
+    /// Detects the format of a template. Returns `None` if the template does not render tools.
     ///
     /// # Errors
     /// Returns a description of the problem if the template renders tools in an unsupported way.

@@ -51,7 +51,7 @@ pub fn as_text(messages: &[Message], tools: Option<&Tools>) -> Option<Vec<Messag
     Some(all)
 }
 
-/// Replaces tool calls and results, which such templates omit or reject, by text.
+/// Replaces tool calls and results by text, because templates without tools omit or reject them.
 fn plain(message: &Message) -> Message {
     let mut message = message.clone();
     if let Some(Json::Array(calls)) = message.fields.remove("tool_calls") {

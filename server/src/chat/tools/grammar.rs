@@ -262,7 +262,7 @@ impl<'a> Rules<'a> {
         format!("{}?", self.rule("", &body))
     }
 
-    /// Adds a rule for a Harmony call, from the function name on.
+    /// Adds a rule for a Harmony call, starting at the function name.
     pub fn harmony_call(&mut self, function: &Function) -> String {
         let (name, arguments) = (self.literal(&function.name), self.json(function.schema()));
         let [channel, constrain, message] =
@@ -313,8 +313,8 @@ impl<'a> Rules<'a> {
         format!("{first}::0x0")
     }
 
-    /// Returns a rule body for an unquoted value and the marker after it. `behind` is the rule for text that
-    /// makes such a marker part of the value.
+    /// Returns a rule body for an unquoted value and the marker after it. `behind` is the rule for text that makes this
+    /// marker part of the value.
     fn tagged(&mut self, property: &Property, end: &str, behind: &str) -> String {
         let mark = self.literal(end);
         if let Some(texts) = texts(&property.schema) {
@@ -339,7 +339,7 @@ impl<'a> Rules<'a> {
         if marks.is_empty() {
             return String::new();
         }
-        // Texts that deviate from all markers, by the common part before. Whitespace in markers is optional.
+        // For each prefix of a marker, the next characters of all markers with this prefix. Whitespace is optional.
         let mut next: BTreeMap<String, BTreeSet<char>> = BTreeMap::new();
         for mark in marks.iter().map(String::as_str).chain([key, end]) {
             let mut begin = String::new();

@@ -1,6 +1,6 @@
 //! Parser for GPT-OSS' Harmony format:
-//! `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`. Reasoning, content
-//! and tool calls are separate messages.
+//! `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`. Reasoning, content, and tool
+//! calls are separate messages.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub struct Harmony {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// Message header: role, channel and recipient.
+    /// Message header: role, channel, and recipient.
     Head,
     Thought,
     Text,
@@ -135,7 +135,7 @@ impl Harmony {
     }
 }
 
-/// Returns true if a text starts with a function as recipient, or is the start of such a text.
+/// Returns true if a text starts with a function as recipient, or may continue to do so.
 fn is_recipient(text: &str) -> bool {
     let text = text.trim_start();
     !text.is_empty() && (text.starts_with(RECIPIENT) || RECIPIENT.starts_with(text))
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_recipient_is_not_content() {
+    fn truncated_recipient_is_not_content() {
         let call = " to=functions.f<|channel|>commentary json";
         for n in 1..call.len() {
             let mut split = Harmony::new(functions(), true, "");

@@ -176,7 +176,7 @@ fn name_of(text: &str, functions: &[Function]) -> Result<(usize, usize), ParseSt
         let may_be = functions.iter().any(|f| f.name.starts_with(text));
         return Err(if may_be { ParseStop::More } else { ParseStop::Wrong });
     };
-    // Function names may contain other characters, too.
+    // Function names may contain characters other than letters and digits.
     let found = functions
         .iter()
         .enumerate()

@@ -5,8 +5,8 @@ use serde_json::{Map, Value as Json};
 
 use super::format::{CallSyntax, ToolFormat};
 
-/// Writes the calls of earlier messages into their content, in the format of the model. `None` if the template renders
-/// calls itself, or if there are none.
+/// Writes the calls of earlier messages into their content, in the format of the model. Returns `None` if the template
+/// renders calls itself, or if there are no calls.
 pub fn with_written_calls(messages: &[Message], format: &ToolFormat) -> Option<Vec<Message>> {
     if !format.omits_calls || !messages.iter().any(|message| message.fields.contains_key("tool_calls")) {
         return None;

@@ -372,7 +372,7 @@ pub mod tests {
                 let vocab = vocab(&controls);
                 let initial = constraint(&tools(), &format, &vocab);
                 let ends = match &format.form {
-                    // Alone, the marker of a value does not end a text.
+                    // The marker of a value does not end a text unless another marker follows.
                     CallSyntax::Tagged { end, key, .. } => {
                         vec![format!("{end}{}", format.tail), format!("{end}{key}"), end.clone()]
                     }

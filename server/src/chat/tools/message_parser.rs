@@ -55,7 +55,7 @@ impl Messages {
         }
     }
 
-    /// Returns true if a text starts with a recipient, or is the start of such a text.
+    /// Returns true if a text starts with a recipient, or may continue to do so.
     fn is_recipient(&self, text: &str) -> bool {
         let (mark, text) = (
             self.marks.call.map_or("", |(mark, _)| mark.trim_start()),

@@ -1,4 +1,4 @@
-//! Models that write reasoning, content and tool calls as separate messages, each with a header.
+//! Models that write reasoning, content, and tool calls as separate messages, each with a header.
 
 /// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl MessageMarks {
             };
             text[..at].contains(part).then_some((at, end, *kind))
         });
-        // Of equal positions, the first entry counts.
+        // If positions are equal, the first entry is used.
         found.min_by_key(|(at, ..)| *at).map(|(_, end, kind)| (end, kind))
     }
 

@@ -7,7 +7,7 @@
 //! - [`call_parser`]: splits calls from streamed text; [`header`], [`literal`], [`markers`], [`scan`], [`types`]: its
 //!   parts
 //! - [`elements`]: arguments as nested elements
-//! - [`messages`], [`message_parser`], [`harmony`]: formats with separate messages for reasoning, content and calls
+//! - [`messages`], [`message_parser`], [`harmony`]: formats with separate messages for reasoning, content, and calls
 //! - [`history`]: earlier calls of models whose template omits them
 
 mod call_parser;

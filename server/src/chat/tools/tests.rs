@@ -1,5 +1,4 @@
-//! Tool-call formats of common model families, each written by a short template: detection, parsing and
-//! grammars.
+//! Tool-call formats of common model families, each written by a short template: detection, parsing, and grammars.
 
 use std::sync::Arc;
 
@@ -57,8 +56,8 @@ const END: &str = "{% endfor %}";
 const MARK: &str = "]<]m[>[";
 const NAME: &str = "{{ c.function.name }}";
 
-/// Returns model families: name, template of calls, and output that calls `f` with a string, a number and a
-/// list, then `g` without arguments.
+/// Returns model families: name, template of calls, and output that calls `f` with a string, a number, and a list, then
+/// `g` without arguments.
 pub fn families() -> Vec<(&'static str, String, &'static str)> {
     let mut all = vec![
         (
@@ -249,7 +248,7 @@ fn calls_of_every_family_are_parsed() {
         );
         let first = split(&source, &filled(events), false);
         assert_eq!(calls(&first), wanted[..1], "{family}");
-        // The output of the template itself is parsed, too.
+        // Parses the output of the template itself.
         if family != "Llama 3" {
             let found = split(&source, &format!("Let me see.\n{}", filled(events)), true);
             assert_eq!(
@@ -392,7 +391,7 @@ fn markers_inside_of_text_arguments_are_kept() {
 }
 
 #[test]
-fn cut_text_argument_is_not_completed() {
+fn truncated_text_argument_is_not_completed() {
     let coder = template(&tagged_families()[0].1);
     let begun = "<tool_call>\n<function=f>\n<parameter=t>\nx\n</parameter> y";
     let events = split(&coder, begun, true);
@@ -418,7 +417,7 @@ fn cut_text_argument_is_not_completed() {
 }
 
 #[test]
-fn cut_calls_are_never_content() {
+fn truncated_calls_are_never_content() {
     let cut = |source: &str, output: &str| {
         let format = Arc::new(format(source).unwrap());
         let mut parser = ToolCallParser::new(format, functions(), true);

@@ -56,7 +56,7 @@ impl ValueTypes {
         self.0 == STRING
     }
 
-    /// Reads a complete value. Text of another type than the schema allows is a string, if strings are allowed.
+    /// Reads a complete value. Text of a different type than the schema allows is a string, if strings are allowed.
     pub fn value(self, text: &str) -> Json {
         if self.is_text() {
             return text.into();

@@ -302,7 +302,7 @@ fn add(history: &mut Vec<Json>, mut item: Json) -> Result<(), String> {
         _ => {
             let kind: String = kind.chars().take(32).collect();
             return Err(format!(
-                "unsupported item type {kind:?}: expected message, function_call, custom_tool_call, their outputs or reasoning"
+                "unsupported item type {kind:?}: expected message, function_call, custom_tool_call, their outputs, or reasoning"
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! OpenAI's Responses API: `/v1/responses`. Recent responses are stored so that a request can continue them.
+//! OpenAI's Responses API: `/v1/responses`. Recent responses are stored, so that a request can continue one.
 
 mod input;
 mod items;

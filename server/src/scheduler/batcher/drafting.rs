@@ -12,7 +12,7 @@ impl Batcher {
     /// Assigns drafters to running completions, while idle drafters are available.
     pub(super) fn assign_drafters(&mut self) {
         let Some(drafts) = &mut self.drafts else { return };
-        // Drafters read tokens only.
+        // Drafters only read tokens, so prompts with images get no drafts.
         let texts = self.running.iter().filter(|r| r.job.images.is_empty());
         let running = texts.filter_map(|r| Some((r.seq, r.completion_id()?)));
         drafts.assign(&running.collect::<Vec<_>>());
