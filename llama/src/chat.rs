@@ -66,7 +66,7 @@ impl Builder<Chat> {
         self.template_variable("enable_thinking", thinking)
     }
 
-    /// Sets whether responses yield pieces of the reasoning, too. By default, they yield only the answer.
+    /// Sets whether responses also yield pieces of the reasoning. By default, they yield only the answer.
     pub fn yield_reasoning(mut self, yields: bool) -> ChatBuilder {
         self.chat.yields_reasoning = yields;
         self

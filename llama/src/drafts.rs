@@ -18,7 +18,7 @@ pub enum Drafts {
     /// Earlier occurrences of the last tokens in the context. Good for responses that repeat parts of the prompt,
     /// such as edits and summaries.
     Lookup,
-    /// Like [`Drafts::Lookup`], with the occurrences in this text, too.
+    /// Like [`Drafts::Lookup`], but also searches this text for occurrences.
     Text(String),
     /// A smaller model with the same vocabulary.
     Model(Model),

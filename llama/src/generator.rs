@@ -90,7 +90,7 @@ impl Generator {
         }
     }
 
-    /// Adds tokens that end the output. The first `n_min` tokens are neither such tokens nor end-of-generation tokens.
+    /// Adds tokens that end the output. The first `n_min` tokens are neither these tokens nor end-of-generation tokens.
     #[must_use]
     pub fn ending_at(self, stop_tokens: Arc<[Token]>, n_min: usize) -> Generator {
         Generator {

@@ -1,4 +1,4 @@
-//! Preprocessing of images: resizing, borders, and tiles.
+//! Image preprocessing: resizing, borders, and tiles.
 
 use std::borrow::Cow;
 

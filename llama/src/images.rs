@@ -75,7 +75,7 @@ pub struct ImageLayout {
     sizes: ImageSizes,
 }
 
-/// Encoder of images for a language model.
+/// Image encoder for a language model.
 pub struct Projector {
     encoder: MediaEncoder,
     layout: ImageLayout,
@@ -282,8 +282,8 @@ pub(crate) fn model_and_texts(
     Ok((model, around))
 }
 
-/// Tokenizes a prompt. Each [`IMAGE_MARK`] becomes the rows of the next medium, with the texts that `around` returns for
-/// the rows.
+/// Tokenizes a prompt. Each [`IMAGE_MARK`] becomes the rows of the next medium, with the texts that `around` returns
+/// for the rows.
 pub(crate) fn tokenize<'a>(
     around: &dyn Fn(&MediaRows) -> Option<TextsAround<'a>>,
     vocab: &Vocab,
@@ -327,7 +327,7 @@ pub(crate) fn tokenize<'a>(
     Prompt { text, tokens }
 }
 
-/// Returns the texts around a medium with its number among media of its kind, from 0 on.
+/// Returns the texts around a medium with its index among media of its kind.
 fn numbered(around: &[String; 2], media: &[Arc<MediaRows>], index: usize) -> [String; 2] {
     let medium = media.get(index).map(|rows| rows.medium());
     let earlier = media.iter().take(index);
@@ -464,7 +464,7 @@ pub fn image_batch_end(spans: &[ImageSpan], from: usize, len: usize, n_batch: us
     }
 }
 
-/// Adds a part of a prompt with images to a batch, from position `part.start` on, without output.
+/// Adds a part of a prompt with images to a batch, starting at position `part.start`, without output.
 pub fn push_with_images(batch: &mut Batch, prompt: &[Token], part: Range<usize>, spans: &[ImageSpan], seq: usize) {
     let seqs = SeqSet::one(seq);
     let mut at = part.start;
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_number_media_of_a_kind() {
+    fn number_in_texts_counts_media_of_one_kind() {
         let sound = Arc::new(MediaRows::new(3, 1, vec![0.0]).of(Medium::Audio));
         let media = [image(1, 3), sound, image(2, 2)];
         let around = ["<id>{number}</id>".to_owned(), String::new()];

@@ -74,12 +74,12 @@ impl Model {
         Model(inner, None)
     }
 
-    /// Sets the encoder of images or audio.
+    /// Sets the image or audio encoder.
     pub(crate) fn with_projector(self, projector: Option<MediaProjector>) -> Model {
         Model(self.0, projector.map(|projector| Arc::new(Mutex::new(projector))))
     }
 
-    /// Returns the encoder of images or audio.
+    /// Returns the image or audio encoder.
     pub(crate) fn projector(&self) -> Result<MutexGuard<'_, MediaProjector>> {
         let projector = self.1.as_ref().ok_or(Error::NoProjector)?;
         Ok(projector.lock().unwrap_or_else(PoisonError::into_inner))

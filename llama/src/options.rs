@@ -115,8 +115,8 @@ pub struct ModelOptions {
 impl Model {
     /// Opens a model with default options.
     ///
-    /// `model` is the path of a GGUF file, for a model of several files the first one. With the feature `hub`, `model`
-    /// can also be a short name such as `qwen3:0.6b`. It can also be a Hugging Face repository with an optional
+    /// `model` is the path of a GGUF file, or of the first file of a split model. With the feature `hub`, `model` can
+    /// also be a short name such as `qwen3:0.6b`. It can also be a Hugging Face repository with an optional
     /// quantization, such as `Qwen/Qwen3-0.6B-GGUF:Q8_0`. Such a model is downloaded unless the Hugging Face cache
     /// contains it.
     ///

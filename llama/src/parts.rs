@@ -11,7 +11,7 @@
 //! - [`Session`]: context with cached prefix, context shift, and speculative decoding
 //! - [`reserve_drafts`]: memory for the drafts of speculative decoding
 //! - [`MediaProjector`], [`MediaLayout`]: rows of images and audio, and their positions in prompts
-//! - [`image_parts`]: preprocessing of images
+//! - [`image_parts`]: image preprocessing
 //! - [`image_spans`], [`image_batch_end`], [`push_with_images`]: batches of prompts with images
 //! - [`save_messages`], [`load_messages`]: saved conversations
 //! - [`default_pooling`], [`decode_texts`]: embeddings
@@ -21,7 +21,7 @@
 /// All built-in architectures, for `engine::model::Model::load`.
 pub use archs::ALL as ARCHITECTURES;
 
-/// All built-in encoders of media.
+/// All built-in media encoders.
 pub use archs::ENCODERS;
 
 pub use crate::constraint::PendingConstraint;

@@ -82,7 +82,7 @@ impl MediaLayout {
     }
 }
 
-/// Encoders of images, audio, or both for a language model.
+/// Image and audio encoders for a language model.
 pub struct MediaProjector {
     image: Option<Projector>,
     audio: Option<AudioProjector>,
@@ -157,7 +157,7 @@ impl MediaProjector {
         }
     }
 
-    /// Encodes a file in memory without the cache of recent media.
+    /// Encodes a file in memory, bypassing the cache of recent media.
     ///
     /// # Errors
     /// Returns a [`SoundError`] if the projector does not encode the medium, the file exceeds a limit or cannot be

@@ -73,7 +73,7 @@ impl AudioLayout {
     }
 }
 
-/// Encoder of audio for a language model.
+/// Audio encoder for a language model.
 pub struct AudioProjector {
     encoder: AudioEncoder,
     layout: AudioLayout,
@@ -84,7 +84,7 @@ impl AudioProjector {
     /// Creates a projector from an encoder and the texts around its rows.
     ///
     /// # Errors
-    /// Returns an [`AudioError`] if the model is not an encoder of audio, or memory is insufficient.
+    /// Returns an [`AudioError`] if the model is not an audio encoder, or memory is insufficient.
     pub(crate) fn new(
         model: Arc<Model>,
         context: &ContextParams,

@@ -121,7 +121,7 @@ pub struct Transcriber {
     model: Arc<Model>,
     context: Context,
     rules: Rules,
-    /// Preprocessing of audio. Each window of speech is one chunk.
+    /// Audio preprocessing. Each window of speech is one chunk.
     audio: AudioRules,
     batch: Batch,
     logits: Vec<f32>,
@@ -225,7 +225,7 @@ impl Transcriber {
         mel(&padded, MelKind::Whisper, self.audio.n_mel)
     }
 
-    /// Encodes a window from a frame on.
+    /// Encodes the window that starts at frame `at`.
     fn encode(&mut self, spectrogram: &Mel, at: usize) -> Result<()> {
         let columns = self.audio.columns(&spectrogram.data, at..at + self.window_frames());
         self.context.clear();

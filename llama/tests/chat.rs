@@ -96,7 +96,7 @@ fn second_question_reuses_cached_conversation() {
     let mut second = chat.ask("two").unwrap();
     second.complete().unwrap();
     let second = second.stats();
-    // The response itself may be tokenized in another way than it was generated.
+    // The response itself may be tokenized in a different way than it was generated.
     assert!(second.cached_tokens >= first.prompt_tokens, "{second:?}");
     assert!(second.prompt_speed() > 0.0 && second.generation_speed() > 0.0);
 }
@@ -238,7 +238,7 @@ fn reasoning_is_split_off() {
 }
 
 #[test]
-fn structured_output_matches() {
+fn structured_output_satisfies_constraint() {
     for template in [TEMPLATE, THINKING] {
         let tiny = TinyModel::new(Some(template));
         let model = tiny.open(|options| options);

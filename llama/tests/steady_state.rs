@@ -1,4 +1,4 @@
-//! Checks that generation allocates no heap memory once it runs. Allocations of all threads are counted.
+//! Checks that generation allocates no heap memory after the first tokens. Allocations of all threads are counted.
 
 #[path = "../../engine/tests/counting/mod.rs"]
 mod counting;

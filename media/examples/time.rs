@@ -1,4 +1,5 @@
-//! Prints the time to decode media files: images also resized to 896 x 672 pixels, audio at 16 kHz with a mel spectrogram.
+//! Prints the time to decode media files: images also resized to 896 x 672 pixels, audio at 16 kHz with a mel
+//! spectrogram.
 
 use std::time::Instant;
 

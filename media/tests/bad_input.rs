@@ -30,7 +30,7 @@ fn chunk(kind: &[u8; 4], data: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// Returns a grey PNG whose data is a recorded stream of another size.
+/// Returns a gray PNG whose data is a recorded stream of a different size.
 fn png(width: u32, height: u32, data: &[u8]) -> Vec<u8> {
     let header = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[1, 0, 0, 0, 0]].concat();
     let chunks = [chunk(b"IHDR", &header), chunk(b"IDAT", data), chunk(b"IEND", b"")];

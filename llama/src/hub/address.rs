@@ -37,7 +37,7 @@ pub fn fetch(
     stop: &CancelHandle,
 ) -> HubResult<PathBuf> {
     let directory = dirs::cache().ok_or_else(|| {
-        HubError::new("cannot locate the cache directory for models: set LLAMA_CACHE, XDG_CACHE_HOME or HOME")
+        HubError::new("cannot locate the cache directory for models: set LLAMA_CACHE, XDG_CACHE_HOME, or HOME")
     })?;
     let directory = directory.join("urls").join(&hash(url)[..16]);
     let path = directory.join(file_name(url)?);

@@ -1,4 +1,4 @@
-//! Files of the download cache: locking, downloading and verification.
+//! Files of the download cache: locking, downloading, and verification.
 
 use std::fs::{self, File, TryLockError};
 use std::io::Read;
@@ -148,7 +148,7 @@ impl Blob {
     }
 }
 
-/// Checks that the file system of a file has room for `n` more bytes.
+/// Checks that the file system of a file has space for `n` more bytes.
 fn check_space(path: &Path, n: u64) -> HubResult {
     #[cfg(unix)]
     {

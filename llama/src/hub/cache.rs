@@ -1,4 +1,4 @@
-//! The shared Hugging Face cache: directories `models--USER--REPO` with `blobs`, `snapshots` and `refs`.
+//! The shared Hugging Face cache: directories `models--USER--REPO` with `blobs`, `snapshots`, and `refs`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -49,7 +49,7 @@ impl Cache {
     pub fn of_user() -> HubResult<Cache> {
         let root = dirs::variable("HF_HUB_CACHE").or_else(|| Some(hub_home()?.join("hub")));
         let root = root.ok_or_else(|| {
-            HubError::new("cannot locate the model cache: set HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME or HOME")
+            HubError::new("cannot locate the model cache: set HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME, or HOME")
         })?;
         Ok(Cache::new(root, dirs::cache().map(|dir| dir.join("verified"))))
     }

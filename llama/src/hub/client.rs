@@ -1,4 +1,4 @@
-//! HTTP requests to a model hub: redirects, authentication and retries.
+//! HTTP requests to a model hub: redirects, authentication, and retries.
 
 use std::io::{self, Read};
 use std::time::{Duration, Instant};

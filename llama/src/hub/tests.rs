@@ -1,4 +1,4 @@
-//! Tests of downloads from unreliable hubs: stalls, truncation, wrong data and redirects.
+//! Tests of downloads from unreliable hubs: stalls, truncation, wrong data, and redirects.
 
 #[path = "../../../cli/tests/common/server.rs"]
 mod server;

@@ -269,7 +269,7 @@ pub fn largest(logits: &[f32]) -> Token {
 mod tests {
     use super::*;
 
-    /// Tokens of text below 10, `<|notimestamps|>` 19, timestamps from 20 on.
+    /// Tokens of text below 10, `<|notimestamps|>` 19, timestamps at 20 and above.
     fn rules() -> Rules {
         Rules {
             end: 10,

@@ -47,7 +47,7 @@ enum Edge {
 #[derive(Clone, Copy)]
 enum PreEmphasis {
     None,
-    /// Of the signal: `x[i] - 0.97 x[i - 1]`.
+    /// Pre-emphasis of the signal: `x[i] - 0.97 x[i - 1]`.
     Signal,
     /// Within each frame; its first sample is scaled by 0.03.
     Frame,
@@ -58,7 +58,7 @@ enum Logarithm {
     Whisper,
     /// Adds a value first.
     Plus(f64),
-    /// Raises smaller values to this one first.
+    /// Logarithm of the value, which is first raised to at least this number.
     Floor(f64),
 }
 

@@ -17,7 +17,7 @@ pub enum Filter {
 const PRECISION_BITS: u32 = 32 - 8 - 2;
 
 impl Filter {
-    /// Returns the distance from which on the filter is zero.
+    /// Returns the distance beyond which the filter is zero.
     fn support(self) -> f64 {
         match self {
             Filter::Bilinear => 1.0,
@@ -195,8 +195,8 @@ fn resize_width(image: &RgbImage, width: u32, filter: Filter) -> RgbImage {
     }
 }
 
-/// Resizes all rows of an image. Columns of `ROWS` pixels are copied to `block`, from column `left` on, so that the rows
-/// are resized like columns. Columns of the block before and after the image keep their pixels.
+/// Resizes all rows of an image. Columns of `ROWS` pixels are copied to `block`, starting at column `left`, so that the
+/// rows are resized like columns. Columns of the block before and after the image keep their pixels.
 fn resize_rows(image: &RgbImage, left: usize, block: &mut [u8], taps: &[Taps], target: &mut [u8]) {
     let (length, stride) = (image.stride(), 3 * taps.len());
     let parts = image.data.chunks(ROWS * length);

@@ -5,7 +5,7 @@ use super::frame::{Component, Frame};
 /// Meaning of the channels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ColorSpace {
-    Grey,
+    Gray,
     Rgb,
     YCbCr,
     Cmyk,
@@ -18,7 +18,7 @@ impl ColorSpace {
     pub fn of(frame: &Frame, has_jfif: bool, transform: Option<u8>) -> ColorSpace {
         let ids: Vec<u8> = frame.components.iter().map(|c| c.id).collect();
         match (ids.len(), transform) {
-            (1, _) => ColorSpace::Grey,
+            (1, _) => ColorSpace::Gray,
             (3, _) if has_jfif => ColorSpace::YCbCr,
             (3, Some(0)) => ColorSpace::Rgb,
             (3, None) if ids == *b"RGB" => ColorSpace::Rgb,
@@ -44,7 +44,7 @@ pub(super) fn rgb(frame: &Frame, space: ColorSpace, planes: &[&[u8]]) -> Vec<u8>
         match (space, &channels[..]) {
             (ColorSpace::YCbCr, [y, cb, cr]) => convert(y, cb, cr, out),
             (ColorSpace::Rgb, [r, g, b]) => interleave(r, g, b, out),
-            (ColorSpace::Grey, [grey, ..]) => interleave(grey, grey, grey, out),
+            (ColorSpace::Gray, [gray, ..]) => interleave(gray, gray, gray, out),
             (ColorSpace::Ycck, [y, cb, cr, k]) => {
                 convert(y, cb, cr, out);
                 // The conversion of YCbCr yields the complements of cyan, magenta, and yellow.
@@ -116,7 +116,8 @@ impl Upsampled {
     }
 }
 
-/// Doubles the width of a row: each sample has three quarters of the weight of its two results.
+/// Doubles the width of a row. Each result is three quarters of the nearest sample plus a quarter of the next nearest
+/// one.
 fn upsample(row: &[u8], out: &mut [u8]) {
     let n = row.len();
     let (pairs, _) = out.as_chunks_mut::<2>();

@@ -84,7 +84,7 @@ fn extended(bits: i32, n: u32) -> i32 {
 pub(super) struct Bits<'a> {
     data: &'a [u8],
     at: usize,
-    /// The next bits, from the highest on.
+    /// The next bits, starting with the most significant bit.
     buffer: u64,
     n: u32,
     /// Zeros in the buffer that are beyond the data.

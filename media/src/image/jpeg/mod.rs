@@ -77,7 +77,7 @@ pub(super) fn decode(bytes: &[u8], header: &Header) -> Result<RgbImage, MediaErr
     Err(damaged("the end is missing"))
 }
 
-/// Returns the next marker from `at` on, and the position after it.
+/// Returns the next marker at or after position `at`, and the position after the marker.
 fn next_marker(bytes: &[u8], at: usize) -> Option<(u8, usize)> {
     let rest = bytes.get(at..)?;
     let start = rest.iter().position(|&byte| byte == 0xff)?;

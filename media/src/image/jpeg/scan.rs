@@ -79,7 +79,7 @@ impl Scan {
         let n_blocks: usize = parts.iter().map(n_blocks).sum();
         let (high, low) = (bits >> 4, bits & 15);
         let is_valid = if !frame.progressive {
-            // Other programs ignore these fields, too.
+            // Other decoders also ignore these fields.
             true
         } else if first == 0 {
             last == 0
@@ -112,7 +112,7 @@ struct Decoder<'a> {
     n_empty: u32,
 }
 
-/// Decodes a scan with the header `header` and compressed data from `at` on. Returns the position of the marker after
+/// Decodes a scan with the header `header` and the compressed data at `at`. Returns the position of the marker after
 /// the data.
 pub(super) fn decode(
     frame: &Frame,
@@ -203,7 +203,7 @@ impl Decoder<'_> {
         let stride = component.stride();
         let out = &mut channel.samples[8 * (y * stride + x)..];
         if self.bits.is_over() {
-            // Blocks beyond the end of the data are grey.
+            // Blocks beyond the end of the data are gray.
             idct::fill(out, stride, 128);
             return Ok(());
         }
@@ -311,7 +311,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Adds bits to the coefficients from `at` on that are not 0. Returns the position after `run` coefficients of 0.
+    /// Adds bits to the nonzero coefficients, starting at `at`. Returns the position after `run` coefficients of 0.
     fn refined(&mut self, block: &mut [i16; 64], mut at: usize, run: Option<usize>) -> usize {
         let mut n_zeros = 0;
         let bit = 1_i16 << self.scan.low;
