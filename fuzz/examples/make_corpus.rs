@@ -61,7 +61,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Writes the encoded media of a recording. A record has a name, encoded bytes, `skipped` bytes, a count, and `size`
-/// decoded bytes per item. The length of the name has one byte. The length of the encoded bytes and the count have four.
+/// decoded bytes per item. The length of the name has one byte. The length of the encoded bytes and the count have
+/// four.
 fn recorded(file: &Path, [skipped, size]: [usize; 2], directory: &Path) -> Result<(), Box<dyn Error>> {
     let data = fs::read(file)?;
     let mut rest = data.as_slice();

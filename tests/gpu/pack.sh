@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fills .gpu-pack/ with the programs that tests/gpu/run.sh needs on a machine with a GPU and no network. That machine
-# needs the repository next to the programs, an NVIDIA driver, and NVRTC; python3 with PyTorch, nvcc, compute-sanitizer
+# needs the repository next to the programs, an NVIDIA driver, and NVRTC; python3 with PyTorch, nvcc, compute-sanitizer,
 # and ncu are used if present.
 #
 #     tests/gpu/pack.sh           builds everything, and prints the size of each part

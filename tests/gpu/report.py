@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 MAX_LINES = 60
-# Number of reasons of failures to print for each phase.
+# Maximum number of failure reasons to print for each phase.
 MAX_REASONS = 3
 SANITIZERS = ["memcheck", "memcheck-models", "racecheck", "initcheck", "synccheck"]
 COUNTERS = {

@@ -99,7 +99,7 @@ phase() {
     ((limit > left)) && limit=$left
     timeout -k 5 "$limit" bash -c "$3" > "$logs/$name.log" 2>&1 &
     local pid=$!
-    # A process blocked on a hung GPU cannot be killed, so `wait` would hang, too.
+    # A process blocked on a hung GPU cannot be killed, so `wait` would also hang.
     while kill -0 $pid 2> /dev/null && ((SECONDS < start + limit + 10)); do sleep 0.2; done
     if kill -0 $pid 2> /dev/null; then
         code=137

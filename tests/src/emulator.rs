@@ -1,5 +1,5 @@
-//! Runs CUDA tests in a separate process with the emulated driver and NVRTC on the library path, so that
-//! other tests are not affected. The engine's tests include this file, too.
+//! Runs CUDA tests in a separate process with the emulated driver and NVRTC on the library path, so that other tests
+//! are not affected. The engine's tests also include this file.
 //!
 //! `LLAMA_CUDA=here` runs the tests in the current process: on a real GPU, or in a shell prepared with
 //! `tests/cuda.sh --env`. `LLAMA_CUDA=skip` skips them on machines that cannot download NVRTC.

@@ -58,8 +58,8 @@ pub fn projector_of(encoder: &str, n_out: usize) -> Vec<u8> {
     draft.seeded(1).expect("a projector")
 }
 
-/// Returns a projector file with an encoder of images and an encoder of audio, with rows of `n_out` values. `named` is
-/// the name of the encoder of audio in the file.
+/// Returns a projector file with an image encoder and an audio encoder, with rows of `n_out` values. `named` is the
+/// name of the audio encoder in the file.
 pub fn projector_of_both(images: &str, audio: &str, named: &str, n_out: usize) -> Vec<u8> {
     let open = |encoder: &str| GgufFile::from_bytes(encoder, &projector_of(encoder, n_out)).expect("a file");
     let (images_file, audio_file) = (open(images), open(audio));

@@ -8,7 +8,7 @@ use engine::conformance::Draft;
 use engine::gguf::{Array, Gguf, Metadata, Value};
 use engine::model::{ModelError, TensorError};
 
-/// A model configuration: keys, tensor names and shapes.
+/// A model configuration: keys, tensor names, and shapes.
 #[derive(Clone)]
 pub struct Configuration {
     pub arch: String,
@@ -38,7 +38,7 @@ pub enum Variation {
     Groups,
     /// Doubles the number of heads, halves their size, and groups them in pairs.
     SmallHeads,
-    /// More experts, fewer used experts, and another width of every feed-forward network.
+    /// More experts, fewer used experts, and a different width of every feed-forward network.
     Widths,
     /// No optional tensors, no biases, and a tied output if possible.
     Bare,
@@ -242,8 +242,8 @@ impl Configuration {
         (self.tensors.len() < before).then_some(self)
     }
 
-    /// Gives tensors their declared shapes, adds missing tensors and removes undeclared ones. Returns false
-    /// if the keys are rejected.
+    /// Gives tensors their declared shapes, adds missing tensors, and removes undeclared ones. Returns false if the
+    /// keys are rejected.
     fn settle(&mut self) -> bool {
         match self.draft.settle(archs::ALL) {
             Ok(()) => true,

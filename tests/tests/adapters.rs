@@ -603,7 +603,7 @@ fn control_vector_equals_output_bias() {
     assert_eq!(logits(&mut ctx, t), plain, "removed");
 }
 
-/// Returns the error for an all-zero adapter with this type, kind and architecture.
+/// Returns the error for an all-zero adapter with this type, kind, and architecture.
 fn refused(m: &Arc<Model>, keys: [&str; 3], tensors: &[(&str, &[usize])]) -> String {
     let mut out = GgufWriter::new();
     let names = ["general.type", "adapter.type", "general.architecture"];

@@ -189,7 +189,7 @@ const N_TOKENS: usize = 5;
 /// Values of shape symbols.
 type Sizes = HashMap<&'static str, usize>;
 
-/// A size expression printed by the macro: symbols, integers, `+ - * /` and parentheses.
+/// A size expression printed by the macro: symbols, integers, `+ - * /`, and parentheses.
 struct Formula<'a> {
     tokens: std::iter::Peekable<std::vec::IntoIter<&'a str>>,
     sizes: &'a Sizes,
@@ -236,7 +236,7 @@ impl Formula<'_> {
     }
 }
 
-/// Evaluates `[a, b]`, `[a -> b]` or `[a -> b; c]`.
+/// Evaluates `[a, b]`, `[a -> b]`, or `[a -> b; c]`.
 fn dims(shape: &str, sizes: &Sizes) -> Vec<usize> {
     let inner = shape
         .trim_start_matches('[')

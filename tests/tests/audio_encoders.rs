@@ -1,4 +1,4 @@
-//! Encoders of audio against transformers: the rows of a spectrogram, and the logits of a language model with the rows
+//! Audio encoders against transformers: the rows of a spectrogram, and the logits of a language model with the rows
 //! between tokens. `tests/tools/record_audio.py` made the recordings.
 
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ struct Family {
     sizes: &'static [(&'static str, f64)],
     /// Matrices in the layers of the encoder with bounds of their inputs and results.
     bounded: &'static [&'static str],
-    /// Layer whose input the projector of Granite Speech reads, too.
+    /// Layer whose input the projector of Granite Speech also reads.
     kept_layer: Option<u32>,
 }
 
@@ -346,7 +346,7 @@ impl Family {
         let arch = archs::find(self.text).unwrap().arch;
         let optional = |gguf: &str| self.text == "gemma4" && ["attn_v", "layer_output_scale"].contains(&gguf);
         let mut text = Draft::of_sizes(arch, archs::ALL, self.sizes, |t| optional(t.gguf)).unwrap();
-        // Layers that share keys ignore such a tensor.
+        // Layers that share keys ignore this tensor.
         text.tensors
             .retain(|(name, ne)| !name.ends_with("attn_v.weight") || *ne != [1]);
         text.add_biases(arch, archs::ALL, |t| self.text_bias.contains(&t.gguf));

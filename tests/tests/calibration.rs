@@ -10,7 +10,8 @@ use kernels::GgmlType;
 use regex_lite::Regex;
 use tests::{exact, nmse};
 
-/// Size of the moment of `ffn_down`, the matrix with most columns, in bytes. With less, its columns are divided into ranges.
+/// Size of the moment of `ffn_down`, the matrix with most columns, in bytes. With less, its columns are divided into
+/// ranges.
 const ONE_MATRIX: usize = 384 * 384 * 4;
 
 fn options() -> Options {

@@ -142,7 +142,7 @@ fn groups_are_saved_and_restored() {
     decode_last(&mut ctx, &t[..190], 0, 0);
     let mut state = Vec::new();
     ctx.save_seq(0, &mut state).expect("saving to memory succeeds");
-    // The target context has another size and used cells.
+    // The target context has a different size and used cells.
     let mut other = context(&m, |p| (p.n_ctx, p.n_seq_max) = (400, 2));
     decode_last(&mut other, &text(10, 77), 0, 0);
     other.load_seq(1, &state).expect("the context has enough cells");

@@ -1,5 +1,5 @@
-//! Compares the logits of seeded models with recorded logits for all ubatch sizes, cache types, devices and
-//! mixes of sequences.
+//! Compares the logits of seeded models with recorded logits for all ubatch sizes, cache types, devices, and mixes of
+//! sequences.
 
 use engine::conformance::CheckError;
 use engine::context::{Batch, ContextError, SeqSet};

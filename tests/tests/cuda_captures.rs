@@ -48,8 +48,8 @@ fn decode_continues_after_broken_capture() {
 }
 
 /// Settings of the emulated driver, and whether kernels start early: on GPUs of compute capability 9.0 and later, with
-/// drivers for CUDA 12.3 and later. A driver that rejects such launches gets launches in order, and a capture that rejects
-/// them is broken once.
+/// drivers for CUDA 12.3 and later. A driver that rejects such launches gets launches in order, and a capture that
+/// rejects them is broken once.
 const EARLY: [(&str, bool); 6] = [
     ("sm=90", true),
     ("sm=120", true),

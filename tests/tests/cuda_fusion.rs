@@ -378,7 +378,7 @@ fn fused_add_does_not_overwrite_live_tensor() {
     });
 }
 
-/// Tests heads that are normalized, rotated and stored in the cache.
+/// Tests heads that are normalized, rotated, and stored in the cache.
 #[test]
 fn fused_head_ops_are_bit_identical() {
     with_device("cuda_fusion::fused_head_ops_are_bit_identical", || {

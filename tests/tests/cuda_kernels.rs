@@ -109,7 +109,7 @@ fn contractible(ptx: &str) -> Vec<&str> {
     found
 }
 
-/// Returns the register, spill and shared-memory statistics of `ptxas`.
+/// Returns the register, spill, and shared-memory statistics of `ptxas`.
 fn assembled(ptx: &str, capability: i32) -> String {
     let specific = format!("sm_{capability}a");
     let target = if ptx.contains(&format!(".target {specific}")) {

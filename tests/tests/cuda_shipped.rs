@@ -180,7 +180,7 @@ fn kernels_of(samples: &[Sample]) -> BTreeMap<String, Specialization> {
     all.map(|kernel| (kernel.describe(), kernel)).collect()
 }
 
-/// Returns every kernel that belongs into the archive.
+/// Returns every kernel that belongs in the archive.
 fn all_kernels() -> Vec<Specialization> {
     let samples = FAMILIES.iter().flat_map(|family| MIXES.map(|mix| family.with(mix)));
     let samples: Vec<Sample> = samples.collect();

@@ -214,8 +214,8 @@ const HOME: BufferSlice = BufferSlice {
     offset: 0,
 };
 
-/// Returns an adapter of every matrix and table, and a control vector of every layer of a language model. Encoders have no
-/// control vectors.
+/// Returns an adapter of every matrix and table, and a control vector of every layer of a language model. Encoders have
+/// no control vectors.
 fn adaptation(base: &Base, rows: &[TableRow], is_encoder: bool) -> Adaptation {
     let leaf = |ne: [usize; 4]| AdapterLeaf {
         ty: GgmlType::F32,

@@ -1,4 +1,4 @@
-//! Logits do not depend on placement, loading mode, restored states and thread counts.
+//! Logits do not depend on placement, loading mode, restored states, and thread counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -266,7 +266,7 @@ fn check_threads(runs: &Runs<'_, usize>) {
         let run = |n: usize| {
             let mut params = params();
             (params.context.n_threads, params.context.n_threads_batch) = (n, n);
-            // Includes prompts, restored states and the tokens after them.
+            // Includes prompts, restored states, and the tokens after them.
             logits(name, &model, &params, true)
         };
         let one = run(1);

@@ -543,7 +543,7 @@ pub(crate) const FAMILIES: [Family; 40] = [
         without_bias: &["mm.model.fc", "mm.gate", "mm.up", "mm.down"],
         ..PLAIN
     },
-    // Two values of a head do not rotate.
+    // Two values of each head are not rotated.
     Family {
         name: "minimax_m3",
         encoder: "minimax_m3",

@@ -39,8 +39,8 @@ fn sizes_match_published_preprocessing() {
     assert_eq!((n, n_beyond), (600, 25));
 }
 
-/// Sizes of Gemma 4, GLM 5, Kimi, MiniCPM-V, Muse Glimmer, Phi-4, Pixtral, and Youtu-VL, and grids of tiles of Idefics 3,
-/// InternVL, LFM2-VL, Llama 4, MiniCPM-V, and Step3-VL.
+/// Sizes of Gemma 4, GLM 5, Kimi, MiniCPM-V, Muse Glimmer, Phi-4, Pixtral, and Youtu-VL, and grids of tiles of Idefics
+/// 3, InternVL, LFM2-VL, Llama 4, MiniCPM-V, and Step3-VL.
 #[test]
 fn targets_and_tiles_match_published_preprocessing() {
     let text = std::fs::read_to_string(data_dir().join("encoders/targets.txt")).unwrap();

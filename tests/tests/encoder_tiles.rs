@@ -14,7 +14,7 @@ use crate::cuda::card;
 use crate::encoder_families::{FAMILIES, Family};
 use crate::encoders::{PLACEHOLDER, context, load, logits, pixels};
 
-/// Tokens of the texts around tiles in `idefics3-tiles.logits`, from 1 on.
+/// Tokens of the texts around tiles in `idefics3-tiles.logits`, in order, starting with token 1.
 const TILE_TOKENS: [&str; 6] = [
     "<fake_token_around_image>",
     "<row_1_col_1>",
@@ -28,7 +28,7 @@ fn tile_tokens(text: &str) -> Vec<i32> {
     tokens_of(&TILE_TOKENS, text)
 }
 
-/// Returns the tokens of a text that consists of `words`, whose tokens are their numbers from 1 on.
+/// Returns the tokens of a text that consists of `words`, whose tokens are 1, 2, 3, and so on.
 fn tokens_of(words: &[&str], mut text: &str) -> Vec<i32> {
     let mut tokens = Vec::new();
     while !text.is_empty() {
@@ -77,7 +77,7 @@ fn tiles_match_transformers() {
     assert!(error <= 1e-10, "{error:.1e}");
 }
 
-/// Tokens of the texts around tiles in `step3vl-tiles.logits`, from 1 on.
+/// Tokens of the texts around tiles in `step3vl-tiles.logits`, in order, starting with token 1.
 const WINDOW_TOKENS: [&str; 5] = [
     "<patch_start>",
     "<patch_end>",
@@ -86,8 +86,8 @@ const WINDOW_TOKENS: [&str; 5] = [
     "<im_end>",
 ];
 
-/// Step3-VL splits an image into two rows of two tiles, which are smaller than the whole image. Images with a longest side of up to
-/// 64 pixels are only split if they are not nearly square.
+/// Step3-VL splits an image into two rows of two tiles, which are smaller than the whole image. Images with a longest
+/// side of up to 64 pixels are only split if they are not nearly square.
 #[test]
 fn tiles_of_step3_match_transformers() {
     let (family, params) = (Family::named("step3vl"), exact());
@@ -202,8 +202,8 @@ fn tiles_with_queries_match_published_form() {
     check_deepseek("deepseekocr2", "deepseek2-tiles", [44, 17]);
 }
 
-/// Compares the rows of a row of three tiles and of the whole image, and their number. `of_whole` is the number of rows of an image
-/// without tiles.
+/// Compares the rows of a row of three tiles and of the whole image, and their number. `of_whole` is the number of rows
+/// of an image without tiles.
 fn check_deepseek(name: &str, recording: &str, [n_rows, of_whole]: [usize; 2]) {
     let (family, params) = (Family::named(name), exact());
     let header = Gguf::open_header(family.path(".header.gguf")).unwrap();

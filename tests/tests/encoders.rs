@@ -1,5 +1,5 @@
-//! Encoders of images against transformers: the rows of an image, and the logits of a language model with the rows
-//! between tokens. `tests/tools/record_media.py` made the recordings.
+//! Image encoders against transformers: the rows of an image, and the logits of a language model with the rows between
+//! tokens. `tests/tools/record_media.py` made the recordings.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ impl Family {
         let arch = archs::find(self.text).unwrap().arch;
         let mut text = Draft::of_sizes(arch, archs::ALL, self.sizes, |t| self.text_optional.contains(&t.gguf)).unwrap();
         text.add_biases(arch, archs::ALL, |t| self.text_biases.contains(&t.gguf));
-        // Layers that share keys ignore such a tensor.
+        // Layers that share keys ignore this tensor.
         text.tensors
             .retain(|(name, ne)| !name.ends_with("attn_v.weight") || *ne != [1]);
         if self.text == "glm4" {
@@ -472,7 +472,7 @@ fn axes_of_text_after_image_survive_changes_of_memory() {
         let whole = logits(&mut ctx, tokens, media, false);
         let n_vocab = whole.len() / tokens.len();
         let (image_at, n) = (14, tokens.len());
-        // Computes the rest of the prompt from `from` on, and compares the last logits.
+        // Computes the prompt from token `from` to the end, and compares the last logits.
         let check = |ctx: &mut Context, seq: usize, from: usize, what: &str| {
             let mut batch = Batch::new();
             let image_end = image_at + rows.len();
@@ -498,7 +498,7 @@ fn axes_of_text_after_image_survive_changes_of_memory() {
             ctx.seq_rm(1, ..).unwrap();
             check(&mut ctx, 0, from, "cut");
         }
-        // A failed decode restores the positions, too.
+        // A failed decode also restores the positions.
         ctx.seq_rm(0, n - 8..).unwrap();
         let mut batch = Batch::new();
         batch.push_media(&rows, 0..rows.len(), n - 8, SeqSet::one(0));
@@ -530,7 +530,7 @@ fn sequence_positions_of_rows_do_not_match() {
     }
 }
 
-/// Layers find their features by number. Rows whose parts have another order match if the file lists this order.
+/// Layers find their features by number. Rows whose parts have a different order match if the file lists this order.
 #[test]
 fn layers_find_features_by_number() {
     let (family, params) = (Family::named("granite4_vision"), exact());

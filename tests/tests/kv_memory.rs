@@ -156,8 +156,8 @@ const UNMOVABLE: [&str; 30] = [
     "starcoder-dense",
 ];
 
-/// Covers keys without positions, partial and multi-axis RoPE, and mixes. After shifting a whole sequence,
-/// distances are unchanged, so the logits must be, too. All other models reject shifts.
+/// Covers keys without positions, partial and multi-axis RoPE, and mixes. After shifting a whole sequence, distances
+/// are unchanged, so the logits must not change either. All other models reject shifts.
 #[test]
 fn every_fixture_shifts_or_rejects_shift() {
     let mut refused = Vec::new();

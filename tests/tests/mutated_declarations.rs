@@ -127,8 +127,8 @@ fn mutated_declarations_end_in_time_and_memory() {
     );
 }
 
-/// `FUZZ_SECONDS` is the duration, and `FUZZ_SEED` selects other mutations. With `FUZZ_CASE`, only the case saved at this
-/// path (without an extension) is processed.
+/// `FUZZ_SECONDS` is the duration, and `FUZZ_SEED` selects other mutations. With `FUZZ_CASE`, only the case saved at
+/// this path (without an extension) is processed.
 #[test]
 #[ignore = "runs for FUZZ_SECONDS, a minute by default"]
 fn mutated_declarations_end_in_time_and_memory_for_long() {

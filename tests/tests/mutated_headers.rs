@@ -1,5 +1,5 @@
-//! Feeds 100,000 corrupted headers through the parser, hyperparameters, tensor table, vocabulary and chat
-//! template. A separate test binary, because it limits the address space of its process.
+//! Feeds 100,000 corrupted headers through the parser, hyperparameters, tensor table, vocabulary, and chat template. A
+//! separate test binary, because it limits the address space of its process.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -126,8 +126,8 @@ fn with_text(plain: &Gguf, spm: bool) -> Vec<u8> {
     writer.header().expect("the fixture is valid")
 }
 
-/// Corrupts a header at one to three offsets, mostly with numbers at likely lengths and counts. Insertions
-/// and deletions are rare, because they are detected early.
+/// Corrupts a header at one to three offsets, usually by replacing probable lengths and counts. Insertions and
+/// deletions are rare, because they are detected early.
 fn mutate(bytes: &mut Vec<u8>, random: &mut SplitMix64) {
     for _ in 0..=random.below(3) {
         let i = random.below(bytes.len());

@@ -1,5 +1,5 @@
-//! Files may end with layers that predict later tokens (`nextn_predict_layers`). Every architecture loads
-//! such files as if the layers were absent.
+//! Files may end with layers that predict later tokens (`nextn_predict_layers`). Every architecture loads these files
+//! as if the layers were absent.
 
 use std::path::Path;
 

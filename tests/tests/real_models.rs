@@ -1,5 +1,5 @@
-//! Compares two published models with reference results in exact arithmetic: tokens, next-token distributions
-//! and greedy continuations.
+//! Compares two published models with reference results in exact arithmetic: tokens, next-token distributions, and
+//! greedy continuations.
 //!
 //! `data/models/README.md` describes how the reference was recorded.
 

@@ -195,7 +195,7 @@ fn recurrent_positions_shift() {
     }
 }
 
-/// Saves one of two sequences and restores it in a context of another size that contains other sequences.
+/// Saves one of two sequences and restores it in a context of a different size that contains other sequences.
 #[test]
 fn single_sequences_are_saved_and_restored() {
     each(

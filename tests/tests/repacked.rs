@@ -179,8 +179,8 @@ fn unmapped_tied_embedding_has_one_copy() {
     }
 }
 
-/// Covers mapped, read and sharded files. Without mapping, no part of the file stays in memory in addition to
-/// the copies.
+/// Covers mapped, read, and sharded files. Without mapping, no part of the file stays in memory in addition to the
+/// copies.
 #[test]
 fn every_load_mode_repacks() {
     let dir = tempfile::tempdir().unwrap();

@@ -118,7 +118,7 @@ fn logits(bytes: &[u8], load: &LoadParams, context: &ContextParams) -> Vec<f32> 
 }
 
 #[test]
-fn models_match_models_of_decoded_rows() {
+fn row_header_models_match_models_of_decoded_rows() {
     type Change = fn(&mut LoadParams);
     let ways: [(&str, Precision, Change); 5] = [
         ("file layout", Precision::Exact, |_| {}),
@@ -150,17 +150,20 @@ fn models_match_models_of_decoded_rows() {
 }
 
 #[test]
-fn models_match_models_of_decoded_rows_on_gpu() {
-    with_device("row_headers::models_match_models_of_decoded_rows_on_gpu", || {
-        for ty in TYPES {
-            let [rows, floats] = models(ty);
-            let mut params = exact();
-            let expected = logits(&floats, &params.load, &params.context);
-            place_on(&mut params.load, &card(), usize::MAX);
-            let error = nmse(&expected, &logits(&rows, &params.load, &params.context));
-            assert!(error < 1e-6, "{ty}: NMSE {error:.2e}");
-        }
-    });
+fn row_header_models_match_models_of_decoded_rows_on_gpu() {
+    with_device(
+        "row_headers::row_header_models_match_models_of_decoded_rows_on_gpu",
+        || {
+            for ty in TYPES {
+                let [rows, floats] = models(ty);
+                let mut params = exact();
+                let expected = logits(&floats, &params.load, &params.context);
+                place_on(&mut params.load, &card(), usize::MAX);
+                let error = nmse(&expected, &logits(&rows, &params.load, &params.context));
+                assert!(error < 1e-6, "{ty}: NMSE {error:.2e}");
+            }
+        },
+    );
 }
 
 #[test]

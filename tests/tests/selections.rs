@@ -1,5 +1,5 @@
-//! Sparse attention to selected cells, blocks or pools, and grouped expert selection, compared with recorded
-//! logits of configurations in which the selection matters.
+//! Sparse attention to selected cells, blocks, or pools, and grouped expert selection, compared with recorded logits of
+//! configurations in which the selection matters.
 
 use engine::conformance::{CheckParams, Fixture};
 use engine::context::{Batch, Context, SeqSet};
@@ -234,7 +234,7 @@ fn selections_match_recording() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Blocks and pools depend on the positions of a sequence, but not on cells, other sequences or sharing.
+/// Blocks and pools depend on the positions of a sequence, but not on cells, other sequences, or sharing.
 #[test]
 fn selections_are_independent_of_cells() {
     for name in ["minimax-m3-4", "glm5-next-4", "glm5-next-3", "deepseek32-8"] {

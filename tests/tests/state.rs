@@ -47,7 +47,7 @@ fn assert_same(expected: &[f32], found: &[f32], what: &str) {
     assert!(error < 1e-12, "{what}: NMSE {error:.3e}");
 }
 
-/// Decodes two sequences in alternation, so that their cells alternate, too.
+/// Decodes two sequences in alternation, so that their cells also alternate.
 fn interleave(ctx: &mut Context, a: &[Token], b: &[Token]) {
     let mut batch = Batch::new();
     for i in 0..a.len() {
@@ -131,14 +131,14 @@ fn one_sequence_moves_between_contexts() {
 
         let mut other = context(&m, |p| p.n_seq_max = 3);
         interleave(&mut other, &t[..16], &t[30..46]);
-        let neighbour = saved_seq(&mut other, 1);
+        let neighbor = saved_seq(&mut other, 1);
         // Replaces sequence 0, whose cells alternate with those of sequence 1; then adds a third sequence.
         for seq in [0, 2] {
             other.load_seq(seq, &state).unwrap();
             assert_eq!((other.n_past(seq), other.n_past(1)), (30, 16));
             assert_same(&expected, &continued(&mut other, &t[50..58], 30, seq), name);
         }
-        assert!(saved_seq(&mut other, 1) == neighbour, "{name}: sequence 1 is unchanged");
+        assert!(saved_seq(&mut other, 1) == neighbor, "{name}: sequence 1 is unchanged");
         assert_same(
             &straight(&m, &[&t[30..46], &t[..4]].concat(), 16),
             &continued(&mut other, &t[..4], 16, 1),
@@ -156,7 +156,7 @@ fn state_restores_into_fragmented_cache() {
         let state = saved_seq(&mut ctx, 1);
         let expected = continued(&mut ctx, &t[80..88], 40, 1);
         ctx.seq_rm(1, ..).unwrap();
-        // Leaves holes of one cell, and one hole of two cells where sequence 0 lost a token, too.
+        // Leaves holes of one cell, and a hole of two cells where sequence 0 also lost a token.
         ctx.seq_rm(0, 39..).unwrap();
         ctx.load_seq(1, &state).unwrap();
         assert_eq!((ctx.n_past(0), ctx.n_past(1), ctx.n_used()), (39, 40, 79));
@@ -379,7 +379,7 @@ fn session_file_contains_tokens() {
     assert_eq!(fresh.load_seq_session(1, &seq_path).unwrap(), &t[..25]);
     assert_same(&expected, &continued(&mut fresh, &t[25..30], 25, 1), "one sequence");
 
-    // Loading must fail for truncated, extended and missing files.
+    // Loading must fail for truncated, extended, and missing files.
     let whole = std::fs::read(&path).unwrap();
     for bytes in [
         &whole[..whole.len() - 1],

@@ -11,7 +11,7 @@ use engine::synth::{Mix, ModelShape, Synth, SynthParams};
 /// Prompt length in byte tokens, long enough for multi-column matmuls.
 const N_TOKENS: u32 = 40;
 
-/// Writes the smallest model of an architecture, loads it and computes logits. `ty` is a type of the mix.
+/// Writes the smallest model of an architecture, loads it, and computes logits. `ty` is a type of the mix.
 fn check(registered: &Registered, directory: &Path, mix: &str, ty: &str) -> Result<(), String> {
     let arch = registered.arch;
     let params = SynthParams {

@@ -1,4 +1,5 @@
-//! Compares the prompts of published chat templates with the prompts of Jinja2, which `tools/render_templates.py` renders.
+//! Compares the prompts of published chat templates with the prompts of Jinja2, which `tools/render_templates.py`
+//! renders.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -181,7 +181,7 @@ class Client:
 
 
 def check_passing_on(client):
-    whole, parts = client.ask("Name a colour.", 24), client.ask("Name a colour.", 24, stream=True)
+    whole, parts = client.ask("Name a color.", 24), client.ask("Name a color.", 24, stream=True)
     assert whole.text and whole.text == parts.text and whole.finish == parts.finish == "length", (whole, parts)
     print("streamed and unstreamed completions are equal:", repr(whole.text))
 

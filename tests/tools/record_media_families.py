@@ -415,7 +415,7 @@ def gemma4uv(vision, text):
         text_config=settings, vision_config=eyes, audio_config=None, image_token_id=PLACEHOLDER, tie_word_embeddings=True
     )
     model = model_of(config)
-    # Calling the published class lets rows attend to each other in full-attention layers, too. `generate` does not.
+    # Calling the published class lets rows attend to each other also in full-attention layers. `generate` does not.
     module = transformers.models.gemma4_unified.modeling_gemma4_unified
     module.create_masks_for_generate = module.create_masks_for_vision_model
     divide_frequencies(model.model.language_model.rotary_emb, text)

@@ -8,9 +8,9 @@
 //!   if it accesses memory out of bounds or after it was freed, reads uninitialized bytes, or uses a
 //!   misaligned address. The report names the kernel, PTX line, block, thread, address, and allocation.
 //! - **Data races.** A launch fails if two threads access a shared-memory word without a barrier or `mbarrier` that
-//!   orders them, and one of them writes. Missing waits for asynchronous copies, divergent barriers, shuffles or matrix instructions,
-//!   and unordered accesses by two streams are errors, too. A copy to pinned memory becomes visible only once
-//!   the host waits for it.
+//!   orders them, and one of them writes. Missing waits for asynchronous copies, divergent barriers, shuffles, or
+//!   matrix instructions, and unordered accesses by two streams are also errors. A copy to pinned memory becomes
+//!   visible only once the host waits for it.
 //! - **Counters.** For each kernel, the driver counts instructions by class, bytes requested, sectors moved,
 //!   bank conflicts, and divergent branches.
 //! - **Fault injection.** [`config`] documents the settings of `LLAMA_CUDA_EMU`.

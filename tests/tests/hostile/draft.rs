@@ -27,7 +27,7 @@ pub struct Draft {
     /// Architecture of the model, which is also the key prefix.
     pub arch: String,
     pub metadata: Metadata,
-    /// Name, type and shape of each tensor.
+    /// Name, type, and shape of each tensor.
     pub tensors: Vec<(String, GgmlType, Vec<usize>)>,
 }
 
@@ -110,8 +110,8 @@ impl Draft {
     }
 }
 
-/// Loads a file and, if that succeeds, decodes a few tokens and tokenizes a text. Panics if the engine panics
-/// or exceeds the time or memory limit. `what` names the case.
+/// Loads a file and, if that succeeds, decodes a few tokens and tokenizes a text. Panics if the engine panics or
+/// exceeds the time or memory limit. `what` names the case.
 pub fn outcome(what: &str, bytes: &[u8]) -> Outcome {
     outcome_with(what, bytes, 32)
 }

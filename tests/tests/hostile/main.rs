@@ -1,6 +1,6 @@
-//! Malicious model files: missing, mistyped, absurd or contradictory keys and tensors. Each file is either
-//! rejected with an error, or loads and decodes. The engine never panics, and time and memory stay
-//! proportional to the file size.
+//! Malicious model files: missing, mistyped, absurd, or contradictory keys and tensors. Each file is either rejected
+//! with an error, or loads and decodes. The engine never panics, and time and memory stay proportional to the file
+//! size.
 
 #[path = "../../../engine/tests/counting/mod.rs"]
 mod counting;
@@ -276,7 +276,7 @@ fn mismatched_fused_projections_are_rejected() {
     }
 }
 
-/// Sets every tensor of a layer to every type, with bytes that give huge, tiny and NaN scales.
+/// Sets every tensor of a layer to every type, with bytes that give huge, tiny, and NaN scales.
 #[test]
 fn other_tensor_types_are_rejected_or_harmless() {
     for name in ["llama-moe", "gemma3-dense"] {
@@ -298,7 +298,7 @@ fn other_tensor_types_are_rejected_or_harmless() {
     }
 }
 
-/// Tests shapes, types and offsets that the writer never produces.
+/// Tests shapes, types, and offsets that the writer never produces.
 #[test]
 fn corrupted_tensor_infos_are_rejected_or_harmless() {
     for name in ["llama-moe", "gemma3-dense"] {
@@ -337,13 +337,13 @@ const ALIGNMENTS: [u32; 7] = [1, 2, 4, 8, 16, 64, 4096];
 
 /// Weights may be at addresses that are not aligned for their types.
 #[test]
-fn unaligned_tensors_work() {
+fn unaligned_tensors_load_and_decode() {
     align_tensors(in_one_way_each(&ALIGNMENTS));
 }
 
 #[test]
 #[ignore = "aligns each fixture in 28 ways"]
-fn unaligned_tensors_of_every_fixture_work() {
+fn unaligned_tensors_of_every_fixture_load_and_decode() {
     align_tensors(in_every_way(&ALIGNMENTS));
 }
 

@@ -1,5 +1,4 @@
-//! A ratchet on the prose: comments, messages and documents must not fall back into phrases that readers
-//! stumble over.
+//! A ratchet on the prose: comments, messages, and documents must not fall back into phrases that readers stumble over.
 //!
 //! The phrases are in `prose_words.txt`, the counts per crate in `prose_counts.txt`. A count may only fall;
 //! `LLAMA_UPDATE=1 cargo test -p llama-tests --test all tidy::prose` records a lower one.

@@ -6,8 +6,8 @@ use std::slice;
 /// Section with the lines of the PTX, each followed by zeros.
 const PTX_SECTION: &[u8] = b".nv_debug_ptx_txt";
 
-/// Size of the file header, and offsets of its fields: section table, size and number of its entries, and
-/// index of the section with names.
+/// Size of the file header, and offsets of its fields: section table, size, and number of its entries, and index of the
+/// section with names.
 const HEADER_BYTES: usize = 64;
 const TABLE: usize = 0x28;
 const ENTRY_BYTES: usize = 0x3a;

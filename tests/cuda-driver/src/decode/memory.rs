@@ -281,7 +281,7 @@ impl Decoder<'_> {
             return self.error("unsupported `cp.async`: expected a copy from global to shared memory");
         }
         let Operand::Int(bytes @ (4 | 8 | 16)) = op.operand(2)? else {
-            return self.error("invalid size of `cp.async`: expected 4, 8 or 16 bytes");
+            return self.error("invalid size of `cp.async`: expected 4, 8, or 16 bytes");
         };
         let bytes = *bytes as u32;
         let mut copy = AsyncCopy {

@@ -236,7 +236,7 @@ pub fn sqrt(kind: Scalar, modes: Modes) -> Option<AluFn> {
     }
 }
 
-/// Returns the lane loop of `rsqrt`, `sin`, `cos`, `lg2`, `ex2` and `tanh`.
+/// Returns the lane loop of `rsqrt`, `sin`, `cos`, `lg2`, `ex2`, and `tanh`.
 pub fn function(name: &str, kind: Scalar, modes: Modes) -> Option<AluFn> {
     Some(match (name, kind) {
         ("rsqrt", F64) => op!(|a: f64| -> f64 { 1.0 / a.sqrt() }),

@@ -230,7 +230,7 @@ pub struct AsyncCopy {
     pub to: Access,
     /// Source address in global memory.
     pub from: Access,
-    /// Number of bytes to copy: 4, 8 or 16.
+    /// Number of bytes to copy: 4, 8, or 16.
     pub bytes: u32,
     /// Register with the number of bytes to read. The rest is filled with zeros.
     pub read: Option<Slot>,

@@ -1,9 +1,9 @@
 //! Order of accesses to shared memory by `mbarrier`.
 //!
 //! Each warp has a clock, which counts its synchronizations and arrivals, and a vector clock: a time for every thread.
-//! Accesses until this time happen before the next instruction of the warp. An arrival merges the vector clock of its warp
-//! into the barrier, and a wait merges that of the barrier into the warp. Each barrier counts as a further thread, whose
-//! accesses are its bulk copies. Barriers of the block order all accesses, and need no clocks.
+//! Accesses until this time happen before the next instruction of the warp. An arrival merges the vector clock of its
+//! warp into the barrier, and a wait merges that of the barrier into the warp. Each barrier counts as a further thread,
+//! whose accesses are its bulk copies. Barriers of the block order all accesses, and need no clocks.
 
 use super::lanes::LANES;
 

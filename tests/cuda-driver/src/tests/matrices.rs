@@ -1,5 +1,5 @@
-//! `mma`, `ldmatrix`, `stmatrix` and `movmatrix`. Fragment layouts are transcribed from the figures of the
-//! PTX manual, independent of the interpreter's formula.
+//! `mma`, `ldmatrix`, `stmatrix`, and `movmatrix`. Fragment layouts are transcribed from the figures of the PTX manual,
+//! independent of the interpreter's formula.
 
 use super::{Machine, le, module};
 use crate::exec::fault::Kind;
@@ -8,7 +8,7 @@ use crate::exec::scalar::{f16_to_f32, f32_to_bf16, f32_to_f16};
 /// Maps element i of a lane's fragment to row and column.
 type ElementPosition = fn(lane: usize, i: usize) -> (usize, usize);
 
-/// A shape: instruction, types, elements per lane of A, B and C, and their positions.
+/// A shape: instruction, types, elements per lane of A, B, and C, and their positions.
 struct Shape {
     name: &'static str,
     types: &'static str,
@@ -223,8 +223,8 @@ fn fragments(bits: usize, n: usize, value: impl Fn(usize, usize) -> u32) -> Vec<
         .collect()
 }
 
-/// Returns a kernel that loads A, B and C, executes an instruction, and stores D. `counts` gives the
-/// registers of A, B and C.
+/// Returns a kernel that loads A, B, and C, executes an instruction, and stores D. `counts` gives the registers of A,
+/// B, and C.
 fn kernel(instruction: &str, counts: [usize; 3]) -> String {
     let mut body = String::from(".reg .b32 %d<4>, %a<4>, %b<4>, %c<4>, %t; .reg .b64 %p, %o;\nmov.u32 %t, %tid.x;\n");
     for (i, (name, n)) in ["a", "b", "c"].iter().zip(counts).enumerate() {

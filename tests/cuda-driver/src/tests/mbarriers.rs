@@ -15,9 +15,9 @@ const SYNC_STORES: &str = "bar.warp.sync -1;\n";
 const SYNC_READS: &str = "bar.warp.sync 0xffffffff;\n";
 const RELEASE: &str = "@%l mbarrier.arrive.shared::cta.b64 _, [%e];\n";
 
-/// Returns a kernel of two warps. The first fills two stages in shared memory four times: half of a stage by a bulk copy,
-/// and half by stores. The second adds both halves. Barriers at 512 and 520 end when a stage is full, and barriers at
-/// 528 and 536 when it is free.
+/// Returns a kernel of two warps. The first fills two stages in shared memory four times: half of a stage by a bulk
+/// copy, and half by stores. The second adds both halves. Barriers at 512 and 520 end when a stage is full, and
+/// barriers at 528 and 536 when it is free.
 fn pipeline() -> String {
     let body = format!(
         ".shared .align 128 .b8 s[544];

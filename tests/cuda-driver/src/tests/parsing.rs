@@ -60,7 +60,7 @@ fn unknown_syntax_is_reported_with_line() {
     assert_rejected("call (%r0), missing, (%r1);", &["missing"]);
     assert_rejected("@%r0 ret;", &["%r0", "not a predicate"]);
     assert_rejected("setp.zz.u32 %p, %r0, %r1;", &["setp.zz.u32"]);
-    assert_rejected("cp.async.ca.shared.global [%l0], [%l1], 5;", &["4, 8 or 16"]);
+    assert_rejected("cp.async.ca.shared.global [%l0], [%l1], 5;", &["4, 8, or 16"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Lanes of a warp: divergence, exchanges, barriers, atomics and asynchronous copies.
+//! Lanes of a warp: divergence, exchanges, barriers, atomics, and asynchronous copies.
 
 use super::{Machine, le, module};
 use crate::exec::fault::Kind;
