@@ -508,7 +508,7 @@ impl EventEncoder for Stream {
                 (self.finish, self.n_calls) = (Some(finish), n_calls);
                 self.close()
             }
-            OutputDelta::Failed(text) => event(&error_json(&ApiError::server(text), "")),
+            OutputDelta::Failed(error) => event(&error_json(&error, "")),
         }
     }
 

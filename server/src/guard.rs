@@ -18,7 +18,7 @@ use tracing::info;
 
 use crate::api::ApiError;
 use crate::chat::FileLimit;
-use crate::http::{Charge, Client, Cutoff, cors, site, unique};
+use crate::http::{Charge, Client, Cutoff, StreamCutoff, cors, site, unique};
 use crate::openapi::OPENAPI_ROUTES;
 use crate::routes::ROUTES;
 use crate::vertex::Vertex;
@@ -298,13 +298,19 @@ async fn authorize(State(policy): State<Arc<AccessPolicy>>, mut request: Request
     response
 }
 
-/// Waits for a response. A cutoff ends the request with an error.
+/// Waits for a response. A cutoff ends the request with an error, also after a stream has started.
 async fn until_cutoff(response: impl Future<Output = Response>, cutoff: Option<Cutoff>) -> Response {
-    let Some(cutoff) = cutoff else { return response.await };
-    tokio::select! {
+    let Some(mut cutoff) = cutoff else {
+        return response.await;
+    };
+    let mut response = tokio::select! {
         response = response => response,
-        () = cutoff.reached() => ApiError::unavailable("request aborted: the server is shutting down").into_response(),
+        () = cutoff.reached() => return Cutoff::error().into_response(),
+    };
+    if let Some(of_stream) = response.extensions_mut().remove::<StreamCutoff>() {
+        of_stream.set(cutoff);
     }
+    response
 }
 
 /// Returns an error response in the format of the API that `path` belongs to.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::context::DecodeError;
 use engine::sample::Token;
 use engine::speculate::{Decoded, Drafter};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use server::http::{ListenParams, Listener, tls};
 
 use crate::common::{Options, Response, Server, head};
@@ -311,6 +311,105 @@ fn shutdown_times_out() {
     assert_eq!(error["type"], "unavailable_error", "{error}");
     let message = responses[1].json()["error"].as_str().unwrap().to_owned();
     assert!(message.contains("shutting down"), "{message}");
+}
+
+/// Starts an endless stream and returns its connection.
+fn endless(server: &Server, path: &str, mut body: Json) -> std::net::TcpStream {
+    body["stream"] = true.into();
+    body["ignore_eos"] = true.into();
+    let body = body.to_string();
+    let mut stream = server.connect();
+    stream.write_all(&head("POST", path, &[], body.len())).unwrap();
+    stream.write_all(body.as_bytes()).unwrap();
+    stream
+}
+
+/// Returns paths and bodies of requests, with the start of the error event and the end of the stream.
+fn streamed_requests() -> Vec<(&'static str, Json, &'static str, &'static str)> {
+    let n = 1 << 16;
+    let messages = json!([{"role": "user", "content": "hello"}]);
+    let options = json!({"num_predict": n, "ignore_eos": true});
+    let done = "data: [DONE]\n\n";
+    vec![
+        (
+            "/v1/completions",
+            json!({"prompt": "hello", "max_tokens": n}),
+            "unavailable_error",
+            done,
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": messages, "max_tokens": n}),
+            "unavailable_error",
+            done,
+        ),
+        (
+            "/completion",
+            json!({"prompt": "hello", "n_predict": n}),
+            "unavailable_error",
+            "",
+        ),
+        (
+            "/v1/responses",
+            json!({"input": "hello", "max_output_tokens": n}),
+            "event: response.failed",
+            "",
+        ),
+        (
+            "/v1/messages",
+            json!({"messages": messages, "max_tokens": n}),
+            "overloaded_error",
+            "",
+        ),
+        (
+            "/api/generate",
+            json!({"prompt": "hello", "options": options}),
+            "{\"error\":\"request",
+            "",
+        ),
+        (
+            "/api/chat",
+            json!({"messages": messages, "options": options}),
+            "{\"error\":\"request",
+            "",
+        ),
+    ]
+}
+
+#[test]
+fn shutdown_timeout_ends_streams_with_errors() {
+    let mut server = Server::with(Options {
+        n_ctx: 1 << 20,
+        n_parallel: 8,
+        listen: ListenParams {
+            t_drain: Duration::from_millis(50),
+            ..ListenParams::default()
+        },
+        ..Options::default()
+    });
+    let streams: Vec<_> = streamed_requests()
+        .into_iter()
+        .map(|(path, body, kind, end)| (path, endless(&server, path, body), kind, end))
+        .collect();
+    until(&server, streams.len(), 0);
+    assert!(!server.end(), "the requests were aborted");
+    for (path, mut stream, kind, end) in streams {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        // The last chunk is empty.
+        let text = text
+            .strip_suffix("0\r\n\r\n")
+            .unwrap_or_else(|| panic!("{path}: no end"));
+        let at = text.find("shutting down").unwrap_or_else(|| panic!("{path}: no error"));
+        let event = &text[text[..at].rfind("\n\n").or(text[..at].rfind('\n')).unwrap_or(0)..];
+        assert!(event.contains(kind), "{path}: {event}");
+        assert!(text[at..].contains(end), "{path}: {event}");
+        assert_eq!(
+            text[at..].matches("\n\n").count().max(1),
+            1 + usize::from(!end.is_empty()),
+            "{path}: {event}"
+        );
+    }
 }
 
 /// Returns the response to a health check on a connection.

@@ -24,8 +24,6 @@ pub struct OutputStream {
     /// Index of the first choice of the current prompt.
     first: usize,
     n_open: usize,
-    /// The request failed because its constraint exceeds a limit.
-    is_refused: bool,
     /// Time of the first token.
     begun: Option<Instant>,
     /// Time from the first to the last token of the slowest choice that has ended.
@@ -98,8 +96,8 @@ pub enum OutputDelta {
         /// Number of tool calls in the choice.
         n_calls: usize,
     },
-    /// The request failed with this message. No further deltas follow.
-    Failed(String),
+    /// The request failed. No further deltas follow.
+    Failed(ApiError),
 }
 
 /// Item of an output stream.
@@ -190,7 +188,6 @@ impl OutputStream {
             pieces: VecDeque::new(),
             first: 0,
             n_open,
-            is_refused: false,
             begun: None,
             t_ended: Duration::ZERO,
             trace: None,
@@ -232,21 +229,11 @@ impl OutputStream {
                 Some(Event::Progress(progress)) => return Some(StreamItem::Progress(self.first, progress)),
                 Some(event) => self.take(event),
                 None => {
-                    self.fail("the model has stopped after an internal error; restart the server".to_owned());
+                    let why = "the model has stopped after an internal error; restart the server";
+                    self.fail(ApiError::server(why));
                 }
             }
         }
-    }
-
-    /// Returns the error of a request that failed with this message.
-    pub fn error(&self, text: String) -> ApiError {
-        if self.is_refused {
-            return ApiError {
-                code: Some("invalid_grammar"),
-                ..ApiError::invalid(text)
-            };
-        }
-        ApiError::server(text)
     }
 
     /// Collects all deltas. Returns the choices in order, or the error of the request.
@@ -278,7 +265,7 @@ impl OutputStream {
                     }
                 }
                 OutputDelta::End { choice, finish, .. } => choices[choice].finish = Some(finish),
-                OutputDelta::Failed(text) => return Err(self.error(text)),
+                OutputDelta::Failed(error) => return Err(error),
             }
         }
         Ok((choices, prompts))
@@ -334,11 +321,11 @@ impl OutputStream {
                 }
             }
             Event::Progress(_) => {}
-            Event::Failed(text) => self.fail(text),
-            Event::Refused(text) => {
-                self.is_refused = true;
-                self.fail(text);
-            }
+            Event::Failed(text) => self.fail(ApiError::server(text)),
+            Event::Refused(text) => self.fail(ApiError {
+                code: Some("invalid_grammar"),
+                ..ApiError::invalid(text)
+            }),
         }
     }
 
@@ -351,8 +338,8 @@ impl OutputStream {
     }
 
     /// Emits an error and drops the remaining prompts, which cancels them.
-    fn fail(&mut self, text: String) {
-        self.pieces.push_back(OutputDelta::Failed(text));
+    pub fn fail(&mut self, error: ApiError) {
+        self.pieces.push_back(OutputDelta::Failed(error));
         self.prompts.clear();
     }
 

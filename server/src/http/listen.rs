@@ -21,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::idle::HeadLimit;
 use super::places::{Place, Places};
+use crate::api::ApiError;
 
 /// Connection limits.
 #[derive(Clone, Debug)]
@@ -110,7 +111,7 @@ impl Listener {
     }
 }
 
-/// Time for the error responses of requests that the end of `t_drain` cuts off.
+/// Time for the errors of requests that the end of `t_drain` cuts off.
 const T_CUTOFF: Duration = Duration::from_secs(1);
 
 /// Signal for the end of `t_drain`. Each request has a clone as an extension.
@@ -118,15 +119,20 @@ const T_CUTOFF: Duration = Duration::from_secs(1);
 pub struct Cutoff(watch::Receiver<bool>);
 
 impl Cutoff {
-    /// Resolves when requests without a response must end.
-    pub async fn reached(mut self) {
+    /// Resolves when requests must end.
+    pub async fn reached(&mut self) {
         // An error means that the server has shut down.
         let _ = self.0.wait_for(|is_reached| *is_reached).await;
+    }
+
+    /// Returns the error of a request that the cutoff ends.
+    pub fn error() -> ApiError {
+        ApiError::unavailable("request aborted: the server is shutting down")
     }
 }
 
 /// Serves connections until `end` resolves, then waits up to `t_drain` for running requests. Returns true if
-/// all of them finished. Other requests get an error if their response has not started.
+/// all of them finished. Other requests get an error, as a response or as the last event of their stream.
 pub async fn serve(
     listener: Listener,
     routes: Router,
@@ -192,7 +198,7 @@ pub async fn serve(
         return Ok(true);
     }
     cut.send_replace(true);
-    // Running streams do not end, so the wait has a limit.
+    // Clients may not read, so the wait has a limit.
     let _ = tokio::time::timeout(T_CUTOFF, finished).await;
     Ok(false)
 }

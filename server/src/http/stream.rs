@@ -1,5 +1,6 @@
 //! Streaming responses, independent of the event format of an API.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::chat::{OutputDelta, OutputStream, StreamItem, Usage};
@@ -7,7 +8,10 @@ use crate::scheduler::PromptProgress;
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
+use futures_util::future::pending;
 use futures_util::stream::unfold;
+
+use super::listen::Cutoff;
 
 /// Encodes output deltas in the event format of an API.
 pub trait EventEncoder: Send + 'static {
@@ -48,6 +52,26 @@ pub trait EventEncoder: Send + 'static {
 /// Silence after which keep-alive data is sent.
 const MAX_SILENCE: Duration = Duration::from_secs(15);
 
+/// Cutoff of a streaming response. The response contains a clone as an extension, so that the middleware can set the
+/// cutoff before the stream is polled.
+#[derive(Clone, Default)]
+pub struct StreamCutoff(Arc<OnceLock<Cutoff>>);
+
+impl StreamCutoff {
+    /// Sets the cutoff, at which the stream ends with an error. Only the first call has an effect.
+    pub fn set(&self, cutoff: Cutoff) {
+        self.0.get_or_init(|| cutoff);
+    }
+
+    /// Resolves at the cutoff; never if there is none.
+    async fn reached(&self) {
+        match self.0.get() {
+            Some(cutoff) => cutoff.clone().reached().await,
+            None => pending().await,
+        }
+    }
+}
+
 enum Stage {
     Begin,
     Going,
@@ -58,22 +82,28 @@ enum Stage {
 /// the completion.
 pub fn stream(output: OutputStream, encoder: impl EventEncoder) -> Response {
     let content_type = encoder.content_type();
+    let cutoff = StreamCutoff::default();
+    let source = Source {
+        output,
+        cutoff: Some(cutoff.clone()),
+    };
     let body = unfold(
-        (output, encoder, Stage::Begin),
-        |(mut output, mut encoder, stage)| async move {
+        (source, encoder, Stage::Begin),
+        |(mut source, mut encoder, stage)| async move {
             let (text, stage) = match stage {
                 Stage::Begin => match encoder.begin() {
-                    text if text.is_empty() => next(&mut output, &mut encoder).await,
+                    text if text.is_empty() => next(&mut source, &mut encoder).await,
                     text => (text, Stage::Going),
                 },
-                Stage::Going => next(&mut output, &mut encoder).await,
+                Stage::Going => next(&mut source, &mut encoder).await,
                 Stage::Over => return None,
             };
             let bytes = axum::body::Bytes::from(text);
-            Some((Ok::<_, std::convert::Infallible>(bytes), (output, encoder, stage)))
+            Some((Ok::<_, std::convert::Infallible>(bytes), (source, encoder, stage)))
         },
     );
     let mut response = Response::new(Body::from_stream(body));
+    response.extensions_mut().insert(cutoff);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -82,24 +112,46 @@ pub fn stream(output: OutputStream, encoder: impl EventEncoder) -> Response {
     response
 }
 
+/// Output that a cutoff ends.
+struct Source {
+    output: OutputStream,
+    /// `None` after the cutoff.
+    cutoff: Option<StreamCutoff>,
+}
+
+impl Source {
+    /// Returns the next item, or `None` at the end. The last item after the cutoff is an error.
+    async fn next_item(&mut self) -> Option<StreamItem> {
+        if let Some(cutoff) = &self.cutoff {
+            tokio::select! {
+                item = self.output.next_item() => return item,
+                () = cutoff.reached() => {}
+            }
+            self.cutoff = None;
+            self.output.fail(Cutoff::error());
+        }
+        self.output.next_item().await
+    }
+}
+
 /// Returns the next non-empty piece of the stream.
-async fn next(output: &mut OutputStream, encoder: &mut impl EventEncoder) -> (String, Stage) {
+async fn next(source: &mut Source, encoder: &mut impl EventEncoder) -> (String, Stage) {
     loop {
-        let Ok(piece) = tokio::time::timeout(MAX_SILENCE, output.next_item()).await else {
+        let Ok(piece) = tokio::time::timeout(MAX_SILENCE, source.next_item()).await else {
             match encoder.pause() {
                 "" => continue,
                 text => return (text.to_owned(), Stage::Going),
             }
         };
         let Some(piece) = piece else {
-            return (encoder.end(&output.usage), Stage::Over);
+            return (encoder.end(&source.output.usage), Stage::Over);
         };
         let text = match piece {
-            StreamItem::Delta(piece) => encoder.piece(piece, &output.usage),
+            StreamItem::Delta(piece) => encoder.piece(piece, &source.output.usage),
             StreamItem::Progress(choice, progress) => encoder.progress(choice, &progress),
         };
         if encoder.is_over() {
-            return (text + &encoder.end(&output.usage), Stage::Over);
+            return (text + &encoder.end(&source.output.usage), Stage::Over);
         }
         if !text.is_empty() {
             return (text, Stage::Going);

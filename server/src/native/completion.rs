@@ -126,8 +126,8 @@ async fn run(app: Shared, client: Client, body: Map<String, Json>, kind: Complet
     }
     let mut bodies = Vec::new();
     while let Some(piece) = completion.next().await {
-        if let OutputDelta::Failed(text) = piece {
-            return Err(completion.error(text));
+        if let OutputDelta::Failed(error) = piece {
+            return Err(error);
         }
         bodies.extend(encoder.take(piece, &completion.usage));
         if encoder.is_over() {
@@ -372,8 +372,8 @@ impl CompletionStream {
 
 impl EventEncoder for CompletionStream {
     fn piece(&mut self, piece: OutputDelta, usage: &Usage) -> String {
-        if let OutputDelta::Failed(text) = piece {
-            return failed(&text);
+        if let OutputDelta::Failed(error) = piece {
+            return failed(&error);
         }
         self.take(piece, usage).map_or_else(String::new, |body| event(&body))
     }

@@ -500,7 +500,7 @@ impl EventEncoder for Stream {
                 self.finish = Some(finish);
                 self.called()
             }
-            OutputDelta::Failed(text) => line(&error_json(&ApiError::server(text))),
+            OutputDelta::Failed(error) => line(&error_json(&error)),
         }
     }
 

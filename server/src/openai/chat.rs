@@ -448,8 +448,8 @@ impl EventEncoder for Stream {
         if self.meta.usage.is_continuous {
             self.usage = usage_json(usage);
         }
-        if let OutputDelta::Failed(text) = piece {
-            return failed(&text);
+        if let OutputDelta::Failed(error) = piece {
+            return failed(&error);
         }
         let Some(mut chunk) = self.chunk_of(piece, usage) else {
             return String::new();

@@ -331,7 +331,7 @@ impl EventEncoder for Stream {
             }
             OutputDelta::Call { .. } | OutputDelta::Arguments { .. } => String::new(),
             OutputDelta::End { choice, finish, .. } => self.chunk(choice, "", None, Some(finish_reason(&finish))),
-            OutputDelta::Failed(text) => failed(&text),
+            OutputDelta::Failed(error) => failed(&error),
         }
     }
 

@@ -112,8 +112,8 @@ pub fn event(data: &Json) -> String {
 pub const DONE: &str = "data: [DONE]\n\n";
 
 /// Formats an error event.
-pub fn failed(text: &str) -> String {
-    event(&ApiError::server(text).to_json())
+pub fn failed(error: &ApiError) -> String {
+    event(&error.to_json())
 }
 
 /// Usage that a stream reports.

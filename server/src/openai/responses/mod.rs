@@ -55,8 +55,8 @@ pub async fn responses(State(app): State<Shared>, Extension(client): Extension<C
     } else {
         encoder.begin();
         while let Some(piece) = completion.next().await {
-            if let OutputDelta::Failed(text) = piece {
-                return Err(completion.error(text));
+            if let OutputDelta::Failed(error) = piece {
+                return Err(error);
             }
             encoder.piece(piece, &completion.usage);
         }
@@ -304,9 +304,14 @@ impl EventEncoder for ResponseStream {
                 self.finish = Some(finish);
                 self.items.end()
             }
-            OutputDelta::Failed(text) => {
+            OutputDelta::Failed(error) => {
                 let mut response = self.response("failed", Vec::new(), None);
-                response["error"] = json!({ "code": "server_error", "message": text });
+                let code = if error.status.is_client_error() {
+                    "invalid_prompt"
+                } else {
+                    "server_error"
+                };
+                response["error"] = json!({ "code": code, "message": error.message });
                 vec![("response.failed", json!({ "response": response }))]
             }
         };
