@@ -90,7 +90,8 @@ impl Generator {
         }
     }
 
-    /// Adds tokens that end the output. The first `n_min` tokens are neither these tokens nor end-of-generation tokens.
+    /// Adds tokens that end the output. The first `n_min` tokens are neither these tokens nor end-of-generation tokens, and
+    /// complete no stop string.
     #[must_use]
     pub fn ending_at(self, stop_tokens: Arc<[Token]>, n_min: usize) -> Generator {
         Generator {
@@ -128,6 +129,7 @@ impl Generator {
             None if self.n_required > 0 => self.sample_without_end(logits, vocab)?,
             None => self.chain.sample_from(logits)?,
         };
+        let is_required = self.n_required > 0;
         self.n_required = self.n_required.saturating_sub(1);
         self.chain.accept(token);
         if vocab.is_eog(token) || self.stop_tokens.contains(&token) {
@@ -137,6 +139,10 @@ impl Generator {
         let bytes = vocab.token_to_piece(token, self.shown.contains(token));
         if let Some(budget) = &mut self.budget {
             budget.push(bytes);
+        }
+        if is_required {
+            self.text.push_exempt(bytes, out);
+            return Ok(Sampled { token, end: None });
         }
         let stop = self.text.push(bytes, out);
         let end = stop.map(|stop| OutputEnd::Stop(stop.to_owned()));

@@ -63,6 +63,9 @@ fn min_tokens_and_stop_token_ids_control_the_end() {
         assert_eq!(n_tokens(50, json!({"stop_token_ids": [7, 50]})), stop(1));
         let both = json!({"stop_token_ids": [50], "min_tokens": 3, "ignore_eos": true});
         assert_eq!(n_tokens(50, both), stop(4));
+        let text = server.ask("/detokenize", &json!({"tokens": [50]}))["content"].clone();
+        assert_eq!(n_tokens(50, json!({"stop": text})), stop(1));
+        assert_eq!(n_tokens(50, json!({"stop": text, "min_tokens": 3})), stop(4));
     }
 }
 

@@ -9,6 +9,8 @@ pub struct TextStream {
     characters: Utf8Stream,
     /// Withheld text that may be a prefix of a stop string.
     withheld: String,
+    /// Number of bytes at the start of `withheld` where stop strings are part of the text.
+    n_exempt: usize,
     stops: Vec<String>,
 }
 
@@ -20,8 +22,17 @@ impl TextStream {
         TextStream {
             characters: Utf8Stream::new(),
             withheld: String::new(),
+            n_exempt: 0,
             stops,
         }
+    }
+
+    /// Appends the bytes of a token that does not end the stream: a stop string that ends within this token is part of
+    /// the text. Writes all text that is safe to emit to `out`.
+    pub fn push_exempt(&mut self, bytes: &[u8], out: &mut String) {
+        self.characters.push(bytes, &mut self.withheld);
+        self.n_exempt = self.withheld.len();
+        self.release(out);
     }
 
     /// Appends the bytes of a token and writes all text that is safe to emit to `out`. Returns the stop
@@ -29,12 +40,28 @@ impl TextStream {
     pub fn push(&mut self, bytes: &[u8], out: &mut String) -> Option<&str> {
         self.characters.push(bytes, &mut self.withheld);
         let places = self.stops.iter().enumerate();
-        let found = places.filter_map(|(i, stop)| Some((self.withheld.find(stop.as_str())?, i)));
+        let found = places.filter_map(|(i, stop)| Some((self.find(stop)?, i)));
         if let Some((at, i)) = found.min() {
             out.push_str(&self.withheld[..at]);
             self.withheld.clear();
             return Some(&self.stops[i]);
         }
+        self.release(out);
+        None
+    }
+
+    /// Returns the position of the first occurrence of `stop` that ends after the exempt bytes.
+    fn find(&self, stop: &str) -> Option<usize> {
+        let mut from = self.n_exempt.saturating_sub(stop.len() - 1);
+        while !self.withheld.is_char_boundary(from) {
+            from += 1;
+        }
+        let at = self.withheld[from..].find(stop)?;
+        Some(from + at)
+    }
+
+    /// Writes the withheld text to `out`, except an end that may be a prefix of a stop string.
+    fn release(&mut self, out: &mut String) {
         let open = self
             .stops
             .iter()
@@ -43,7 +70,7 @@ impl TextStream {
         let n = self.withheld.len() - open.unwrap_or(0);
         out.push_str(&self.withheld[..n]);
         self.withheld.drain(..n);
-        None
+        self.n_exempt = self.n_exempt.saturating_sub(n);
     }
 
     /// Writes the withheld text to `out` when no more tokens follow. The first bytes of a character whose other tokens
@@ -104,6 +131,30 @@ mod tests {
         assert_eq!(run(&["abab"], &["aba", "bab"]), (vec![], Some("abab")));
         assert_eq!(run(&["abc"], &["ab"]), (vec!["ab".into()], None));
         assert_eq!(run(&[""], &["a"]), (vec!["a".into()], None));
+    }
+
+    #[test]
+    fn stop_string_within_exempt_tokens_is_text() {
+        let run = |stops: &[&str], exempt: &[&str], rest: &[&str]| {
+            let mut stream = TextStream::new(stops.iter().map(ToString::to_string).collect());
+            let mut out = String::new();
+            for piece in exempt {
+                stream.push_exempt(piece.as_bytes(), &mut out);
+            }
+            let found = rest
+                .iter()
+                .find_map(|piece| stream.push(piece.as_bytes(), &mut out).map(str::to_owned));
+            stream.finish(&mut out);
+            (out, found)
+        };
+        let stopped = |out: &str, stop: &str| (out.to_owned(), Some(stop.to_owned()));
+        assert_eq!(run(&["b"], &["a", "bc"], &["d", "b"]), stopped("abcd", "b"));
+        assert_eq!(run(&["bc"], &["ab"], &["cd"]), stopped("a", "bc"));
+        assert_eq!(run(&["ab", "xabx"], &["xab"], &["y", "z"]), ("xabyz".to_owned(), None));
+        assert_eq!(run(&["ab", "xabx"], &["xab"], &["x"]), stopped("", "xabx"));
+        assert_eq!(run(&["é"], &["aé"], &["bé"]), stopped("aéb", "é"));
+        assert_eq!(run(&["aa"], &["aa"], &["a"]), stopped("a", "aa"));
+        assert_eq!(run(&["b"], &["ab"], &[]), ("ab".to_owned(), None));
     }
 
     #[test]

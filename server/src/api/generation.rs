@@ -24,7 +24,7 @@ pub const GENERATION_FIELDS: &[Field] = &[
     ),
     Field::integer(
         "min_tokens",
-        "Number of tokens before the model may end the completion, except where structured output is complete (0).",
+        "Number of tokens before the model, a stop token or a stop string may end the completion, except where structured output is complete (0).",
     ),
     Field::flag(
         "ignore_eos",
