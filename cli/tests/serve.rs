@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use engine::gguf::GgufWriter;
 
@@ -45,6 +46,9 @@ impl Serving {
 
     pub fn request(&self, head: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).expect("a connection");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(300)))
+            .expect("a timeout");
         let length = body.len();
         write!(
             stream,
@@ -236,6 +240,29 @@ fn serve_reports_threads_that_cannot_start() {
     let mut command = Home::new().llama(&["serve", "no-such-file.gguf", "--port", "0"]);
     command.env("RUST_MIN_STACK", (1_u64 << 47).to_string());
     ended(command).fails_saying(&["cannot start worker threads", "ulimit -u"]);
+}
+
+/// A service manager or another process may reach a limit after the start.
+#[test]
+fn server_answers_when_no_more_threads_can_start() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let server = Serving::start(home.llama(&["serve", &model, "--port", "0", "-c", "256"]));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).expect("a process");
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let kib = size.and_then(|size| size.trim_end_matches("kB").trim().parse::<u64>().ok());
+    // Less than the stack of a thread.
+    let n_bytes = (kib.expect("a size") << 10) + (1 << 20);
+    let limit = libc::rlimit {
+        rlim_cur: n_bytes,
+        rlim_max: n_bytes,
+    };
+    let pid = i32::try_from(server.child.id()).expect("a process id");
+    // SAFETY: `limit` is valid for reads, and the null pointer requests no old limit.
+    let result = unsafe { libc::prlimit(pid, libc::RLIMIT_AS, &raw const limit, std::ptr::null_mut()) };
+    assert_eq!(result, 0);
+    let response = server.request("POST /tokenize", "{\"content\": \"once upon a time\"}");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
 }
 
 #[test]

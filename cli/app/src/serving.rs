@@ -1,7 +1,7 @@
 //! Loads a model with everything needed to serve it, for `llama serve` and `llama batch`.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -36,15 +36,46 @@ const N_THREADS: usize = 2;
 /// Threads for blocking work, such as compiling grammars and tokenizing long prompts.
 const N_BLOCKING: usize = 16;
 
+/// Threads for blocking work that are started in advance. Tokio queues work if it cannot start another thread, and never
+/// runs this work without such a thread.
+const N_READY: usize = 2;
+/// Time after which an idle thread for blocking work exits. Long, because a new one may exceed a limit.
+const T_READY: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Starts the runtime for requests.
 pub fn runtime() -> Outcome<Runtime> {
-    check_threads(N_THREADS + 1).map_err(|e| no_threads(&e))?;
+    check_threads(N_THREADS + N_READY).map_err(|e| no_threads(&e))?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder
         .worker_threads(N_THREADS)
         .max_blocking_threads(N_BLOCKING)
+        .thread_keep_alive(T_READY)
         .enable_all();
-    Ok(builder.build()?)
+    let runtime = builder.build()?;
+    start_blocking_threads(&runtime).map_err(|e| no_threads(&e))?;
+    Ok(runtime)
+}
+
+/// Starts the first threads for blocking work.
+fn start_blocking_threads(runtime: &Runtime) -> io::Result<()> {
+    let gate = Arc::new(Mutex::new(()));
+    let (sender, started) = mpsc::channel();
+    // Work that waits keeps its thread, so the next work starts another one.
+    let closed = gate.lock();
+    for _ in 0..N_READY {
+        let (gate, sender) = (gate.clone(), sender.clone());
+        runtime.spawn_blocking(move || {
+            // The receiver exists until all threads have started.
+            let _ = sender.send(());
+            drop(gate.lock());
+        });
+    }
+    for _ in 0..N_READY {
+        let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
+        started.recv_timeout(Duration::from_secs(10)).map_err(timed_out)?;
+    }
+    drop(closed);
+    Ok(())
 }
 
 /// Checks that `n` more threads can run at the same time. Tokio panics if its first thread cannot be started, and never
