@@ -203,6 +203,8 @@ fn bench_compares_baseline_per_round() {
             samples.len() == 3 && list("ratios").iter().zip(&samples).all(is_ratio),
             "{row}"
         );
+        // The measurement of the memory bandwidth reads 256 MiB.
+        assert!(row["peak_bytes"].as_u64().is_some_and(|n| n < 128 << 20), "{row}");
     }
     assert_eq!(std::fs::read_to_string(home.path("rounds")).unwrap().lines().count(), 3);
     let failed = bench(&home, &model, &["--compare", "echo broken >&2; false", "-o", "json"]);

@@ -41,6 +41,17 @@ fn doctor_reports_machine() {
 }
 
 #[test]
+fn doctor_measures_with_little_memory() {
+    let llama = Home::new().llama(&[]);
+    let mut command = std::process::Command::new("sh");
+    command
+        .args(["-c", "ulimit -v 250000 && exec \"$0\" doctor"])
+        .arg(llama.get_program());
+    let text = ended(command);
+    assert!(text.succeeds().contains("GB/s (memory reads)"), "{}", text.out);
+}
+
+#[test]
 fn doctor_reports_instruction_set_limit() {
     let home = Home::new();
     let mut command = home.llama(&["doctor", "--json"]);

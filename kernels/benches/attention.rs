@@ -32,7 +32,7 @@ const QUERIES: [(&str, usize); 5] = [
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
-    let roof = Limits::measure(1).f32 * 1e-9;
+    let roof = Limits::measure(1, 0).f32 * 1e-9;
     println!("one core, {}, {roof:.1} multiply-adds per ns", isa().name());
     println!(
         "{:>6} {:>5} {:>6} {:>10} {:>10} {:>8} {:>6}",

@@ -70,7 +70,7 @@ const PRECISIONS: [(&str, Precision); 3] = [
 fn main() {
     let selection = Selection::new(std::env::args().skip(1).filter(|arg| !arg.starts_with("--")));
     let weights = weights(MEMORY);
-    let limits = Limits::measure(selection.n_threads);
+    let limits = Limits::measure(selection.n_threads, 0);
     print_head(&selection, &limits);
     for &ty in &selection.types {
         for (precision_name, precision) in selection.precisions() {

@@ -33,7 +33,7 @@ const RUNS: Duration = Duration::from_millis(50);
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
-    let roof = Limits::measure(1).f32;
+    let roof = Limits::measure(1, 0).f32;
     println!("one core, {}, {:.1} multiply-adds per ns", isa().name(), roof * 1e-9);
     println!(
         "{:>14} {:>6} {:>10} {:>10} {:>7} {:>10}",

@@ -28,14 +28,17 @@ pub struct Limits {
 /// Buffer size in bytes, larger than any per-core cache.
 const BUFFER: usize = 256 << 20;
 
+/// Smallest size of the buffer in bytes that the free memory determines.
+const MIN_BUFFER: usize = 16 << 20;
+
 /// Repetitions of each measurement; the fastest counts, since slower ones were disturbed by other processes.
 const PASSES: usize = 8;
 
 impl Limits {
-    /// Measures all rates in about half a second.
-    pub fn measure(n_threads: usize) -> Limits {
+    /// Measures all rates in about half a second. `free` is the free memory in bytes; 0 if unknown.
+    pub fn measure(n_threads: usize, free: usize) -> Limits {
         Limits {
-            read: read_limit(n_threads),
+            read: read_limit(n_threads, free),
             f32: arithmetic_limit(n_threads, ROUNDS, |rounds| Some(peak::multiply_f32(rounds))).unwrap_or_default(),
             i16: arithmetic_limit(n_threads, ROUNDS, peak::multiply_i16),
             i8: arithmetic_limit(n_threads, ROUNDS, peak::multiply_i8),
@@ -56,16 +59,35 @@ impl Limits {
     }
 }
 
-fn read_limit(n_threads: usize) -> f64 {
-    // Untouched zero pages would all map to the same physical page.
-    let buffer = vec![1u64; BUFFER / size_of::<u64>()];
+fn read_limit(n_threads: usize, free: usize) -> f64 {
+    let buffer = buffer(buffer_size(free));
     let part = buffer.len().div_ceil(n_threads.max(1));
     let seconds = best_time(n_threads, |thread| {
         let from = (thread * part).min(buffer.len());
         let to = (from + part).min(buffer.len());
         black_box(peak::read(black_box(&buffer[from..to])));
     });
-    BUFFER as f64 / seconds
+    size_of_val(buffer.as_slice()) as f64 / seconds
+}
+
+/// Returns the buffer size in bytes: at most a quarter of the free memory.
+fn buffer_size(free: usize) -> usize {
+    let mut n_bytes = BUFFER;
+    while free > 0 && n_bytes > (free / 4).max(MIN_BUFFER) {
+        n_bytes /= 2;
+    }
+    n_bytes
+}
+
+/// Allocates a buffer of `n_bytes`, or less if a limit of the process prevents it.
+fn buffer(mut n_bytes: usize) -> Vec<u64> {
+    let mut buffer = Vec::new();
+    while buffer.try_reserve_exact(n_bytes / size_of::<u64>()).is_err() {
+        n_bytes /= 2;
+    }
+    // Untouched zero pages would all map to the same physical page.
+    buffer.resize(n_bytes / size_of::<u64>(), 1);
+    buffer
 }
 
 /// Iterations of the loops in registers, which take a few milliseconds.
@@ -131,8 +153,14 @@ mod tests {
     }
 
     #[test]
+    fn buffer_takes_at_most_a_quarter_of_free_memory() {
+        let sizes = [0, 8 << 30, 1 << 30, 1 << 29, 100 << 20, 1].map(buffer_size);
+        assert_eq!(sizes.map(|n| n >> 20), [256, 256, 256, 128, 16, 16]);
+    }
+
+    #[test]
     fn limits_are_plausible() {
-        let limits = Limits::measure(2);
+        let limits = Limits::measure(2, 0);
         assert!((1e8..1e13).contains(&limits.read), "{limits:?}");
         assert!((1e8..1e13).contains(&limits.f32), "{limits:?}");
         assert!(limits.i16.is_none_or(|n| (1e8..1e13).contains(&n)), "{limits:?}");

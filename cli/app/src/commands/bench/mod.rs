@@ -29,8 +29,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::backend::Profile;
 use engine::backend::cuda::{KernelTime, KernelTimes};
+use engine::backend::{Profile, default_device};
 use engine::context::ContextParams;
 use engine::model::Model;
 
@@ -209,7 +209,7 @@ fn estimated(models: &[PathBuf], tests: &[Test], args: &BenchArgs, mut cost_mode
 fn alone(loaded: &Loaded, tests: &[Test], args: &BenchArgs, report: &mut Report<'_>) -> Outcome {
     let stop = interrupt::listen();
     for &test in tests {
-        let limits = Limits::measure(test.n_threads);
+        let limits = Limits::measure(test.n_threads, default_device().memory().0);
         system::reset_peak_memory();
         let profile = args.profile.then(Profile::new);
         let params = ContextParams {
@@ -263,6 +263,7 @@ fn compared(
 ) -> Outcome {
     let stop = interrupt::listen();
     system::reset_peak_memory();
+    let mut peak_bytes = None;
     let open = |&test: &Test| Case::open(&loaded.model, test, &params(args));
     let mut cases = tests.iter().map(open).collect::<Outcome<Vec<_>>>()?;
     for case in &mut cases {
@@ -280,13 +281,18 @@ fn compared(
         for (test, samples) in tests.iter().zip(&mut samples) {
             samples.push_baseline(theirs.speed(test)?);
         }
+        // The measurements need memory of their own.
+        peak_bytes = peak_bytes.max(system::peak_memory());
         for (&n_threads, limits) in &mut limits {
-            limits.push(Limits::measure(n_threads));
+            limits.push(Limits::measure(n_threads, default_device().memory().0));
         }
+        system::reset_peak_memory();
     }
     for (case, samples) in cases.iter().zip(&samples) {
         let limits = Limits::median(&limits[&case.test().n_threads]);
-        report.row(&Row::new(loaded, case, samples, &limits, args))?;
+        let mut row = Row::new(loaded, case, samples, &limits, args);
+        row.peak_bytes = peak_bytes;
+        report.row(&row)?;
     }
     Ok(())
 }

@@ -55,7 +55,7 @@ pub struct Row {
     /// Peak memory of loading and the first token.
     load_peak_bytes: Option<usize>,
     /// Peak memory of this test in bytes.
-    peak_bytes: Option<usize>,
+    pub peak_bytes: Option<usize>,
     joules_per_token: Option<f64>,
     /// Speeds of the baseline in the same rounds.
     rival_ts: Vec<f64>,

@@ -208,7 +208,7 @@ fn lockable(limits: &str) -> Option<usize> {
 
 impl Speed {
     fn measure(n_threads: usize) -> Speed {
-        let limits = Limits::measure(n_threads);
+        let limits = Limits::measure(n_threads, backend::default_device().memory().0);
         Speed {
             read_bytes: limits.read,
             f32_multiply_adds: limits.f32,
