@@ -82,6 +82,7 @@ impl Models {
             models: models.into_iter().chain(more).collect(),
             max_loaded,
             max_bytes: u64::MAX,
+            t_wait: Duration::from_millis(500),
             t_idle,
             autoload,
             build: "test".to_owned(),
@@ -234,8 +235,23 @@ fn model_in_use_is_not_unloaded() {
         .expect("the first part of the body");
     let (status, error) = models.ask("c");
     assert_eq!(status, 503, "{error}");
-    drop(response_body);
-    assert_eq!(models.ask("c").1["model"], "c");
+    let of_c = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| models.ask("c"));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!waiting.is_finished(), "the request waits for the model in use");
+        drop(response_body);
+        waiting.join().unwrap()
+    });
+    assert_eq!(of_c.1["model"], "c", "{of_c:?}");
+    // Model a is pinned.
+    assert_eq!(models.ask("a").0, 200);
+    let start = std::time::Instant::now();
+    let (status, error) = models.ask("c");
+    assert!(
+        status == 503 && error.to_string().contains("pinned"),
+        "{status} {error}"
+    );
+    assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -29,6 +29,8 @@ pub struct ModelPoolParams {
     pub max_loaded: usize,
     /// Maximum total file size of loaded models in bytes. A larger model is loaded alone.
     pub max_bytes: u64,
+    /// Maximum time that a request for another model waits until a loaded model is idle.
+    pub t_wait: Duration,
     /// Time without requests after which a model is unloaded, unless it is pinned; `None`: never.
     pub t_idle: Option<Duration>,
     /// Load a model on its first completion request; otherwise only `/models/load` does.
@@ -75,6 +77,8 @@ pub(super) struct Slept {
 
 /// Time between checks for idle models.
 const IDLE_CHECK: Duration = Duration::from_millis(200);
+/// Time between checks while a request waits for an idle model.
+const WAIT_CHECK: Duration = Duration::from_millis(20);
 
 impl ModelPool {
     /// Creates the pool without loading a model.
@@ -198,10 +202,13 @@ impl ModelPool {
             return Err(not_loaded(&model_entry.name, "load it with POST /models/load"));
         }
         let model_entry = self.downloaded(model_entry).await?;
+        let start = Instant::now();
         let load_lock = self.load_lock.clone().lock_owned().await;
         if let Some(found) = self.find(&model_entry.name, true) {
             return Ok(found);
         }
+        self.wait_for_place(model_entry.n_bytes, start + self.params.t_wait)
+            .await?;
         // A separate task, because dropping this future on a client disconnect must not abort the load.
         let loading = tokio::spawn(self.clone().load_next(model_entry, load_lock));
         loading
@@ -228,7 +235,7 @@ impl ModelPool {
         _turn: OwnedMutexGuard<()>,
     ) -> ApiResult<(Loaded, InFlightGuard)> {
         if !self.is_open() {
-            return Err(ApiError::unavailable("the server is shutting down"));
+            return Err(shutting_down());
         }
         self.evict_for(model_entry.n_bytes).await?;
         let (pool, of_load) = (self.clone(), model_entry.clone());
@@ -283,16 +290,10 @@ impl ModelPool {
 
     /// Removes the models whose idle time is over, and stores their properties.
     fn take_idle(&self) -> Vec<Loaded> {
-        let is_pinned = |name: &str| {
-            self.params
-                .models
-                .iter()
-                .any(|entry| entry.is_pinned && entry.name == name)
-        };
         let mut all = self.lock();
         let idle: Vec<Loaded> = all
             .extract_if(.., |loaded| {
-                loaded.activity.is_expired(self.params.t_idle) && !is_pinned(&loaded.name)
+                loaded.activity.is_expired(self.params.t_idle) && !self.is_pinned(loaded)
             })
             .collect();
         let mut slept = self.slept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -325,36 +326,57 @@ impl ModelPool {
         slept.get(name).cloned()
     }
 
+    fn is_pinned(&self, loaded: &Loaded) -> bool {
+        let mut models = self.params.models.iter();
+        models.any(|entry| entry.is_pinned && entry.name == loaded.name)
+    }
+
+    /// Returns true if a model of `n_bytes` fits the limits next to the loaded models.
+    fn fits(&self, all: &[Loaded], n_bytes: u64) -> bool {
+        let n_used = all.iter().fold(n_bytes, |n, loaded| n.saturating_add(loaded.n_bytes));
+        all.is_empty() || all.len() < self.params.max_loaded && n_used <= self.params.max_bytes
+    }
+
+    /// Waits until a model of `n_bytes` fits the limits, or a loaded model can be unloaded.
+    async fn wait_for_place(&self, n_bytes: u64, deadline: Instant) -> ApiResult<()> {
+        loop {
+            {
+                let all = self.lock();
+                let mut others = all.iter().filter(|loaded| !self.is_pinned(loaded)).peekable();
+                if others.peek().is_none() && !self.fits(&all, n_bytes) {
+                    let why = "cannot load another model: all loaded models are pinned (--models-pin)";
+                    return Err(ApiError::unavailable(why));
+                }
+                if self.fits(&all, n_bytes) || others.any(|loaded| !loaded.activity.is_busy()) {
+                    return Ok(());
+                }
+            }
+            if !self.is_open() {
+                return Err(shutting_down());
+            }
+            if Instant::now() >= deadline {
+                return Err(all_in_use());
+            }
+            tokio::time::sleep(WAIT_CHECK).await;
+        }
+    }
+
     /// Unloads idle models until a model of `n_bytes` fits the limits.
     async fn evict_for(&self, n_bytes: u64) -> ApiResult<()> {
         loop {
             let unloaded = {
                 let mut all = self.lock();
-                let n_used = all.iter().fold(n_bytes, |n, loaded| n.saturating_add(loaded.n_bytes));
-                if all.is_empty() || all.len() < self.params.max_loaded && n_used <= self.params.max_bytes {
+                if self.fits(&all, n_bytes) {
                     return Ok(());
                 }
-                let pinned = |name: &str| {
-                    self.params
-                        .models
-                        .iter()
-                        .any(|model_entry| model_entry.is_pinned && model_entry.name == name)
-                };
                 let idle = all
                     .iter()
                     .enumerate()
-                    .filter(|(_, l)| !l.activity.is_busy() && !pinned(&l.name));
+                    .filter(|(_, loaded)| !loaded.activity.is_busy() && !self.is_pinned(loaded));
                 let oldest = idle.min_by_key(|(_, loaded)| loaded.used).map(|(i, _)| i);
                 oldest.map(|i| all.swap_remove(i))
             };
-            let Some(unloaded) = unloaded else {
-                let message = "cannot load another model: all loaded models are in use";
-                return Err(ApiError {
-                    retry_after: Some(5),
-                    ..ApiError::unavailable(message)
-                });
-            };
-            drop_blocking(unloaded).await;
+            drop_blocking(unloaded.ok_or_else(all_in_use)?).await;
         }
     }
 }
@@ -362,6 +384,17 @@ impl ModelPool {
 /// Drops a model on a blocking thread, because its scheduler thread must be joined.
 async fn drop_blocking(unloaded: Loaded) {
     let _ = tokio::task::spawn_blocking(move || drop(unloaded)).await;
+}
+
+fn shutting_down() -> ApiError {
+    ApiError::unavailable("the server is shutting down")
+}
+
+fn all_in_use() -> ApiError {
+    ApiError {
+        retry_after: Some(5),
+        ..ApiError::unavailable("cannot load another model: all loaded models are in use")
+    }
 }
 
 /// Returns the error for a request to a model that is not loaded.

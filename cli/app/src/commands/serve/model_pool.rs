@@ -21,6 +21,8 @@ use crate::{checkpoints, fetch, input, version};
 
 /// Fraction of the machine's memory for model files; contexts use the rest.
 const SHARE: (u64, u64) = (3, 4);
+/// Maximum time that a request for another model waits until a loaded model is idle.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Creates the model pool. Also returns the names of models to load at startup.
 pub fn pool(args: &'static ServeArgs, program: Command) -> Outcome<(Arc<ModelPool>, Vec<String>)> {
@@ -65,6 +67,7 @@ pub fn pool(args: &'static ServeArgs, program: Command) -> Outcome<(Arc<ModelPoo
             args.models_max
         },
         max_bytes: max_bytes(),
+        t_wait: MAX_WAIT,
         t_idle: t_idle(args),
         autoload: !args.no_models_autoload,
         build: version::short(),
@@ -106,6 +109,7 @@ pub fn sleeper(args: &'static ServeArgs, path: PathBuf) -> (Arc<ModelPool>, Stri
         }],
         max_loaded: 1,
         max_bytes: u64::MAX,
+        t_wait: MAX_WAIT,
         t_idle: t_idle(args),
         autoload: true,
         build: version::short(),
