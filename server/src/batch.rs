@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use crate::api::text_of;
+use crate::http::BYTE_ORDER_MARK;
 
 /// Maximum length of an input line in bytes.
 const MAX_LINE: usize = 16 << 20;
@@ -119,7 +120,8 @@ pub async fn batch(
             if line.as_ref().is_ok_and(|line| line.trim_ascii().is_empty()) {
                 continue;
             }
-            let request = line.and_then(|line| BatchRequest::read(&line));
+            let mark = if number == 1 { BYTE_ORDER_MARK } else { &[] };
+            let request = line.and_then(|line| BatchRequest::read(line.strip_prefix(mark).unwrap_or(&line)));
             let id = request.as_ref().map_or("", |request| &request.custom_id);
             if let Some(expected) = finished.get(&number) {
                 if request.is_ok() && expected != id {

@@ -52,6 +52,18 @@ fn open(path: &std::path::Path) -> File {
 }
 
 #[test]
+fn byte_order_mark_of_input_is_ignored() {
+    let (server, folder) = (Server::new(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("out.jsonl");
+    let input = format!("\u{feff}{}\r\n{}\r\n", line(0), line(1));
+    for n_before in [0, 2] {
+        let progress = run(&server, &input, &mut open(&path)).unwrap();
+        assert_eq!((progress.n_before, progress.n_failed), (n_before, 0));
+    }
+    assert!(answers(&path).iter().any(|answer| answer["custom_id"] == "c0"));
+}
+
+#[test]
 fn interrupted_batch_resumes_without_duplicates() {
     let (server, folder) = (Server::new(), tempfile::tempdir().unwrap());
     let path = folder.path().join("out.jsonl");

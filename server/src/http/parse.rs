@@ -23,8 +23,12 @@ const LIST: usize = 4 * VALUE + 16;
 /// Counted memory after which it is charged.
 const STEP: usize = 64 << 10;
 
-/// Parses a JSON text.
+/// Encoding of U+FEFF, which some editors write at the start of a file.
+pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Parses a JSON text. A byte order mark at the start is ignored.
 pub fn parse(text: &[u8], charge: &Charge) -> ApiResult<Json> {
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     let counter = Counter {
         charge,
         open: Cell::new(0),
@@ -143,6 +147,12 @@ mod tests {
 
     fn parsed(text: &str) -> ApiResult<Json> {
         parse(text.as_bytes(), &Charge::default())
+    }
+
+    #[test]
+    fn byte_order_mark_is_ignored() {
+        assert_eq!(parsed("\u{feff}[1]"), Ok(json!([1])));
+        assert!(parsed("[1]\u{feff}").is_err() && parsed("\u{feff}\u{feff}[1]").is_err());
     }
 
     #[test]
