@@ -212,6 +212,23 @@ const UNSUPPORTED: &[(&str, &str, &str)] = &[
     ),
     ("DELETE", "/models", "remove models with `llama rm`"),
     (
+        "",
+        "/api/pull",
+        "download models with `llama pull`, or list them in --models-preset to download them on first use",
+    ),
+    ("", "/api/delete", "remove models with `llama rm`"),
+    (
+        "",
+        "/api/create",
+        "edit GGUF files with `llama gguf` and `llama quantize`",
+    ),
+    (
+        "",
+        "/api/copy",
+        "name models with --alias, or with `alias` in --models-preset",
+    ),
+    ("", "/api/push", "upload files with the tools of their hub"),
+    (
         "POST",
         "/props",
         "set defaults with command-line options, or per request",

@@ -201,3 +201,18 @@ fn deprecated_embeddings_route_matches_embed_route() {
         json!([])
     );
 }
+
+#[test]
+fn routes_that_change_models_name_the_command() {
+    let server = Server::new();
+    for (path, command) in [
+        ("/api/pull", "llama pull"),
+        ("/api/create", "llama gguf"),
+        ("/api/copy", "--alias"),
+    ] {
+        let response = server.post(path, &json!({"model": "x"}));
+        assert_eq!(response.status, 501, "{path}");
+        let error = response.json()["error"].as_str().unwrap().to_owned();
+        assert!(error.contains(command), "{path}: {error}");
+    }
+}
