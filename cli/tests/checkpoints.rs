@@ -271,6 +271,15 @@ fn models_directory(home: &Home) -> (PathBuf, String) {
 }
 
 #[test]
+fn convert_names_the_wrong_input() {
+    let home = Home::new();
+    let convert = |input: &str| ended(home.llama(&["convert", input, "out.gguf"]));
+    convert("/no/such").fails_saying(&["cannot read /no/such: No such file"]);
+    let model = home.model("llama-dense", None);
+    convert(&model).fails_saying(&[&model, "expected the directory of a checkpoint"]);
+}
+
+#[test]
 fn models_dir_serves_checkpoints() {
     let home = Home::new();
     let (directory, config) = models_directory(&home);

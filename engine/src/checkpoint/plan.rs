@@ -3,6 +3,7 @@
 mod tensors;
 
 use std::collections::HashSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -95,7 +96,7 @@ impl Conversion {
     /// Reads a checkpoint and checks that its settings and tensors match an architecture. `path` is a directory, or a
     /// safetensors file next to its `config.json`.
     pub fn open(path: &Path, archs: &[Registered], ty: OutputType) -> Result<Conversion, CheckpointError> {
-        let directory = directory(path);
+        let directory = directory(path)?;
         let config = Config::read(&directory.join("config.json"))?;
         let (arch, section, class) = find_section(&config, archs)?;
         let mut shards = Shards::open(path)?;
@@ -269,14 +270,23 @@ impl ConvertedTensor {
 }
 
 /// Returns the directory of a checkpoint.
-fn directory(path: &Path) -> PathBuf {
-    if path.is_dir() {
-        return path.to_owned();
+fn directory(path: &Path) -> Result<PathBuf, CheckpointError> {
+    let found = fs::metadata(path).map_err(|error| CheckpointError::Io {
+        path: path.to_owned(),
+        error,
+    })?;
+    if found.is_dir() {
+        return Ok(path.to_owned());
     }
-    match path.parent() {
+    let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
+    };
+    if directory.join("config.json").is_file() {
+        return Ok(directory);
     }
+    let expected = "expected the directory of a checkpoint, or a safetensors file next to its config.json";
+    Err(CheckpointError::file(path, expected))
 }
 
 type Found = (&'static Architecture, &'static Checkpoint, String);
