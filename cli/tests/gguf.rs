@@ -7,6 +7,7 @@ use engine::gguf::{Gguf, GgufFile, GgufWriter, Value};
 use kernels::GgmlType;
 
 use crate::common::{Ended, Home, ended};
+use crate::crash_safety::{Full, limited};
 
 fn gguf(home: &Home, args: &[&str]) -> Ended {
     ended(home.llama(&[&["gguf"], args].concat()))
@@ -67,6 +68,17 @@ fn split_and_merge_restore_the_file() {
             fs::remove_file(home.path(name)).unwrap();
         }
     }
+}
+
+#[test]
+fn failed_split_reports_no_parts() {
+    let home = Home::new();
+    let model = home.model("qwen3-dense", None);
+    let command = home.llama(&["gguf", "split", &model, &path(&home, "part"), "--max-tensors", "7"]);
+    let failed = ended(limited(command, 20_000, Full::Fails));
+    failed.fails_saying(&["cannot write", "part-00001"]);
+    assert_eq!(failed.out, "");
+    assert_eq!(files(&home), ["qwen3-dense.gguf"]);
 }
 
 #[test]

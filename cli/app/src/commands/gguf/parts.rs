@@ -80,12 +80,12 @@ pub fn split(args: &SplitArgs) -> Outcome {
         check_absent(&path, args.force || args.dry_run)?;
         paths.push(path);
     }
-    let mut out = stdout();
-    for (path, part) in paths.iter().zip(&parts) {
+    let line = |(path, part): (&PathBuf, &Part<'_>)| {
         let tensors = format::plural(part.tensors.len(), "tensor");
         let size = format::bytes(part.n_bytes());
-        writeln!(out, "{}: {tensors}, {size}", path.display())?;
-    }
+        format!("{}: {tensors}, {size}\n", path.display())
+    };
+    let report: String = paths.iter().zip(&parts).map(line).collect();
     if !args.dry_run {
         let copy = Copy::new(set.n_tensors());
         let mut written = Vec::new();
@@ -95,6 +95,8 @@ pub fn split(args: &SplitArgs) -> Outcome {
         // All parts are complete before the first gets its name.
         written.into_iter().try_for_each(|output| output.finish(None))?;
     }
+    let mut out = stdout();
+    out.write_all(report.as_bytes())?;
     Ok(out.flush()?)
 }
 
