@@ -123,7 +123,8 @@ fn full_context_is_reported() {
     assert!(full.err.contains("the context (24 tokens) is full"), "{}", full.err);
     let long = "word ".repeat(500);
     let result = ended(home.llama(&["run", &model, &long, "-c", "24"]));
-    result.fails_saying(&["the prompt has ", " tokens, but the context only 24"]);
+    result.fails_saying(&["the prompt has ", " tokens, but the context only 24", "(-c)"]);
+    assert!(!result.err.contains("--context-shift"), "{}", result.err);
 }
 
 #[test]

@@ -21,8 +21,8 @@ use crate::{format, input, interrupt, progress};
 
 /// Examples at the end of the help.
 const NOTES: &str = "\
-Line N of both files is a pair, such as \"Act like a happy person.\" and \"Act like a sad person.\" \\n in a line is a
-line feed.
+Line N of both files is a pair, such as \"Act like a happy person.\" and \"Act like a sad person.\"
+\\n in a line is a newline.
 
 Examples:
   llama cvector model.gguf --positive happy.txt --negative sad.txt -o happy.gguf

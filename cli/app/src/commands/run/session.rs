@@ -369,7 +369,7 @@ impl Session {
 fn failure(error: Error, grammar: &str) -> Failure {
     match error {
         Error::PromptTooLong { n_prompt, n_ctx } => Failure::new(format_args!(
-            "the prompt has {n_prompt} tokens, but the context only {n_ctx}; use a larger context (-c) or --context-shift (/shift in a chat)"
+            "the prompt has {n_prompt} tokens, but the context only {n_ctx}; use a larger context (-c), or /shift in a chat"
         )),
         error => named_error(grammar, error),
     }
