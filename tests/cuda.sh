@@ -6,14 +6,28 @@
 #     eval "$(tests/cuda.sh --env)"    adds NVRTC and the emulated driver to this shell's library path, and ptxas to PATH
 #     tests/cuda.sh --setup            downloads NVRTC and ptxas from PyPI and prints their location
 #
-# Downloads go to llama-tests in $XDG_CACHE_HOME or ~/.cache. CARGO_PROFILE selects the build profile (default:
-# release). LLAMA_CUDA_EMU configures the device (documented in tests/cuda-driver/src/device/config.rs).
+# Downloads go to llama-tests in $XDG_CACHE_HOME or ~/.cache. LLAMA_CUDA_TOOLKIT selects the CUDA version (12.9, 13.0, or
+# 13.5; default: 12.9), and CARGO_PROFILE the build profile (default: release). LLAMA_CUDA_EMU configures the device
+# (documented in tests/cuda-driver/src/device/config.rs).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # Pinned versions, so that all tests use the same compiler.
-packages=(nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-nvcc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79)
-toolkit=${XDG_CACHE_HOME:-$HOME/.cache}/llama-tests/cuda-12.9
+version=${LLAMA_CUDA_TOOLKIT:-12.9}
+nvrtc=cu13/lib nvcc=cu13/bin include=cu13/include
+case $version in
+12.9)
+    packages=(nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-nvcc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79)
+    nvrtc=cuda_nvrtc/lib nvcc=cuda_nvcc/bin include=cuda_runtime/include
+    ;;
+13.0) packages=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-nvcc==13.0.88 nvidia-cuda-runtime==13.0.96) ;;
+13.5) packages=(nvidia-cuda-nvrtc==13.5.37 nvidia-cuda-nvcc==13.5.37 nvidia-cuda-runtime==13.5.37) ;;
+*)
+    echo "tests/cuda.sh: LLAMA_CUDA_TOOLKIT=$version is not supported; set 12.9, 13.0, or 13.5" >&2
+    exit 1
+    ;;
+esac
+toolkit=${XDG_CACHE_HOME:-$HOME/.cache}/llama-tests/cuda-$version
 target=${CARGO_TARGET_DIR:-$root/target}
 profile=${CARGO_PROFILE:-release}
 directory=$profile
@@ -45,10 +59,10 @@ build_driver() {
 }
 
 use() {
-    export LD_LIBRARY_PATH="$target/$directory/cuda:$toolkit/nvidia/cuda_nvrtc/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-    export PATH="$toolkit/nvidia/cuda_nvcc/bin:$PATH"
+    export LD_LIBRARY_PATH="$target/$directory/cuda:$toolkit/nvidia/$nvrtc${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    export PATH="$toolkit/nvidia/$nvcc:$PATH"
     # Directory of cuda_fp16.h and other headers.
-    export LLAMA_CUDA_INCLUDE="$toolkit/nvidia/cuda_runtime/include"
+    export LLAMA_CUDA_INCLUDE="$toolkit/nvidia/$include"
 }
 
 setup

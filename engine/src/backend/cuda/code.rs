@@ -169,6 +169,7 @@ mod tests {
             (12080, (8, 7)),
             (12090, (8, 8)),
             (13000, (9, 0)),
+            (13050, (9, 5)),
         ] {
             assert_eq!(ptx_version(cuda), Some(ptx), "{cuda}");
         }

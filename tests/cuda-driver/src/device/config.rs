@@ -142,7 +142,7 @@ impl Config {
 }
 
 /// CUDA versions with the newest PTX version of their drivers, as 10 * major + minor.
-const PTX_VERSIONS: [(i32, u32); 19] = [
+const PTX_VERSIONS: [(i32, u32); 24] = [
     (11000, 70),
     (11010, 71),
     (11020, 72),
@@ -162,6 +162,11 @@ const PTX_VERSIONS: [(i32, u32); 19] = [
     (12080, 87),
     (12090, 88),
     (13000, 90),
+    (13010, 91),
+    (13020, 92),
+    (13030, 93),
+    (13040, 94),
+    (13050, 95),
 ];
 
 impl Config {

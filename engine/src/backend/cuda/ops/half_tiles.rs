@@ -12,15 +12,15 @@ use super::task::{Halves, Task};
 use super::tensor::Groups;
 use super::unplanned::{Unplanned, size};
 
-/// Rows and columns of a tile of `mul_mat_halves.cu`, and rows and columns of a warp.
+/// Rows, and also columns, of the tiles of `mul_mat_halves.cu`, and rows of a warp.
 const LARGE: u32 = 128;
 const SMALL: u32 = 64;
 const WARP_ROWS: u32 = 32;
 
-/// Columns of a group of values in shared memory: 32 values of 2 bytes.
+/// Bytes of a column's group of values in shared memory: 32 values of 2 bytes.
 const GROUP_BYTES: u32 = 64;
 
-/// Groups of columns in shared memory.
+/// Number of groups of columns in shared memory.
 const MIN_STAGES: u32 = 2;
 const MAX_STAGES: u32 = 4;
 
@@ -78,7 +78,7 @@ impl HalfTiles {
         Some(HalfTiles { weights, shape })
     }
 
-    /// Returns the columns of a tile.
+    /// Returns the number of columns of a tile.
     pub(super) fn columns(self) -> u32 {
         self.shape.tile
     }
