@@ -210,7 +210,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         "test" => decl.test = Some(test(span, input)?),
         _ => {
             let hint = did_you_mean(&text, SECTIONS);
-            let message = format!("expected `{}` or `fn`, found `{text}`{hint}", SECTIONS.join("`, `"));
+            let message = format!("expected `{}`, or `fn`, found `{text}`{hint}", SECTIONS.join("`, `"));
             return Err(syn::Error::new(span, message));
         }
     }

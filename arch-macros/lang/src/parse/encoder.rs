@@ -110,7 +110,7 @@ fn part(input: ParseStream<'_>, decl: &mut Decl, media: &mut MediaSyntax, errors
         other if PARTS.contains(&other) => return section(input, decl, errors),
         _ => {
             let hint = did_you_mean(&text, PARTS);
-            let message = format!("expected `{}` or `fn`, found `{text}`{hint}", PARTS.join("`, `"));
+            let message = format!("expected `{}`, or `fn`, found `{text}`{hint}", PARTS.join("`, `"));
             return Err(syn::Error::new(span, message));
         }
     };
