@@ -19,6 +19,9 @@ use crate::common::{Options, app};
 /// Allowed origin.
 const ORIGIN: &str = "https://app.example";
 
+/// Maximum size of all loaded models.
+const MAX_BYTES: u64 = 1 << 40;
+
 /// Server with three models and an invalid model file.
 struct Models {
     pool: Arc<ModelPool>,
@@ -81,7 +84,7 @@ impl Models {
         let params = ModelPoolParams {
             models: models.into_iter().chain(more).collect(),
             max_loaded,
-            max_bytes: u64::MAX,
+            max_bytes: MAX_BYTES,
             t_wait: Duration::from_millis(500),
             t_idle,
             autoload,
@@ -252,6 +255,41 @@ fn model_in_use_is_not_unloaded() {
         "{status} {error}"
     );
     assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+}
+
+/// A model that needs the place of two models evicts neither of them while one is in use.
+#[test]
+fn model_is_unloaded_only_if_that_makes_enough_place() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let path = folder.path().join("large.gguf");
+    std::fs::write(&path, tests::text_model("llama", Some(crate::common::TEMPLATE))).expect("writing a model");
+    let large = ModelEntry {
+        name: "large".to_owned(),
+        aliases: Vec::new(),
+        tags: Vec::new(),
+        path,
+        n_bytes: MAX_BYTES,
+        is_pinned: false,
+        download: None,
+    };
+    let models = Models::of(3, &[], true, Some(large));
+    assert_eq!(models.ask("c").0, 200);
+    let body =
+        json!({"model": "b", "prompt": "hello", "stream": true, "ignore_eos": true, "max_tokens": 900}).to_string();
+    let request = Request::builder().method("POST").uri("/v1/completions");
+    let routes = models.pool.routes(models.policy());
+    let response = routes.oneshot(request.body(Body::from(body)).unwrap());
+    let response = models.runtime.block_on(response).unwrap();
+    let (status, error) = models.ask("large");
+    assert!(
+        status == 503 && error.to_string().contains("in use"),
+        "{status} {error}"
+    );
+    let loaded = || models.send("GET", "/api/ps", "").1["models"].as_array().unwrap().len();
+    assert_eq!(loaded(), 2, "the idle model stays loaded");
+    drop(response);
+    assert_eq!((models.ask("large").0, loaded()), (200, 1));
+    assert_eq!(*models.order.lock().unwrap(), ["c", "b", "large"]);
 }
 
 #[test]

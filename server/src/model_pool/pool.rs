@@ -128,7 +128,7 @@ impl ModelPool {
             }
             all.swap_remove(i)
         };
-        drop_blocking(unloaded).await;
+        drop_blocking(vec![unloaded]).await;
         Ok(true)
     }
 
@@ -207,8 +207,7 @@ impl ModelPool {
         if let Some(found) = self.find(&model_entry.name, true) {
             return Ok(found);
         }
-        self.wait_for_place(model_entry.n_bytes, start + self.params.t_wait)
-            .await?;
+        self.make_place(model_entry.n_bytes, start + self.params.t_wait).await?;
         // A separate task, because dropping this future on a client disconnect must not abort the load.
         let loading = tokio::spawn(self.clone().load_next(model_entry, load_lock));
         loading
@@ -237,7 +236,6 @@ impl ModelPool {
         if !self.is_open() {
             return Err(shutting_down());
         }
-        self.evict_for(model_entry.n_bytes).await?;
         let (pool, of_load) = (self.clone(), model_entry.clone());
         let done = tokio::task::spawn_blocking(move || (pool.load)(&of_load)).await;
         let ModelEntry { name, n_bytes, .. } = model_entry;
@@ -281,9 +279,7 @@ impl ModelPool {
                 let Some(pool) = pool.upgrade().filter(|pool| pool.is_open()) else {
                     return;
                 };
-                for unloaded in pool.take_idle() {
-                    drop_blocking(unloaded).await;
-                }
+                drop_blocking(pool.take_idle()).await;
             }
         });
     }
@@ -331,25 +327,21 @@ impl ModelPool {
         models.any(|entry| entry.is_pinned && entry.name == loaded.name)
     }
 
-    /// Returns true if a model of `n_bytes` fits the limits next to the loaded models.
-    fn fits(&self, all: &[Loaded], n_bytes: u64) -> bool {
-        let n_used = all.iter().fold(n_bytes, |n, loaded| n.saturating_add(loaded.n_bytes));
-        all.is_empty() || all.len() < self.params.max_loaded && n_used <= self.params.max_bytes
+    /// Returns true if a model of `n_bytes` fits the limits next to the models in `loaded`.
+    fn fits<'a>(&self, loaded: impl Iterator<Item = &'a Loaded>, n_bytes: u64) -> bool {
+        let (n, n_used) = loaded.fold((0, n_bytes), |(n, n_used), loaded| {
+            (n + 1, n_used.saturating_add(loaded.n_bytes))
+        });
+        n == 0 || n < self.params.max_loaded && n_used <= self.params.max_bytes
     }
 
-    /// Waits until a model of `n_bytes` fits the limits, or a loaded model can be unloaded.
-    async fn wait_for_place(&self, n_bytes: u64, deadline: Instant) -> ApiResult<()> {
+    /// Unloads idle models until a model of `n_bytes` fits the limits. Waits for models in use until `deadline`.
+    /// The load lock must be held, so that no other model takes the place.
+    async fn make_place(&self, n_bytes: u64, deadline: Instant) -> ApiResult<()> {
         loop {
-            {
-                let all = self.lock();
-                let mut others = all.iter().filter(|loaded| !self.is_pinned(loaded)).peekable();
-                if others.peek().is_none() && !self.fits(&all, n_bytes) {
-                    let why = "cannot load another model: all loaded models are pinned (--models-pin)";
-                    return Err(ApiError::unavailable(why));
-                }
-                if self.fits(&all, n_bytes) || others.any(|loaded| !loaded.activity.is_busy()) {
-                    return Ok(());
-                }
+            if let Some(evicted) = self.evict_for(n_bytes)? {
+                drop_blocking(evicted).await;
+                return Ok(());
             }
             if !self.is_open() {
                 return Err(shutting_down());
@@ -361,29 +353,36 @@ impl ModelPool {
         }
     }
 
-    /// Unloads idle models until a model of `n_bytes` fits the limits.
-    async fn evict_for(&self, n_bytes: u64) -> ApiResult<()> {
-        loop {
-            let unloaded = {
-                let mut all = self.lock();
-                if self.fits(&all, n_bytes) {
-                    return Ok(());
-                }
-                let idle = all
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, loaded)| !loaded.activity.is_busy() && !self.is_pinned(loaded));
-                let oldest = idle.min_by_key(|(_, loaded)| loaded.used).map(|(i, _)| i);
-                oldest.map(|i| all.swap_remove(i))
-            };
-            drop_blocking(unloaded.ok_or_else(all_in_use)?).await;
+    /// Removes the least recently used idle models until a model of `n_bytes` fits the limits. Removes no model and
+    /// returns `None` if models in use prevent that.
+    fn evict_for(&self, n_bytes: u64) -> ApiResult<Option<Vec<Loaded>>> {
+        let mut all = self.lock();
+        let is_evictable = |loaded: &Loaded| !loaded.activity.is_busy() && !self.is_pinned(loaded);
+        if !self.fits(all.iter().filter(|loaded| self.is_pinned(loaded)), n_bytes) {
+            let why = "cannot load another model: the pinned models (--models-pin) leave no place for it";
+            return Err(ApiError::unavailable(why));
         }
+        if !self.fits(all.iter().filter(|loaded| !is_evictable(loaded)), n_bytes) {
+            return Ok(None);
+        }
+        let mut evicted = Vec::new();
+        // Requests start under the lock, so an idle model remains idle.
+        while !self.fits(all.iter(), n_bytes) {
+            let idle = all.iter().enumerate().filter(|(_, loaded)| is_evictable(loaded));
+            let Some((oldest, _)) = idle.min_by_key(|(_, loaded)| loaded.used) else {
+                break;
+            };
+            evicted.push(all.swap_remove(oldest));
+        }
+        Ok(Some(evicted))
     }
 }
 
-/// Drops a model on a blocking thread, because its scheduler thread must be joined.
-async fn drop_blocking(unloaded: Loaded) {
-    let _ = tokio::task::spawn_blocking(move || drop(unloaded)).await;
+/// Drops models on a blocking thread, because their scheduler threads must be joined.
+async fn drop_blocking(unloaded: Vec<Loaded>) {
+    if !unloaded.is_empty() {
+        let _ = tokio::task::spawn_blocking(move || drop(unloaded)).await;
+    }
 }
 
 fn shutting_down() -> ApiError {
