@@ -587,16 +587,18 @@ fn keep_alive_unloads_the_model_or_keeps_it() {
     let models = Models::new(3, &[]);
     let load = |name: &str, keep_alive: Json| {
         let body = json!({"model": name, "messages": [], "keep_alive": keep_alive}).to_string();
-        assert_eq!(models.send("POST", "/api/chat", &body).0, 200);
+        let (status, answer) = models.send("POST", "/api/chat", &body);
+        assert_eq!(status, 200, "{answer}");
+        answer["done_reason"].as_str().unwrap().to_owned()
     };
     let loaded = || {
         let (_, list) = models.send("GET", "/api/ps", "");
         list["models"].as_array().unwrap().len()
     };
-    load("b", json!("5m"));
-    load("c", json!(-1));
+    assert_eq!(load("b", json!("5m")), "load");
+    assert_eq!(load("c", json!(-1)), "load");
     assert_eq!(loaded(), 2);
-    load("b", json!(0));
+    assert_eq!(load("b", json!(0)), "unload");
     for _ in 0..200 {
         if loaded() == 1 {
             break;

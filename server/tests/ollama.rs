@@ -69,7 +69,10 @@ fn chat_streams_by_default() {
     );
     let document: Json = serde_json::from_str(bound["message"]["content"].as_str().unwrap()).unwrap();
     assert!(document["a"].is_boolean(), "{document}");
-    assert_eq!(server.ask("/api/chat", &json!({"model": "m"}))["done_reason"], "load");
+    // Without a pool, the model stays loaded.
+    for body in [json!({"model": "m"}), json!({"model": "m", "keep_alive": 0})] {
+        assert_eq!(server.ask("/api/chat", &body)["done_reason"], "load");
+    }
 }
 
 #[test]
@@ -138,6 +141,9 @@ fn errors_use_ollama_format() {
             json!({"messages": [{"role": "user", "content": "a"}], "format": "xml"}),
         ),
         ("/api/generate", json!({"prompt": "a", "think": 7})),
+        ("/api/generate", json!({"prompt": "", "keep_alive": "soon"})),
+        ("/api/chat", json!({"messages": [], "keep_alive": true})),
+        ("/api/embed", json!({"input": "a", "keep_alive": "5 minutes"})),
         ("/api/embed", json!({})),
     ] {
         let error = server.refused(path, &body, 400);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde_json::Value as Json;
+use crate::ollama::KeepAlive;
 
 /// Use of a loaded model.
 pub struct Activity {
@@ -16,58 +16,6 @@ struct State {
     /// End of the last request.
     ended: Instant,
     keep_alive: Option<KeepAlive>,
-}
-
-/// Time that a model stays loaded after a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeepAlive {
-    /// The model is not unloaded as idle.
-    Forever,
-    /// The model is unloaded after this time without requests.
-    For(Duration),
-}
-
-impl KeepAlive {
-    /// Reads Ollama's field: seconds, or a duration such as `5m` or `1h30m`; negative: forever. Other values
-    /// return `None`.
-    pub fn of_json(value: &Json) -> Option<KeepAlive> {
-        let seconds = match value {
-            Json::String(text) => seconds_of(text)?,
-            value => value.as_f64()?,
-        };
-        if seconds < 0.0 {
-            return Some(KeepAlive::Forever);
-        }
-        Duration::try_from_secs_f64(seconds).ok().map(KeepAlive::For)
-    }
-}
-
-/// Parses a duration in Go's format; a number without unit is in seconds.
-fn seconds_of(text: &str) -> Option<f64> {
-    let (sign, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (-1.0, rest),
-        None => (1.0, text),
-    };
-    if let Ok(seconds) = rest.parse::<u32>() {
-        return Some(sign * f64::from(seconds));
-    }
-    let mut total = 0.0;
-    while !rest.is_empty() {
-        let n_digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, behind) = rest.split_at(n_digits);
-        let n_letters = behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len());
-        let (unit, behind) = behind.split_at(n_letters);
-        let unit = match unit {
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return None,
-        };
-        total += number.parse::<f64>().ok()? * unit;
-        rest = behind;
-    }
-    Some(sign * total)
 }
 
 impl Activity {
@@ -134,32 +82,7 @@ impl Drop for InFlightGuard {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    #[test]
-    fn keep_alive_accepts_seconds_and_durations() {
-        let seconds = |n: f64| Some(KeepAlive::For(Duration::from_secs_f64(n)));
-        for (value, expected) in [
-            (json!(0), seconds(0.0)),
-            (json!(2.5), seconds(2.5)),
-            (json!("5m"), seconds(300.0)),
-            (json!("1h30m"), seconds(5400.0)),
-            (json!("1.5h"), seconds(5400.0)),
-            (json!("250ms"), seconds(0.25)),
-            (json!("10"), seconds(10.0)),
-            (json!(-1), Some(KeepAlive::Forever)),
-            (json!("-1m"), Some(KeepAlive::Forever)),
-            (json!("soon"), None),
-            (json!("5 m"), None),
-            (json!("5"), seconds(5.0)),
-            (json!(1e300), None),
-            (json!([]), None),
-        ] {
-            assert_eq!(KeepAlive::of_json(&value), expected, "{value}");
-        }
-    }
 
     #[test]
     fn idle_time_starts_at_the_end_of_the_last_use() {

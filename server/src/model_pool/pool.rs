@@ -322,7 +322,7 @@ impl ModelPool {
         slept.get(name).cloned()
     }
 
-    fn is_pinned(&self, loaded: &Loaded) -> bool {
+    pub(super) fn is_pinned(&self, loaded: &Loaded) -> bool {
         let mut models = self.params.models.iter();
         models.any(|entry| entry.is_pinned && entry.name == loaded.name)
     }

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes as Data};
@@ -16,13 +17,13 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value as Json, json};
 use tower::ServiceExt;
 
-use super::activity::{InFlightGuard, KeepAlive};
+use super::activity::InFlightGuard;
 use super::pool::{Loaded, ModelPool, not_loaded};
 use crate::api::{ApiError, ApiResult, Field, Fields};
 use crate::guard::{AccessPolicy, guarded};
 use crate::http::{Body as HttpBody, Bytes, Charge, Client, Form, blocking, json};
 use crate::native::{check_health, exposition, metrics_of, readiness};
-use crate::ollama;
+use crate::ollama::{self, KeepAlive, UnloadsModel};
 use crate::openapi::{Document, OPENAPI_ROUTES, OpenApi};
 use crate::router::{with, with_page};
 use crate::routes::{ROUTES, Route};
@@ -252,15 +253,17 @@ async fn forward(State(pool): State<Arc<ModelPool>>, request: Request) -> ApiRes
             Ok(found) => found,
         }
     };
-    if let Some(keep_alive) = named.keep_alive.as_ref().and_then(KeepAlive::of_json) {
-        loaded.activity.keep(keep_alive);
-    }
+    let keep_alive = named.keep_alive.as_ref().and_then(KeepAlive::of_json);
+    keep_alive.iter().for_each(|time| loaded.activity.keep(*time));
     // The inner router would append its path parameters to the existing ones.
     let client = parts.extensions.remove::<Client>().unwrap_or_default();
     parts.extensions.clear();
     parts.extensions.insert(client);
     parts.extensions.insert(charge);
     let request = Request::from_parts(parts, Body::from(bytes));
+    if keep_alive == Some(KeepAlive::For(Duration::ZERO)) && !pool.is_pinned(&loaded) {
+        parts.extensions.insert(UnloadsModel);
+    }
     let Ok(response) = loaded.routes.oneshot(request).await as Result<Response, Infallible>;
     let (head, body) = response.into_parts();
     // Keep the model loaded until the response body ends.

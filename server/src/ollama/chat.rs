@@ -8,7 +8,7 @@ use engine::chat::Message;
 use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
-use super::{error_json, now};
+use super::{KeepAlive, UnloadsModel, error_json, now};
 use crate::api::{
     ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, between, generating, limit,
 };
@@ -119,6 +119,8 @@ enum Interface {
 
 struct ResponseMeta {
     interface: Interface,
+    /// The model is unloaded after this request.
+    unloads: bool,
     start: Instant,
 }
 
@@ -152,33 +154,44 @@ struct CommonFields {
 }
 
 /// Handles `POST /api/chat`.
-pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
+pub async fn chat(
+    State(app): State<Shared>,
+    Extension(client): Extension<Client>,
+    unloads: Option<Extension<UnloadsModel>>,
+    Body(body): Body,
+) -> ApiResult {
     let read = move |app: &App| read_chat(app, client, body);
     let started = begin(&app, client, read, CommonFields::start).await?;
-    run(app, Interface::Chat, started).await
+    run(app, Interface::Chat, started, unloads.is_some()).await
 }
 
 /// Handles `POST /api/generate`.
-pub async fn generate(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
+pub async fn generate(
+    State(app): State<Shared>,
+    Extension(client): Extension<Client>,
+    unloads: Option<Extension<UnloadsModel>>,
+    Body(body): Body,
+) -> ApiResult {
     let read = move |app: &App| read_generate(app, client, body);
     let started = begin(&app, client, read, CommonFields::start).await?;
-    run(app, Interface::Generate, started).await
+    run(app, Interface::Generate, started, unloads.is_some()).await
 }
 
-async fn run(app: Shared, interface: Interface, started: StartedRequest) -> ApiResult {
+async fn run(app: Shared, interface: Interface, started: StartedRequest, unloads: bool) -> ApiResult {
     let ignored_fields = started.ignored_fields.clone();
-    Ok(warned(respond(app, interface, started).await?, &ignored_fields))
-}
-
-async fn respond(app: Shared, interface: Interface, started: StartedRequest) -> ApiResult {
     let meta = ResponseMeta {
         interface,
+        unloads,
         start: Instant::now(),
     };
+    Ok(warned(respond(app, meta, started).await?, &ignored_fields))
+}
+
+async fn respond(app: Shared, meta: ResponseMeta, started: StartedRequest) -> ApiResult {
     let Some(mut completion) = started.completion else {
         let mut loaded = piece(&app, &meta, "", "");
         loaded["done"] = true.into();
-        loaded["done_reason"] = "load".into();
+        loaded["done_reason"] = if meta.unloads { "unload" } else { "load" }.into();
         return Ok(json(&loaded));
     };
     if started.is_stream {
@@ -313,8 +326,7 @@ impl CommonFields {
 /// Reads the fields that both routes share.
 fn common(fields: &mut Fields, service: &ModelService, client: Client) -> ApiResult<CommonFields> {
     fields.text("model")?;
-    // The pool has read this field.
-    fields.take("keep_alive");
+    KeepAlive::check(fields)?;
     let is_stream = fields.flag("stream")?.unwrap_or(true);
     let grammar = match fields.take("format") {
         None => None,

@@ -6,6 +6,7 @@ use axum::extract::State;
 use llama::parts::MediaPrompt;
 use serde_json::json;
 
+use super::KeepAlive;
 use crate::api::{ApiResult, Field, Fields};
 use crate::app::{App, Shared};
 use crate::http::{Body, json};
@@ -21,7 +22,7 @@ pub const EMBED_FIELDS: &[Field] = &[
         "Length of the embeddings, which are shortened and normalized again (the embedding size of the model).",
     ),
     Field::ignored("options", "Ignored."),
-    Field::ignored("keep_alive", "Time until the idle model is unloaded; see `/api/chat`."),
+    Field::any("keep_alive", "Time until the idle model is unloaded; see `/api/chat`."),
 ];
 
 /// Fields of `/api/embeddings`, the deprecated form.
@@ -32,7 +33,7 @@ pub const EMBEDDINGS_FIELDS: &[Field] = &[
         "Input string. If empty, the server only confirms that the model is loaded.",
     ),
     Field::ignored("options", "Ignored."),
-    Field::ignored("keep_alive", "Time until the idle model is unloaded; see `/api/chat`."),
+    Field::any("keep_alive", "Time until the idle model is unloaded; see `/api/chat`."),
 ];
 
 /// Handles `POST /api/embeddings`.
@@ -48,6 +49,7 @@ pub async fn embed(State(app): State<Shared>, Body(body): Body) -> ApiResult {
 fn embed_one(app: &App, mut fields: Fields) -> ApiResult {
     let service = &app.service;
     fields.text("model")?;
+    KeepAlive::check(&mut fields)?;
     let text = fields.text("prompt")?.unwrap_or_default();
     fields.finish()?;
     if text.is_empty() {
@@ -62,6 +64,7 @@ fn embed_one(app: &App, mut fields: Fields) -> ApiResult {
 fn embed_all(app: &App, mut fields: Fields) -> ApiResult {
     let (start, service) = (Instant::now(), &app.service);
     fields.text("model")?;
+    KeepAlive::check(&mut fields)?;
     let n_dimensions = dimensions(&mut fields, service.model().base().n_embd())?;
     let truncate = fields.flag("truncate")?.unwrap_or(true);
     let mut texts = prompts(&mut fields, "input", MAX_TEXTS, service, "/api/embed")?;

@@ -2,10 +2,12 @@
 
 mod chat;
 mod embed;
+mod keep_alive;
 mod models;
 
 pub use chat::{CHAT_FIELDS, GENERATE_FIELDS, chat, generate};
 pub use embed::{EMBED_FIELDS, EMBEDDINGS_FIELDS, embed, embeddings};
+pub use keep_alive::{KeepAlive, UnloadsModel};
 pub use models::{ModelSummary, SHOW_FIELDS, describe, loaded_json, named, ps, show, tags, version};
 
 use std::time::{SystemTime, UNIX_EPOCH};
