@@ -8,7 +8,7 @@
 //! - [`media_encoder`]: the image and audio encoder; [`encoding`]: requests that wait for the encoder
 //! - [`service`]: completions and chats of one model; [`capabilities`]: its features
 //! - [`embedder`]: embeddings and reranking; [`speech`]: speech recognition;
-//!   [`response_store`]: stored responses
+//!   [`response_store`]: stored responses; [`timestamp`]: formatted times
 //! - [`app`]: the state of the handlers, made of the above
 //! - [`http`]: connections, bodies, and streams; [`wanted`]: end of the work for clients that have disconnected
 //! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the APIs of OpenAI, Anthropic, Ollama, and llama-server;
@@ -43,6 +43,7 @@ pub mod routes;
 pub mod scheduler;
 pub mod service;
 pub mod speech;
+pub mod timestamp;
 pub mod vertex;
 pub mod wanted;
 pub mod web;

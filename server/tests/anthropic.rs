@@ -245,3 +245,21 @@ fn mid_conversation_system_message_reaches_template() {
     let instruction = json!({"role": "system", "content": "Soon."});
     assert!(count(json!([request, instruction])) > count(json!([request])));
 }
+
+#[test]
+fn model_list_has_fields_of_clients() {
+    let server = Server::new();
+    let version = [("anthropic-version", "2023-06-01")];
+    let page = server.request("GET", "/v1/models", &version, b"").json();
+    let entry = server.request("GET", "/v1/models/tiny", &version, b"").json();
+    assert_eq!(
+        (&page["first_id"], &page["last_id"], &page["has_more"], &page["data"][0]),
+        (&json!("tiny"), &json!("tiny"), &json!(false), &entry)
+    );
+    assert_eq!(
+        (&entry["type"], &entry["display_name"]),
+        (&json!("model"), &json!("tiny"))
+    );
+    assert!(entry["created_at"].as_str().unwrap().ends_with('Z'), "{entry}");
+    assert!(server.get("/v1/models").json()["has_more"].is_null());
+}

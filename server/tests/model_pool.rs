@@ -608,4 +608,36 @@ fn keep_alive_unloads_the_model_or_keeps_it() {
     assert_eq!(loaded(), 1);
     load("b", json!("5m"));
     assert_eq!(loaded(), 2);
+    assert_eq!(load("a", json!(0)), "load", "a pinned model stays");
+}
+
+/// Anthropic's clients read the list in pages, with other fields.
+#[test]
+fn model_list_has_fields_of_anthropic_for_its_clients() {
+    let models = Models::new(2, &[]);
+    let get = |path: &str| {
+        let request = Request::builder().uri(path).header("anthropic-version", "2023-06-01");
+        let response = models
+            .pool
+            .routes(models.policy())
+            .oneshot(request.body(Body::empty()).unwrap());
+        models.runtime.block_on(async {
+            let bytes = response.await.unwrap().into_body().collect().await.unwrap().to_bytes();
+            serde_json::from_slice::<Json>(&bytes).unwrap()
+        })
+    };
+    let page = get("/v1/models");
+    assert_eq!(
+        (&page["first_id"], &page["last_id"], &page["has_more"]),
+        (&json!("a"), &json!("bad"), &json!(false))
+    );
+    for entry in page["data"].as_array().unwrap().iter().chain([&get("/v1/models/a")]) {
+        assert_eq!(
+            (&entry["type"], &entry["display_name"]),
+            (&json!("model"), &entry["id"])
+        );
+        assert!(entry["created_at"].as_str().unwrap().ends_with('Z'), "{entry}");
+    }
+    let (_, plain) = models.send("GET", "/v1/models", "");
+    assert!(plain["has_more"].is_null() && plain["data"][0]["created_at"].is_null());
 }

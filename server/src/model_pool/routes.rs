@@ -24,6 +24,7 @@ use crate::guard::{AccessPolicy, guarded};
 use crate::http::{Body as HttpBody, Bytes, Charge, Client, Form, blocking, json};
 use crate::native::{check_health, exposition, metrics_of, readiness};
 use crate::ollama::{self, KeepAlive, UnloadsModel};
+use crate::openai;
 use crate::openapi::{Document, OPENAPI_ROUTES, OpenApi};
 use crate::router::{with, with_page};
 use crate::routes::{ROUTES, Route};
@@ -129,17 +130,17 @@ impl ModelPool {
     }
 }
 
-async fn models(State(pool): State<Arc<ModelPool>>) -> ApiResult {
+async fn models(State(pool): State<Arc<ModelPool>>, headers: HeaderMap) -> ApiResult {
     let all = blocking(move || Ok(pool.list())).await?;
-    Ok(json(&json!({ "object": "list", "data": all })))
+    Ok(json(&openai::list_json(all, &headers)))
 }
 
-async fn model(State(pool): State<Arc<ModelPool>>, Path(name): Path<String>) -> ApiResult {
+async fn model(State(pool): State<Arc<ModelPool>>, Path(name): Path<String>, headers: HeaderMap) -> ApiResult {
     let name = pool.model_entry(&name)?.name.clone();
     let all = blocking(move || Ok(pool.list())).await?;
     let found = all.into_iter().find(|entry| entry["id"] == name);
     found
-        .map(|entry| json(&entry))
+        .map(|entry| json(&openai::entry_json(entry, &headers)))
         .ok_or_else(|| ApiError::not_found("unknown model"))
 }
 
@@ -260,10 +261,10 @@ async fn forward(State(pool): State<Arc<ModelPool>>, request: Request) -> ApiRes
     parts.extensions.clear();
     parts.extensions.insert(client);
     parts.extensions.insert(charge);
-    let request = Request::from_parts(parts, Body::from(bytes));
     if keep_alive == Some(KeepAlive::For(Duration::ZERO)) && !pool.is_pinned(&loaded) {
         parts.extensions.insert(UnloadsModel);
     }
+    let request = Request::from_parts(parts, Body::from(bytes));
     let Ok(response) = loaded.routes.oneshot(request).await as Result<Response, Infallible>;
     let (head, body) = response.into_parts();
     // Keep the model loaded until the response body ends.

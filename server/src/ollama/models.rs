@@ -6,12 +6,12 @@ use engine::gguf::{Gguf, Metadata, TensorInfo, Value};
 use engine::model::{Fingerprint, Model};
 use serde_json::{Map, Value as Json, json};
 
-use super::time_text;
 use crate::api::{ApiResult, Field, Fields};
 use crate::app::Shared;
 use crate::capabilities::capabilities_of;
 use crate::http::{Body, json};
 use crate::service::ModelService;
+use crate::timestamp::rfc3339;
 
 /// Reported API version. Clients reject older versions.
 const VERSION: &str = "0.12.0";
@@ -42,7 +42,7 @@ pub fn loaded_json(mut entry: Json, service: &ModelService) -> Json {
     entry["size_vram"] = 0.into();
     entry["context_length"] = service.n_ctx().into();
     // The model never expires: report a time 100 years after the start.
-    entry["expires_at"] = time_text(service.created + 100 * 365 * 86_400, 0).into();
+    entry["expires_at"] = rfc3339(service.created + 100 * 365 * 86_400, 0).into();
     entry
 }
 
@@ -130,7 +130,7 @@ impl ModelSummary {
         json!({
             "name": name,
             "model": name,
-            "modified_at": time_text(self.modified, 0),
+            "modified_at": rfc3339(self.modified, 0),
             "size": self.n_bytes,
             "digest": self.digest,
             "details": self.details(),
@@ -174,7 +174,7 @@ impl ModelSummary {
             "details": self.details(),
             "model_info": info,
             "capabilities": capabilities,
-            "modified_at": time_text(self.modified, 0),
+            "modified_at": rfc3339(self.modified, 0),
         })
     }
 

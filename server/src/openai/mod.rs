@@ -19,7 +19,7 @@ pub use embeddings::{
     FIELDS as EMBEDDING_FIELDS, MAX_TEXTS, dimensions, embeddings, prompt_usage, shortened, with_embedder,
 };
 pub use logprobs::{chat_logprob_json, probability_json};
-pub use models::{model, model_json, models};
+pub use models::{entry_json, list_json, model, model_json, models};
 pub use prompts::{MEDIA_MARKER, Prompts, prompt_list, prompts};
 pub use reasoning::FIELDS as REASONING_FIELDS;
 pub use responses::{FIELDS as RESPONSE_FIELDS, count as count_response, forget, input_items, response, responses};
