@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use crate::api::text_of;
-use crate::http::BYTE_ORDER_MARK;
+use crate::http::{BYTE_ORDER_MARK, json_error};
 
 /// Maximum length of an input line in bytes.
 const MAX_LINE: usize = 16 << 20;
@@ -189,7 +189,8 @@ struct BatchRequest {
 
 impl BatchRequest {
     fn read(line: &[u8]) -> Result<BatchRequest, String> {
-        let mut line: Json = serde_json::from_slice(line).map_err(|e| format!("the line is not valid JSON: {e}"))?;
+        let wrong = |e| format!("the line is not valid JSON: {}", json_error(&e));
+        let mut line: Json = serde_json::from_slice(line).map_err(wrong)?;
         let custom_id = line
             .get("custom_id")
             .cloned()

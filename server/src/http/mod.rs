@@ -18,7 +18,7 @@ pub use cors::{ANY as ANY_ORIGIN, is_entry as is_origin_entry};
 pub use form::Form;
 pub(crate) use listen::Cutoff;
 pub use listen::{ListenParams, Listener, serve};
-pub(crate) use parse::BYTE_ORDER_MARK;
+pub(crate) use parse::{BYTE_ORDER_MARK, json_error};
 pub(crate) use stream::StreamCutoff;
 pub use stream::{EventEncoder, stream};
 pub use tls::{TlsError, tls};

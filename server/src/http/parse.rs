@@ -39,9 +39,25 @@ pub fn parse(text: &[u8], charge: &Charge) -> ApiResult<Json> {
     let parsed = Value(&counter).deserialize(&mut deserializer);
     let parsed = parsed.and_then(|value| deserializer.end().map(|()| value));
     parsed.map_err(|e| {
-        let wrong = || ApiError::invalid(format!("the request body is not valid JSON: {e}"));
+        let wrong = || ApiError::invalid(format!("the request body is not valid JSON: {}", json_error(&e)));
         counter.refused.take().unwrap_or_else(wrong)
     })
+}
+
+/// Messages of `serde_json` for a `\u` escape that is half of a surrogate pair.
+const LONE_SURROGATE: [&str; 2] = ["unexpected end of hex escape", "lone leading surrogate in hex escape"];
+
+/// Returns the reason why a text is not valid JSON.
+pub fn json_error(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    if !LONE_SURROGATE.iter().any(|known| message.starts_with(known)) {
+        return message;
+    }
+    format!(
+        "a \\u escape at line {} column {} is half of a surrogate pair; send both halves, or the character as UTF-8",
+        error.line(),
+        error.column()
+    )
 }
 
 struct Counter<'a> {
@@ -182,6 +198,15 @@ mod tests {
             .cloned()
             .collect();
         assert_eq!(names, ["z", "a"]);
+    }
+
+    #[test]
+    fn lone_surrogate_is_named() {
+        for half in [r"\ud83d", r"\ude00", r"\ud83dx", r"\ud83d\n", r"\ud83d\ud83d"] {
+            let message = parsed(&format!("{{\"a\": \"{half}\"}}")).unwrap_err().message;
+            assert!(message.contains("half of a surrogate pair"), "{half}: {message}");
+            assert!(message.contains("line 1 column"), "{half}: {message}");
+        }
     }
 
     #[test]
