@@ -127,6 +127,15 @@ fn tasks_are_scored_by_the_mean_of_their_answers() {
 }
 
 #[test]
+fn single_chunk_is_singular() {
+    let home = Home::new();
+    let (model, text) = (home.model_with_text("gpt2", None), text(&home));
+    let args = |n_chunks: &str| perplexity(&home, &model, &["-f", &text, "-c", "32", "--chunks", n_chunks]);
+    assert!(args("1").succeeds().contains("; 1 chunk of 32)"), "{}", args("1").out);
+    assert!(args("2").succeeds().contains("; 2 chunks of 32)"), "{}", args("2").out);
+}
+
+#[test]
 fn perplexity_explains_bad_input() {
     let home = Home::new();
     let (model, text) = (home.model_with_text("gpt2", None), text(&home));
@@ -134,7 +143,7 @@ fn perplexity_explains_bad_input() {
     fails(&[], &["no text given"]);
     fails(
         &["-f", &text, "-c", "100000"],
-        &["text.txt", "fewer than one chunk of 100000"],
+        &["text.txt", "shorter than one chunk (", " of 100000 tokens)"],
     );
     fails(&["-f", &text, "-c", "3"], &["--ctx-size must be at least 4"]);
     fails(&["-f", &text, "--hellaswag"], &["text.txt", "six lines"]);

@@ -208,7 +208,7 @@ fn quantize_target_reports_invalid_arguments() {
     let run = |args: &[&str]| quantize(&home, &model, &output, args);
     run(&["--target-bpw", "6"]).fails_saying(&["needs a text to measure with (-f)"]);
     std::fs::write(&text, "The ships sail.").unwrap();
-    run(&["--target-bpw", "6", "-f", &text]).fails_saying(&["fewer than one chunk"]);
+    run(&["--target-bpw", "6", "-f", &text]).fails_saying(&["shorter than one chunk"]);
     std::fs::write(&text, "The ships sail on the wide sea. ".repeat(80)).unwrap();
     let args = [
         "--target-bpw",
@@ -413,6 +413,6 @@ fn quantize_calibrate_lowers_the_divergence() {
 
     std::fs::write(&text, "The ships").unwrap();
     let result = quantize(&home, &model, &path("small-none.gguf"), &["q4_0", "--calibrate", &text]);
-    result.fails_saying(&["fewer than one chunk of 512"]);
+    result.fails_saying(&["shorter than one chunk", "of 512 tokens"]);
     assert!(!std::path::Path::new(&path("small-none.gguf")).exists());
 }

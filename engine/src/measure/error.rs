@@ -15,7 +15,9 @@ pub enum MeasureError {
         arch: &'static str,
     },
     /// The text does not fill one chunk.
-    #[error("the text has {n_tokens} tokens, fewer than one chunk of {n_ctx}; use a longer text or a smaller context")]
+    #[error(
+        "the text is shorter than one chunk ({n_tokens} of {n_ctx} tokens); use a longer text or a smaller context"
+    )]
     ShortText {
         /// Number of tokens of the text.
         n_tokens: usize,

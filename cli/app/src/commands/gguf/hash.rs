@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
+use crate::format;
 use crate::input;
 
 /// Arguments of `llama gguf hash`.
@@ -122,15 +123,16 @@ fn check(args: &HashArgs, manifest: &Path, tensors: &BTreeMap<&str, String>, mod
     }
     if let Some(first) = wrong.first() {
         return Err(Failure::new(format_args!(
-            "{}: {} of {} digests differ from {}; the first: {first}",
+            "{}: {} of {} differ from {}; the first: {first}",
             args.file.display(),
             wrong.len(),
-            wrong.len() + n_equal,
+            format::plural(wrong.len() + n_equal, "digest"),
             manifest.display()
         )));
     }
     let mut out = stdout();
-    writeln!(out, "{}: {n_equal} digests are equal", args.file.display())?;
+    let equal = format::plural(n_equal, "equal digest");
+    writeln!(out, "{}: {equal}", args.file.display())?;
     Ok(out.flush()?)
 }
 

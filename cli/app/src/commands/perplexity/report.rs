@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::args::PerplexityArgs;
 use crate::commands::stdout;
 use crate::failure::Outcome;
+use crate::format;
 
 /// Quantiles of the divergence, from the largest one.
 const KLD_QUANTILES: [(&str, f64); 11] = [
@@ -38,13 +39,10 @@ pub fn perplexity(args: &PerplexityArgs, corpus: &Corpus, result: &Perplexity) -
         }));
     }
     let mut out = stdout();
-    let (n_chunks, n_ctx) = (corpus.n_chunks(), corpus.n_ctx());
+    let tokens = format::plural(result.n_tokens(), "scored token");
+    let chunks = format::plural(corpus.n_chunks(), "chunk");
     writeln!(out, "Perplexity: {:.4} ± {:.5}", value.value, value.error)?;
-    writeln!(
-        out,
-        "({} scored tokens; {n_chunks} chunks of {n_ctx})",
-        result.n_tokens()
-    )?;
+    writeln!(out, "({tokens}; {chunks} of {})", corpus.n_ctx())?;
     Ok(out.flush()?)
 }
 
@@ -163,10 +161,10 @@ pub fn tasks(args: &PerplexityArgs, kind: TaskKind, tally: &TaskTally, scores: &
     let percent = |x: f64| 100.0 * x;
     writeln!(
         out,
-        "{name}: {:.4} ± {:.4} % of {} tasks (95 %: {:.4} to {:.4}; chance: {:.2} %)",
+        "{name}: {:.4} ± {:.4} % of {} (95 %: {:.4} to {:.4}; chance: {:.2} %)",
         percent(accuracy.value),
         percent(accuracy.error),
-        tally.n_tasks,
+        format::plural(tally.n_tasks, "task"),
         percent(low),
         percent(high),
         percent(tally.chance())
