@@ -19,6 +19,22 @@ fn command_defaults_to_run() {
 }
 
 #[test]
+fn help_ignores_terminal_width_of_zero() {
+    let home = Home::new();
+    let help = |columns: &str| {
+        let mut command = home.llama(&["run", "--help"]);
+        ended({
+            command.env("COLUMNS", columns);
+            command
+        })
+        .succeeds()
+        .to_owned()
+    };
+    assert_eq!(help("0"), help("100"));
+    assert_ne!(help("0"), help("40"));
+}
+
+#[test]
 fn multi_letter_flags_are_not_bundles() {
     let home = Home::new();
     let model = home.model("llama-moe", Some(TEMPLATE));

@@ -43,9 +43,17 @@ impl Cli {
     /// Returns the declared command line. Options take negative numbers as values, so that the error of a value below
     /// the range names the range.
     pub fn program() -> clap::Command {
-        with_negative_numbers(Cli::command())
+        let command = with_negative_numbers(Cli::command());
+        // `clap` would print one word per line.
+        match std::env::var("COLUMNS").as_deref() {
+            Ok("0") => command.term_width(DEFAULT_WIDTH),
+            _ => command,
+        }
     }
 }
+
+/// Width of help texts if the width of the terminal is unknown, as in `clap`.
+const DEFAULT_WIDTH: usize = 100;
 
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let is_option = |arg: &clap::Arg| !arg.is_positional() && arg.get_action().takes_values();
