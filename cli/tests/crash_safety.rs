@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -231,6 +231,33 @@ fn full_disk_leaves_no_synthetic_model() {
     assert_eq!(names(), before);
     ended(command()).succeeds();
     assert!(Path::new(&output).exists());
+}
+
+/// Signals of service managers and of closed terminals leave no incomplete file. The status is that of the signal.
+#[test]
+fn signals_leave_no_incomplete_model() {
+    let home = Home::new();
+    let model = home.path("large.gguf").to_str().expect("UTF-8").to_owned();
+    let shape = ["--shape", "135m", "--set", "n_layer=6", "--type", "f16"];
+    ended(home.llama(&[&["synth"], &shape[..], &["-o", &model]].concat())).succeeds();
+    let directory = home.path("outputs");
+    std::fs::create_dir(&directory).expect("a directory");
+    let output = directory.join("out.gguf").to_str().expect("UTF-8").to_owned();
+    let is_empty = || std::fs::read_dir(&directory).expect("a directory").next().is_none();
+    for (signal, code) in [(libc::SIGINT, Some(130)), (libc::SIGTERM, None), (libc::SIGHUP, None)] {
+        let mut command = home.llama(&["quantize", &model, &output, "iq3_s", "-t", "1"]);
+        let mut child = command.stderr(Stdio::null()).spawn().expect("llama");
+        while is_empty() {
+            assert!(child.try_wait().expect("a status").is_none(), "the process ended early");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // SAFETY: `kill` has no preconditions.
+        unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+        let status = child.wait().expect("a status");
+        let expected = code.map_or(Some(signal), |_| None);
+        assert_eq!((status.code(), status.signal()), (code, expected));
+        assert!(is_empty(), "signal {signal} leaves an incomplete file");
+    }
 }
 
 /// A batch stops on a full disk with at most one partial line, and resumes from there.

@@ -51,7 +51,9 @@ use log::LogOptions;
 /// Runs the program: parses its arguments and environment variables, and reports failures on stderr.
 pub fn main() -> ExitCode {
     let (cli, from_variables) = parse().unwrap_or_else(|e| suggest::commands(e, &Cli::command()).exit());
-    let Err(failure) = run(cli.command) else {
+    let outcome = run(cli.command);
+    interrupt::end_if_terminated();
+    let Err(failure) = outcome else {
         return ExitCode::SUCCESS;
     };
     // Has no effect unless the options of the log are invalid.

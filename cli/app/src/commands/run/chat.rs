@@ -17,7 +17,7 @@ use super::conversation::Conversation;
 use super::session::Session;
 use crate::failure::{Failure, Outcome};
 use crate::hub::{Cache, SHORT_NAMES};
-use crate::{format, terminal};
+use crate::{format, interrupt, terminal};
 use commands::Next;
 use editor::{Editor, Input};
 
@@ -65,7 +65,7 @@ pub fn run(session: &mut Session, mut conversation: Conversation, first: Option<
         chat.ask(&first)?;
     }
     let mut n_interrupts = 0;
-    loop {
+    while !interrupt::is_terminated() {
         match editor.read()? {
             Input::End => break,
             Input::Interrupt => {
