@@ -2,7 +2,9 @@
 
 /// A result that is not a finite number.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the model computed {value} at index {index} of its result; its weights or hyperparameters are damaged")]
+#[error(
+    "the model computed {value} at index {index} of its result; its weights, hyperparameters, or adapters are damaged"
+)]
 pub struct NotFinite {
     /// Index of the value.
     pub index: usize,

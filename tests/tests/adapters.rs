@@ -603,6 +603,19 @@ fn control_vector_equals_output_bias() {
     assert_eq!(logits(&mut ctx, t), plain, "removed");
 }
 
+#[test]
+fn control_vector_with_nan_is_rejected() {
+    let file = File::of("llama-dense");
+    let mut bytes = directions(&file, 1, 1);
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    let error = control(&bytes, &file.model(&exact().load)).unwrap_err().to_string();
+    assert!(
+        error.contains("of tensor `direction.1` is not a finite number"),
+        "{error}"
+    );
+}
+
 /// Returns the error for an all-zero adapter with this type, kind, and architecture.
 fn refused(m: &Arc<Model>, keys: [&str; 3], tensors: &[(&str, &[usize])]) -> String {
     let mut out = GgufWriter::new();

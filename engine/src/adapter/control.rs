@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kernels::GgmlType;
 
+use crate::finite::{NotFinite, check_finite};
 use crate::gguf::{FileKind, GgufFile, TensorInfo};
 use crate::model::Model;
 
@@ -46,8 +47,16 @@ impl ControlVector {
         let mut directions = vec![None; n_layer];
         let mut problems = Vec::new();
         for t in file.tensors() {
-            match layer_of(t, n_embd, n_layer) {
-                Ok(layer) => directions[layer] = Some(floats(file.tensor_data(t))),
+            let direction = layer_of(t, n_embd, n_layer).and_then(|layer| {
+                let values = floats(file.tensor_data(t));
+                let not_finite = |e: NotFinite| AdapterMismatch::NotFinite {
+                    name: t.name.clone(),
+                    index: e.index,
+                };
+                check_finite(&values).map_err(not_finite).map(|()| (layer, values))
+            });
+            match direction {
+                Ok((layer, values)) => directions[layer] = Some(values),
                 Err(flaw) => problems.push(flaw),
             }
         }

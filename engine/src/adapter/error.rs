@@ -90,6 +90,8 @@ pub enum AdapterMismatch {
         expected: &'static str,
         found: GgmlType,
     },
+    /// A value of an adapter tensor is NaN or infinite.
+    NotFinite { name: String, index: usize },
 }
 
 impl fmt::Display for AdapterMismatch {
@@ -111,6 +113,9 @@ impl fmt::Display for AdapterMismatch {
             }
             AdapterMismatch::Type { name, expected, found } => {
                 write!(f, "tensor `{name}` has type {found}, expected {expected}")
+            }
+            AdapterMismatch::NotFinite { name, index } => {
+                write!(f, "value {index} of tensor `{name}` is not a finite number")
             }
         }
     }
