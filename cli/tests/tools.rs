@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::common::{Home, ended, ended_with_input, fixtures, root};
+use crate::crash_safety::{Full, limited};
 use engine::gguf::logits::Logits;
 
 fn llama(args: &[&str]) -> crate::common::Ended {
@@ -343,6 +344,12 @@ fn arch_fmt_formats_declarations() {
     llama(&["arch", "fmt", path]).succeeds();
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
     assert_eq!(llama(&["arch", "fmt", "--check", path]).succeeds(), "");
+    // A full disk leaves the old file.
+    let other = text.replace("    ", "  ");
+    std::fs::write(&file, &other).unwrap();
+    let full = limited(home.llama(&["arch", "fmt", path]), 100, Full::Fails);
+    ended(full).fails_saying(&["too large"]);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), other);
     std::fs::write(&file, "arch! { ( }").unwrap();
     let faulty = llama(&["arch", "fmt", path]);
     assert_eq!(

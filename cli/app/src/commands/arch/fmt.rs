@@ -9,6 +9,7 @@ use clap::Args;
 use super::ARCHS;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
+use crate::output::OutputFile;
 
 /// Arguments of `llama arch fmt`.
 #[derive(Debug, Args)]
@@ -33,8 +34,7 @@ pub fn run(args: &FmtArgs) -> Outcome {
     let mut failed = false;
     for file in &files {
         let name = file.display().to_string();
-        let failure = |e| Failure::new(format_args!("{name}: {e}"));
-        let text = fs::read_to_string(file).map_err(failure)?;
+        let text = fs::read_to_string(file).map_err(|e| Failure::new(format_args!("{name}: {e}")))?;
         match arch_lang::format::format(&name, &text) {
             Ok(formatted) if formatted == text => {}
             Ok(_) if args.check => {
@@ -42,7 +42,10 @@ pub fn run(args: &FmtArgs) -> Outcome {
                 failed = true;
             }
             Ok(formatted) => {
-                fs::write(file, formatted).map_err(failure)?;
+                // A full disk leaves the old file.
+                let mut output = OutputFile::create(file)?;
+                output.file().write_all(formatted.as_bytes())?;
+                output.finish(Some(file))?;
                 writeln!(out, "{name}: formatted")?;
             }
             Err(errors) => {
