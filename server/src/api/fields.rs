@@ -164,13 +164,13 @@ fn unknown(name: &str, known: &[&[Field]]) -> ApiError {
     let names = known.iter().flat_map(|table| table.iter().map(|field| field.name));
     let names = names.chain(PARAMS.iter().map(name_of));
     let near = nearest_names(name, names);
-    let near = if near.is_empty() {
-        String::new()
-    } else {
-        format!("; similar fields: {}", near.join(", "))
+    let hint = match name {
+        "lora" => "; POST /lora-adapters sets the scales of adapters for all requests".to_owned(),
+        _ if near.is_empty() => String::new(),
+        _ => format!("; similar fields: {}", near.join(", ")),
     };
     let name: String = name.chars().take(64).collect();
-    ApiError::field(&name, format_args!("unknown field{near}"))
+    ApiError::field(&name, format_args!("unknown field{hint}"))
 }
 
 #[cfg(test)]
@@ -253,6 +253,8 @@ mod tests {
             assert_eq!(read(body).unwrap_err().param.as_deref(), Some(name));
         }
         assert!(read(json!({"n": 1, "lora": [], "echo": false})).unwrap().1.is_empty());
+        let error = read(json!({"lora": [{"id": 0, "scale": 1}]})).unwrap_err();
+        assert!(error.message.contains("POST /lora-adapters"), "{}", error.message);
     }
 
     #[test]
