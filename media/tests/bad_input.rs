@@ -156,6 +156,37 @@ fn audio_beyond_30_minutes_or_192_khz_is_rejected() {
     );
 }
 
+/// Programs that write to a pipe do not know the length when they write the header.
+#[test]
+fn wav_with_unknown_length_extends_to_its_end() {
+    let limits = Limits::default();
+    let whole = wav(16_000, 1, 1000, 1000);
+    let expected = media::audio::decode(&whole, 16_000, &limits).unwrap();
+    assert_eq!(expected.samples.len(), 500);
+    let at = whole.len() - 1000 - 4;
+    assert_eq!(whole[at..at + 4], 1000u32.to_le_bytes());
+    for (riff, data) in [
+        (u32::MAX, u32::MAX),
+        (0x7fff_f024, 0x7fff_f000),
+        (0x8000_0024, 0x8000_0000),
+        (0, 0),
+    ] {
+        let mut piped = whole.clone();
+        piped[4..8].copy_from_slice(&riff.to_le_bytes());
+        piped[at..at + 4].copy_from_slice(&data.to_le_bytes());
+        // A partial sample at the end is ignored.
+        for tail in [&[][..], &[7]] {
+            let piped = [&piped[..], tail].concat();
+            assert_eq!(
+                media::audio::decode(&piped, 16_000, &limits).as_ref(),
+                Ok(&expected),
+                "{data}"
+            );
+            assert_eq!(media::audio::duration(&piped, &limits), Ok(500.0 / 16_000.0), "{data}");
+        }
+    }
+}
+
 #[test]
 fn truncated_media_are_damaged() {
     let limits = Limits::default();

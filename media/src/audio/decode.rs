@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::io::{Cursor, ErrorKind};
 
 use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoderOptions};
@@ -86,6 +87,46 @@ fn check_wav_header(bytes: &[u8], limits: &Limits) -> Result<(), MediaError> {
     Ok(())
 }
 
+/// Smallest length that programs write in place of an unknown length: 0x7FFFF000, 0x80000000, or 0xFFFFFFFF.
+const UNKNOWN_LENGTH: usize = 0x7fff_f000;
+
+/// Corrects the lengths of a WAV file that was written to a pipe: its samples extend to the end of the file. Other files
+/// are returned unchanged.
+fn with_length(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let number = |at: usize| {
+        let bytes = bytes.get(at..).and_then(|rest| rest.first_chunk());
+        bytes.map(|bytes| u32::from_le_bytes(*bytes) as usize)
+    };
+    let (mut at, mut frame) = (12_usize, 1_usize);
+    while let Some(length) = number(at.saturating_add(4)) {
+        let (name, content) = (&bytes[at..at + 4], at + 8);
+        if name == b"data" {
+            let rest = bytes.len() - content;
+            let is_unknown = length > rest && length >= UNKNOWN_LENGTH || length == 0 && number(4) == Some(0);
+            let n = rest - rest % frame;
+            return match u32::try_from(n) {
+                Ok(length) if is_unknown => lengthened(&bytes[..content + n], content, length),
+                _ => bytes.into(),
+            };
+        }
+        if name == b"fmt " {
+            // The size of a frame is a number of 16 bits before the bits of a sample.
+            frame = number(content + 12).map_or(1, |n| (n & 0xffff).max(1));
+        }
+        at = content.saturating_add(length).saturating_add(length & 1);
+    }
+    bytes.into()
+}
+
+/// Returns a WAV file with the length of its last chunk, whose content starts at `content`.
+fn lengthened(bytes: &[u8], content: usize, length: u32) -> Cow<'_, [u8]> {
+    let mut bytes = bytes.to_vec();
+    bytes[content - 4..content].copy_from_slice(&length.to_le_bytes());
+    let of_riff = u32::try_from(bytes.len() - 8).unwrap_or(u32::MAX);
+    bytes[4..8].copy_from_slice(&of_riff.to_le_bytes());
+    bytes.into()
+}
+
 /// Checks that all samples are numbers whose sums stay finite.
 fn check_samples(format: Format, samples: &[f32]) -> Result<(), MediaError> {
     // The comparison is false for NaN.
@@ -133,7 +174,11 @@ impl<'a> Stream<'a> {
         if format == Format::Wav {
             check_wav_header(bytes, limits)?;
         }
-        let source = Box::new(Cursor::new(skip_id3(bytes)));
+        let source = match format {
+            Format::Wav => with_length(bytes),
+            _ => skip_id3(bytes).into(),
+        };
+        let source = Box::new(Cursor::new(source));
         let source = MediaSourceStream::new(source, Default::default());
         let options = FormatOptions::default();
         let reader: Result<Box<dyn FormatReader + 'a>, Error> = match format {
