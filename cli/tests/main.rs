@@ -35,5 +35,6 @@ mod quantize;
 mod run;
 #[cfg(unix)]
 mod serve;
+mod serve_models;
 mod structured;
 mod tools;

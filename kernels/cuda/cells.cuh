@@ -116,7 +116,7 @@ struct Neighbors {
     }
 };
 
-// Prepares the cells of up to `PREPARED` tokens, starting with the `first`th of `n`. The caller synchronizes the
+// Prepares the cells of up to `PREPARED` tokens, starting with token `first` of `n`. The caller synchronizes the
 // block before and after.
 DEVICE void prepare_cells(const States &s, int first, int n) {
     for (int i = threadIdx.x; i < min(PREPARED, n - first); i += blockDim.x) prepared_cells[i] = Neighbors(s, first + i, n).own_cells(s);

@@ -72,3 +72,22 @@ DEVICE const char *matrix_of(const Params &p, int outer) {
 DEVICE void fragment_of(u32 (&fragment)[4], const u32 (&first)[4], const u32 (&second)[4], int half) {
     fragment[0] = first[2 * half], fragment[1] = second[2 * half], fragment[2] = first[2 * half + 1], fragment[3] = second[2 * half + 1];
 }
+
+// Stores the sums of a warp. `row` and `column` are the lane's first ones in the tile, which begins at row `first_row` and has
+// `n_rows` rows.
+template <int M, int N>
+DEVICE void store_sums(const Params &p, const TileColumns &columns, int first_row, int n_rows, int row, int column, const float (&sums)[M][N][4]) {
+    // Process one column at a time: the addresses of all columns would exceed the available registers.
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++) {
+        int c = column + i / 2 * 8 + i % 2;
+        if (c >= columns.n) continue;
+        float factor = columns.factor(c) * Weights::factor();
+        char *y = columns.result(c) + first_row * p.y.nb[0];
+#pragma unroll
+        for (int m = 0; m < 2 * M; m++) {
+            int r = row + 8 * m;
+            if (r < n_rows) *(float *)(y + r * p.y.nb[0]) = sums[m / 2][i / 2][m % 2 * 2 + i % 2] * factor;
+        }
+    }
+}

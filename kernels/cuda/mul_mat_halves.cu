@@ -195,17 +195,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) mul_mat_halves(const __
     float total[M][N][4] = {};
     Stages stages;
     for (int step = 0; step < p.n_steps; step++) multiply_step(stages, copies, step, row, column + lane / 4, total);
-    // Process one column at a time: the addresses of all columns would exceed the available registers.
-#pragma unroll
-    for (int i = 0; i < 2 * N; i++) {
-        int c = column + lane % 4 * 2 + i / 2 * 8 + i % 2;
-        if (c >= columns.n) continue;
-        float factor = columns.factor(c) * Weights::factor();
-        char *y = columns.result(c) + first_row * p.y.nb[0];
-#pragma unroll
-        for (int m = 0; m < 2 * M; m++) {
-            int r = row + 8 * m;
-            if (r < n_rows) *(float *)(y + r * p.y.nb[0]) = total[m / 2][i / 2][m % 2 * 2 + i % 2] * factor;
-        }
-    }
+    store_sums(p, columns, first_row, n_rows, row, column + lane % 4 * 2, total);
 }

@@ -201,18 +201,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, COLUMNS > 16 ? 0 : 2) mul_
     }
     int number = (blockIdx.z * gridDim.y + blockIdx.y) * (gridDim.x / n_parts) + blockIdx.x / n_parts;
     if (n_parts > 1 && !add_parts(p, number, part, n_parts, (float (&)[SUMS_OF_LANE])total)) return;
-    int row = threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
-    // Process one column at a time: the addresses of all columns would exceed the available registers.
-#pragma unroll
-    for (int i = 0; i < 2 * N; i++) {
-        int c = column + i / 2 * 8 + i % 2;
-        if (c >= columns.n) continue;
-        float factor = columns.factor(c);
-        char *y = columns.result(c) + first_row * p.y.nb[0];
-#pragma unroll
-        for (int m = 0; m < 2 * M; m++) {
-            int r = row + 8 * m;
-            if (r < n_rows) *(float *)(y + r * p.y.nb[0]) = total[m / 2][i / 2][m % 2 * 2 + i % 2] * Weights::factor() * factor;
-        }
-    }
+    int row = threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / 4;
+    store_sums(p, columns, first_row, n_rows, row, threadIdx.x % 4 * 2, total);
 }

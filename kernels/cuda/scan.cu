@@ -63,8 +63,8 @@ template <int BYTES> DEVICE void start_copy(float *to, const char *from, bool is
     start_copy<BYTES>((u32)__cvta_generic_to_shared(to), from, is_there);
 }
 
-// Starts to load the operands of the tokens from the `first`th of `n` to the end of the chunk. A warp loads whole
-// tokens. `group` is the index of keys and queries.
+// Starts to load the operands of a chunk of `n` tokens: up to TOKENS tokens, starting with token `first`. A warp loads
+// whole tokens. `group` is the index of keys and queries.
 DEVICE void load_ahead(const Params &p, const Column &column, int group, int first, int n, float *chunk) {
     const int UNIT = X4 ? RUN : 1;
     int lane = threadIdx.x % 32;

@@ -129,7 +129,7 @@ def collected(logs):
     if ran & {"ceilings", "latencies"}:
         report["ceilings"] = [*json_lines(log("ceilings")), *json_lines(log("latencies"))]
     correctness = {name: fixtures(log(name)) for name in ("smoke", "fixtures") if name in ran}
-    correctness |= {name: tests(log(name)) for name in ("ops", "ops-alone", "tests", "tests-alone") if name in ran}
+    correctness |= {name: tests(log(name)) for name in ("ops", "ops-alone", "tests", "tests-alone", "f16-sums") if name in ran}
     if correctness:
         report["correctness"] = correctness
     if ran & set(SANITIZERS):

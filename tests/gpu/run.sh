@@ -193,7 +193,8 @@ small="1b-q4_k_m 1b-f16"
 prompts=512 tokens=64 depths=0,256,1024,8192 repeats=3 sequences=1,2,4,8,16,32 batch_depth=1024
 fixtures=$(cd tests/data/archs && ls ./*.logits | sed 's|./||; s|\.logits$||')
 filter_ops="ops:: soundness:: scheduler_devices:: profile::"
-filter_tests="cuda:: cuda_captures:: cuda_experts:: cuda_forms:: cuda_fusion:: cuda_multi_gpu:: cuda_rounding:: cuda_router:: cuda_times::"
+filter_tests="cuda:: cuda_captures:: cuda_experts:: cuda_forms:: cuda_fusion:: cuda_multi_gpu:: cuda_rounding:: cuda_router:: cuda_stream:: cuda_times:: cuda_wgmma::"
+filter_sums=cuda_halves::
 tiny="--shape tiny --type q4_k_m"
 expert_shape=3b reduced=() n_compared=400 archived=1b-q4_k_m
 if [[ -n $rehearsal ]]; then
@@ -201,7 +202,7 @@ if [[ -n $rehearsal ]]; then
     prompts=8 tokens=2 depths=0 repeats=1 sequences=1,2 batch_depth=4
     fixtures=$'llama-dense\nllama-moe'
     n_compared=3 expert_shape=tiny reduced=(--set n_layer=1 --set n_vocab=512)
-    filter_ops=profile:: filter_tests=cuda_times::
+    filter_ops=profile:: filter_tests=cuda_times:: filter_sums=cuda_halves::largest
 fi
 export fixtures
 
@@ -247,6 +248,8 @@ first() {
 second() {
     if [[ -x $W/llama-tests ]]; then
         needs_compiler tests && phase tests 120 "\$W/llama-tests $filter_tests --test-threads=2" && alone tests 60 "\$W/llama-tests"
+        # All GPUs can run the kernels for GeForce GPUs.
+        needs_compiler f16-sums && phase f16-sums 40 "LLAMA_CUDA_F16_SUMS=1 \$W/llama-tests $filter_sums --test-threads=2"
     else
         leave_out tests "the pack has no llama-tests"
     fi

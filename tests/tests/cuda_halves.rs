@@ -1,14 +1,27 @@
 //! Matmuls with many columns on GeForce GPUs, which sum products in f16: accuracy.
 
-use engine::backend::cuda::{Specialization, loaded};
+use engine::backend::cuda::{Counters, Specialization, loaded};
 use kernels::{GgmlType, Precision};
 use tests::emulator::with_settings;
 
+use crate::cuda::card;
 use crate::cuda_fusion::Sketch;
-use crate::cuda_stream::{TYPES, check_column, check_experts, columns, floats, product, weights, weights_of};
+use crate::cuda_stream::{TYPES, check_column, check_experts, check_matmul, floats, product, weights_of};
 
-/// Settings of a GeForce RTX 4090.
-const RTX_4090: &str = "sm=89,geforce=1";
+/// Calls `body` on an emulated GeForce RTX 4090. With `LLAMA_CUDA=here`, GPUs that sum in f32 are skipped, unless
+/// `LLAMA_CUDA_F16_SUMS=1` is set.
+fn on_geforce(name: &str, body: impl FnOnce()) {
+    with_settings(name, "sm=89,geforce=1", || {
+        let description = engine::backend::device(&card()).expect("the GPU exists").description();
+        let is_set = std::env::var("LLAMA_CUDA_F16_SUMS").is_ok_and(|value| value == "1");
+        let is_emulated = Counters::find().is_some();
+        if is_emulated || is_set || description.contains("GeForce") {
+            body();
+        } else {
+            eprintln!("{name}: skipped on {description}");
+        }
+    });
+}
 
 /// Asserts that a kernel with this type and mark was used.
 fn assert_used(ty: GgmlType, marks: &[&str]) {
@@ -19,25 +32,11 @@ fn assert_used(ty: GgmlType, marks: &[&str]) {
     assert!(used.iter().filter(is_meant).any(has_all), "{ty}, {marks:?}: {used:?}");
 }
 
-/// Multiplies weights of a type by `n` columns of very different magnitudes.
-fn check_matmul(ty: GgmlType, [k, m, n]: [usize; 3]) {
-    let mut s = Sketch::new(Precision::Fast);
-    let (w, weights) = weights(&mut s, ty, [k, m, 1, 1]);
-    let (x, columns) = columns(&mut s, [k, n, 1, 1]);
-    let node = s.graph.mul_mat(w, x).expect("the shapes match");
-    s.graph.expand(node);
-    let [found, _] = s.both(&[node]);
-    let (want, got) = (product(&weights, &columns, k), floats(&found.0[0]));
-    for (c, (want, got)) in want.chunks_exact(m).zip(got.chunks_exact(m)).enumerate() {
-        check_column(want, got, &format!("{ty}, {k} x {m}, column {c} of {n}"));
-    }
-}
-
 /// Rows and columns that end within a tile, with several steps per row.
 #[test]
 fn matmuls_with_f16_sums_match_double_precision() {
     let name = "cuda_halves::matmuls_with_f16_sums_match_double_precision";
-    with_settings(name, RTX_4090, || {
+    on_geforce(name, || {
         for (ty, unit) in TYPES {
             check_matmul(ty, [unit.max(512), 70, 150]);
             assert_used(ty, &["COLUMNS=64", "IDS=0"]);
@@ -49,7 +48,7 @@ fn matmuls_with_f16_sums_match_double_precision() {
 #[test]
 fn large_tiles_with_f16_sums_match_double_precision() {
     let name = "cuda_halves::large_tiles_with_f16_sums_match_double_precision";
-    with_settings(name, RTX_4090, || {
+    on_geforce(name, || {
         for ty in [GgmlType::Q4_K, GgmlType::Q8_0] {
             check_matmul(ty, [256, 12200, 150]);
             assert_used(ty, &["COLUMNS=128", "IDS=0"]);
@@ -61,7 +60,7 @@ fn large_tiles_with_f16_sums_match_double_precision() {
 #[test]
 fn experts_with_f16_sums_match_double_precision() {
     let name = "cuda_halves::experts_with_f16_sums_match_double_precision";
-    with_settings(name, RTX_4090, || {
+    on_geforce(name, || {
         for (ty, k) in [(GgmlType::Q4_K, 256), (GgmlType::Q8_0, 512), (GgmlType::Q2_K, 1024)] {
             for of_token in [1, 2] {
                 check_experts(ty, [k, 1300], [135, of_token]);
@@ -99,7 +98,7 @@ fn largest_blocks(ty: GgmlType, n: usize) -> Vec<u8> {
 #[test]
 fn largest_f16_sums_do_not_overflow() {
     let name = "cuda_halves::largest_f16_sums_do_not_overflow";
-    with_settings(name, RTX_4090, || {
+    on_geforce(name, || {
         for (ty, unit) in TYPES {
             let [k, m, n] = [unit.max(256), 64, 130];
             let mut s = Sketch::new(Precision::Fast);

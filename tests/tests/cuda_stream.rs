@@ -39,7 +39,7 @@ pub(crate) fn product(weights: &[f32], columns: &[f32], k: usize) -> Vec<f32> {
 }
 
 /// Adds random weights in the layout that the GPU prefers. Returns the tensor and its values.
-pub(crate) fn weights(s: &mut Sketch, ty: GgmlType, ne: [usize; 4]) -> (TensorId, Vec<f32>) {
+fn weights(s: &mut Sketch, ty: GgmlType, ne: [usize; 4]) -> (TensorId, Vec<f32>) {
     let plain = s.values(ty, ne);
     let bytes = s.contents(plain).to_vec();
     weights_of(s, ty, ne, &bytes)
@@ -70,7 +70,7 @@ pub(crate) fn weights_of(s: &mut Sketch, ty: GgmlType, ne: [usize; 4], bytes: &[
 }
 
 /// Adds columns of very different magnitudes. Returns the tensor and its values.
-pub(crate) fn columns(s: &mut Sketch, ne: [usize; 4]) -> (TensorId, Vec<f32>) {
+fn columns(s: &mut Sketch, ne: [usize; 4]) -> (TensorId, Vec<f32>) {
     let random = s.values(GgmlType::F32, ne);
     let mut values = floats(s.contents(random));
     for (c, column) in values.chunks_exact_mut(ne[0]).enumerate() {
@@ -101,6 +101,20 @@ fn assert_streamed(ty: GgmlType, mark: &str) {
     assert!(used.iter().any(is_streamed), "{ty}: {used:?}");
 }
 
+/// Multiplies weights of a type by `n` columns of very different magnitudes.
+pub(crate) fn check_matmul(ty: GgmlType, [k, m, n]: [usize; 3]) {
+    let mut s = Sketch::new(Precision::Fast);
+    let (w, weights) = weights(&mut s, ty, [k, m, 1, 1]);
+    let (x, columns) = columns(&mut s, [k, n, 1, 1]);
+    let node = s.graph.mul_mat(w, x).expect("the shapes match");
+    s.graph.expand(node);
+    let [found, _] = s.both(&[node]);
+    let (want, got) = (product(&weights, &columns, k), floats(&found.0[0]));
+    for (c, (want, got)) in want.chunks_exact(m).zip(got.chunks_exact(m)).enumerate() {
+        check_column(want, got, &format!("{ty}, {k} x {m}, column {c} of {n}"));
+    }
+}
+
 /// Rows that end within a block, divided rows, both tile sizes, and columns of very different magnitudes.
 #[test]
 fn streamed_matmuls_match_double_precision() {
@@ -114,16 +128,7 @@ fn streamed_matmuls_match_double_precision() {
                 (512, 70, 100),
             ] {
                 let k: usize = unit.max(k / unit * unit);
-                let mut s = Sketch::new(Precision::Fast);
-                let (w, weights) = weights(&mut s, ty, [k, m, 1, 1]);
-                let (x, columns) = columns(&mut s, [k, n, 1, 1]);
-                let node = s.graph.mul_mat(w, x).expect("the shapes match");
-                s.graph.expand(node);
-                let [found, _] = s.both(&[node]);
-                let (want, got) = (product(&weights, &columns, k), floats(&found.0[0]));
-                for (c, (want, got)) in want.chunks_exact(m).zip(got.chunks_exact(m)).enumerate() {
-                    check_column(want, got, &format!("{ty}, {k} x {m}, column {c} of {n}"));
-                }
+                check_matmul(ty, [k, m, n]);
             }
             assert_streamed(ty, "IDS=0");
         }

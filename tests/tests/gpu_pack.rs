@@ -208,6 +208,7 @@ fn check_report(report: &serde_json::Value, optional: &[(&str, bool)]) {
         "ops",
         "first-speed",
         "tests",
+        "f16-sums",
         "times-tiny-q4_k_m",
         "speed-tiny-q4_k_m",
         "speed-135m-q4_k_m",
@@ -220,7 +221,7 @@ fn check_report(report: &serde_json::Value, optional: &[(&str, bool)]) {
         assert!(phases.contains(&(name, 0)), "{name}: {phases:?}");
     }
     let correct = &report["correctness"];
-    for name in ["smoke", "fixtures", "ops", "tests"] {
+    for name in ["smoke", "fixtures", "ops", "tests", "f16-sums"] {
         assert!(
             correct[name]["passed"].as_u64().is_some_and(|n| n > 0),
             "{name}: {correct}"

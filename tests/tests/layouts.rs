@@ -93,7 +93,7 @@ fn tied_embedding_has_two_layouts() {
     );
 }
 
-/// Covers mapped, read and sharded files, with, and without value checks.
+/// Covers mapped, read, and sharded files, with and without value checks.
 #[test]
 fn every_load_mode_repacks() {
     let dir = tempfile::tempdir().unwrap();

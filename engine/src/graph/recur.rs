@@ -55,7 +55,8 @@ pub enum Recurrence {
     /// channels of the previous group's tokens. Otherwise `w` is `c`.
     ///
     /// The state of a channel is the number of tokens in the group, the maximum score, the sum of `e^(score - max)`,
-    /// and the weighted sum of `x`. With `overlap`, the same three values of the part for the next group follow.
+    /// and the weighted sum of `x`. With `overlap`, the last three values are stored twice: for this group, and for the
+    /// next group.
     Compress {
         /// Whether each group also covers the preceding group.
         overlap: bool,

@@ -8,7 +8,7 @@ pub(super) const NONE: u32 = u32::MAX;
 /// Maximum number of symbols for the quadratic algorithm, which beats the heap on short words.
 const SHORT: usize = 32;
 /// Maximum word length in bytes. Callers split longer words, because merging needs 40 bytes of memory per byte of a
-/// word, and slows down when these exceed the caches.
+/// word. Words whose symbols exceed the caches are merged slowly.
 pub(super) const MAX_WORD: usize = 1 << 18;
 
 /// Symbol in a word that is being merged.

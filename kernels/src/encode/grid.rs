@@ -391,7 +391,7 @@ impl<const E: usize> Search<'_, E> {
     #[inline(always)]
     fn around(&self, targets: &Targets, unit: usize, code: f32, real: f32) -> (f32, Chosen) {
         let mut best = (code, self.choose(targets, unit, (code + 0.5) * real));
-        // Rounding a small code changes the scale so much that other points may be best.
+        // The relative rounding error of a small code is large, so a neighbor may be better with other points.
         if code < 4.0 {
             for other in [code - 1.0, code + 1.0] {
                 if (0.0..self.n_scales).contains(&other) {

@@ -1,8 +1,8 @@
 //! Counting of threads without contention on one cache line.
 //!
 //! A counter per group of threads reports to the root only when the group gets its first member or loses its last one.
-//! This is a scalable non-zero indicator (Ellen, Lev, Luchangco, and Moir: SNZI, PODC 2007) of two levels. The barrier
-//! only needs to know whether a phase has members: a phase ends when it has none.
+//! This is a scalable non-zero indicator (Ellen, Lev, Luchangco, and Moir: SNZI, PODC 2007) of two levels. A phase
+//! of the barrier ends when the root has no members left, so the barrier does not need their number.
 
 use super::futex::Futex;
 use super::sync::{AtomicU64, Ordering};
