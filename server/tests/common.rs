@@ -24,6 +24,7 @@ use server::scheduler::{Drafters, Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
 use server::vertex::Vertex;
 use tests::images;
+use tests::layouts::lora;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -65,6 +66,8 @@ pub struct Options {
     pub media_bytes: usize,
     /// Drafter of the first completion.
     pub drafter: Mutex<Option<Box<dyn Drafter>>>,
+    /// Matrices with a LoRA adapter each, and the scales of the adapters.
+    pub adapters: Vec<(&'static str, f32)>,
 }
 
 impl Default for Options {
@@ -92,6 +95,7 @@ impl Default for Options {
             raw_output: false,
             suffix_first: false,
             projector: None,
+            adapters: Vec::new(),
             media_cache: 1 << 20,
             media_bytes: 20 << 20,
             drafter: Mutex::default(),
@@ -304,7 +308,10 @@ pub fn app(options: &Options, path: &std::path::Path, name: &str) -> Result<App,
     let scheduler = if Scheduler::encodes(&model) {
         Scheduler::idle(model, settings)
     } else {
-        let context = Context::new(model, &params).expect("a context");
+        let adapter = |(weight, scale): &(&str, f32)| (lora(&model, weight), *scale);
+        let adapters: Vec<_> = options.adapters.iter().map(adapter).collect();
+        let mut context = Context::new(model, &params).expect("a context");
+        context.set_adapters(&adapters).expect("adapters of the model");
         let drafter = options.drafter.lock().expect("no panic").take();
         let speculation = drafter.map(|drafter| Speculation {
             controller: DraftController::by_tokens(1),
@@ -326,7 +333,11 @@ pub fn app(options: &Options, path: &std::path::Path, name: &str) -> Result<App,
         suffix_first: options.suffix_first,
         slot_save_path: options.slot_save_path.clone(),
         slot_save_limit: options.slot_save_limit,
-        adapters: Vec::new(),
+        adapters: options
+            .adapters
+            .iter()
+            .map(|(weight, _)| format!("{weight}.gguf"))
+            .collect(),
         media_limits: Limits {
             bytes: options.media_bytes,
             ..Limits::default()

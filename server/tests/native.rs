@@ -107,6 +107,47 @@ fn adapter_routes_require_adapters() {
     }
 }
 
+/// The scales of a request equal those of a server, and do not affect other requests.
+#[test]
+fn request_sets_scales_of_adapters() {
+    let with = |scales: [f32; 2]| {
+        let weights = ["blk.0.attn_q.weight", "blk.1.ffn_down.weight"];
+        Server::with(Options {
+            adapters: weights.into_iter().zip(scales).collect(),
+            ..Options::default()
+        })
+    };
+    let server = with([0.0, 2.0]);
+    let request = |server: &Server, lora: Json| {
+        let body =
+            json!({"prompt": "once upon a time there was a lion", "n_predict": 12, "ignore_eos": true, "lora": lora});
+        server.ask("/completion", &body)
+    };
+    let content = |answer: &Json| answer["content"].as_str().unwrap().to_owned();
+    let plain = content(&request(&server, Json::Null));
+    let adapted = request(&server, json!([{"id": 0, "scale": 3}]));
+    assert_eq!(adapted["generation_settings"]["lora"], json!([{"id": 0, "scale": 3.0}]));
+    assert_eq!(content(&adapted), content(&request(&with([3.0, 0.0]), Json::Null)));
+    assert_ne!(content(&adapted), plain);
+    assert_eq!(content(&request(&server, Json::Null)), plain);
+    for (path, mut body) in [
+        ("/completion", json!({"prompt": "a"})),
+        ("/v1/completions", json!({"prompt": "a"})),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "hi"}]}),
+        ),
+    ] {
+        body["lora"] = json!([{"id": 2, "scale": 1}]);
+        let error = server.refused(path, &body, 400);
+        assert_eq!(error["param"], "lora", "{path}: {error}");
+        assert!(
+            error["message"].as_str().unwrap().contains("loaded adapters is 2"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn unsupported_infill_and_rerank_are_rejected() {
     let server = Server::new();

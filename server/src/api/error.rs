@@ -54,6 +54,14 @@ impl ApiError {
         }
     }
 
+    /// Names the field `prompt` in place of `messages`, or if the error names no field.
+    pub fn of_prompt(mut self) -> ApiError {
+        if self.param.as_deref().is_none_or(|param| param == "messages") {
+            self.param = Some("prompt".to_owned());
+        }
+        self
+    }
+
     /// Returns a 404 error.
     pub fn not_found(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "not_found_error", message)
@@ -176,7 +184,7 @@ impl From<CommandError> for ApiError {
                 ..ApiError::invalid(message)
             },
             CommandError::Empty { .. } => ApiError::invalid(message),
-            CommandError::State(_) => ApiError::unprocessable(message),
+            CommandError::State(_) | CommandError::Adapters(_) => ApiError::unprocessable(message),
             CommandError::Over => ApiError::unavailable(message),
         }
     }
@@ -194,6 +202,7 @@ impl From<SubmitError> for ApiError {
                 ..ApiError::invalid(message)
             },
             SubmitError::Choices { .. } => ApiError::field("n", message),
+            SubmitError::Adapter { .. } => ApiError::field("lora", message),
             SubmitError::EmptyPrompt | SubmitError::Token { .. } | SubmitError::Sampler(_) => {
                 ApiError::invalid(message)
             }

@@ -165,7 +165,10 @@ fn unknown(name: &str, known: &[&[Field]]) -> ApiError {
     let names = names.chain(PARAMS.iter().map(name_of));
     let near = nearest_names(name, names);
     let hint = match name {
-        "lora" => "; POST /lora-adapters sets the scales of adapters for all requests".to_owned(),
+        "lora" => {
+            "; only routes that generate text accept it, and POST /lora-adapters sets the scales for all requests"
+                .to_owned()
+        }
         _ if near.is_empty() => String::new(),
         _ => format!("; similar fields: {}", near.join(", ")),
     };

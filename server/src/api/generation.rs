@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use super::error::{ApiError, ApiResult};
 use super::field::{Field, name_of};
 use super::fields::Fields;
-use super::value::{integer_of, shown, text_of};
+use super::value::{adapter_scales, integer_of, shown, text_of};
 use crate::scheduler::{Diagnostics, Request};
 
 /// Fields of all generating routes. The sampling parameters are listed in the engine.
@@ -31,6 +31,10 @@ pub const GENERATION_FIELDS: &[Field] = &[
         "Ignore end-of-sequence tokens and keep generating, except where structured output is complete (false).",
     ),
     Field::flag("cache_prompt", "Reuse the cached prefix of earlier requests (true)."),
+    Field::list(
+        "lora",
+        "LoRA adapters of the request: objects with `id` and `scale`; omitted adapters get scale 0 (the scales of the server).",
+    ),
     Field::integer("priority", "Scheduling priority; higher values start first (0)."),
     Field::integer(
         "t_max_predict_ms",
@@ -129,6 +133,10 @@ pub fn generating(fields: &mut Fields, defaults: &Defaults) -> ApiResult<Request
     request.min_tokens = between("min_tokens", fields.integer("min_tokens")?, 0, i32::MAX.into())?.unwrap_or(0);
     request.ignore_eos = fields.flag("ignore_eos")?.unwrap_or(defaults.ignore_eos);
     request.reuse = fields.flag("cache_prompt")?.unwrap_or(true);
+    request.lora = match fields.list("lora")? {
+        None => None,
+        Some(list) => Some(adapter_scales(&list).map_err(|wrong| ApiError::field("lora", wrong))?),
+    };
     request.progress = fields.flag("return_progress")?.unwrap_or(false);
     request.diagnostics = Diagnostics {
         timings_per_token: fields.flag("timings_per_token")?.unwrap_or(false),
@@ -338,6 +346,9 @@ mod tests {
             (json!({"stop_token_ids": 2}), "stop_token_ids"),
             (json!({"stop_token_ids": [-2]}), "stop_token_ids"),
             (json!({"min_tokens": -1}), "min_tokens"),
+            (json!({"lora": {"0": 1}}), "lora"),
+            (json!({"lora": [{"id": -1, "scale": 1}]}), "lora"),
+            (json!({"lora": [{"id": 0}]}), "lora"),
             (json!({"logit_bias": {"a": "b"}}), "logit_bias"),
             (json!({"logit_bias": [[1]]}), "logit_bias"),
             (json!({"samplers": [1]}), "samplers"),

@@ -14,4 +14,4 @@ pub use field::{Field, FieldType, name_of};
 pub use fields::Fields;
 pub use generation::{Defaults, GENERATION_FIELDS, NO_LIMIT, between, generating, limit, max_tokens};
 pub use structure::{STRUCTURE_FIELDS, structure};
-pub use value::{integer_of, shown, text_of};
+pub use value::{adapter_scales, integer_of, shown, text_of};

@@ -18,6 +18,20 @@ pub fn text_of(value: Json) -> Option<String> {
     }
 }
 
+/// Reads a list of objects with the `id` and the `scale` of a LoRA adapter.
+///
+/// # Errors
+/// Returns the expected form.
+pub fn adapter_scales(list: &[Json]) -> Result<Vec<(usize, f32)>, &'static str> {
+    let read = |one: &Json| {
+        let id = one.get("id")?.as_u64().and_then(|id| usize::try_from(id).ok())?;
+        let scale = one.get("scale")?.as_f64().filter(|scale| scale.abs() <= 1e6)?;
+        Some((id, scale as f32))
+    };
+    let scales: Option<Vec<_>> = list.iter().map(read).collect();
+    scales.ok_or("expected a list of objects with `id` and `scale`")
+}
+
 /// Formats a value for error messages, abbreviated.
 pub fn shown(value: &Json) -> String {
     const MAX: usize = 40;

@@ -205,10 +205,7 @@ fn start(
             images: prompt.media.clone(),
             ..request.clone()
         };
-        let submitted = service.submit(request).map_err(|e| ApiError {
-            param: Some("prompt".to_owned()),
-            ..e.into()
-        });
+        let submitted = service.submit(request).map_err(|e| ApiError::from(e).of_prompt());
         submitted.map(|events| (events, 1))
     };
     let submitted = prompts.iter().map(submit).collect::<ApiResult<Vec<_>>>()?;

@@ -36,6 +36,8 @@ pub fn settings_json(service: &ModelService, request: &Request, is_stream: bool)
         let ends = (0..vocab.n_tokens()).filter(|&token| vocab.is_eog(token));
         biases.extend(ends.map(|token| json!({ "token": token, "bias": null })));
     }
+    let adapters = request.lora.iter().flatten();
+    let adapters = adapters.map(|(id, scale)| json!({ "id": id, "scale": scale }));
     let others = [
         ("n_predict", limit.clone()),
         ("max_tokens", limit),
@@ -48,6 +50,7 @@ pub fn settings_json(service: &ModelService, request: &Request, is_stream: bool)
         ("stream", is_stream.into()),
         ("stop", request.stop.clone().into()),
         ("logit_bias", biases.into()),
+        ("lora", adapters.collect::<Vec<Json>>().into()),
     ];
     settings.extend(others.map(|(name, value)| (name.to_owned(), value)));
     settings.into()

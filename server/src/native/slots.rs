@@ -8,7 +8,7 @@ use axum::extract::{Path as InPath, State};
 use axum::http::{StatusCode, Uri};
 use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, text_of};
+use crate::api::{ApiError, ApiResult, Field, adapter_scales, text_of};
 use crate::app::{App, Shared};
 use crate::http::{AnyBody, Client, blocking, json};
 use crate::scheduler::Slot;
@@ -159,14 +159,8 @@ pub async fn adapters(State(app): State<Shared>) -> ApiResult {
 
 /// Handles `POST /lora-adapters`. Omitted adapters get scale 0; running requests keep their scales.
 pub async fn set_adapter_scales(State(app): State<Shared>, AnyBody(body): AnyBody) -> ApiResult {
-    let wrong = || ApiError::invalid("expected a list of objects with `id` and `scale`");
-    let list = body.as_array().ok_or_else(wrong)?;
-    let read = |one: &Json| {
-        let id = one.get("id")?.as_u64().and_then(|id| usize::try_from(id).ok())?;
-        let scale = one.get("scale")?.as_f64().filter(|scale| scale.abs() <= 1e6)?;
-        Some((id, scale as f32))
-    };
-    let scales = list.iter().map(read).collect::<Option<Vec<_>>>().ok_or_else(wrong)?;
+    let list = body.as_array().map_or(&[Json::Null][..], Vec::as_slice);
+    let scales = adapter_scales(list).map_err(ApiError::invalid)?;
     app.service.scheduler.set_adapter_scales(scales).await?;
     Ok(json(&json!({ "success": true })))
 }

@@ -215,10 +215,9 @@ fn ask(
             ..request.clone()
         };
         let (n, submitted) = (request.n, service.submit(request));
-        submitted.map(|events| (events, n)).map_err(|e| ApiError {
-            param: Some("prompt".to_owned()),
-            ..e.into()
-        })
+        submitted
+            .map(|events| (events, n))
+            .map_err(|e| ApiError::from(e).of_prompt())
     };
     let submitted = prompts.iter().map(submitted).collect::<ApiResult<Vec<_>>>()?;
     let is_verbose = request.diagnostics.verbose && !is_stream;

@@ -508,10 +508,17 @@ impl Batcher {
             }
             self.memory.sequences.copy(from, seq);
             let job = &self.running[at].job;
-            self.memory.sequences.take(seq, job.owner, job.n_prompt);
+            let key = self.memory.sequences.key_of(from).clone();
+            self.memory.sequences.take(seq, key, job.n_prompt);
+            if let Err(error) = self.memory.adapt(seq) {
+                generation.send(Event::Failed(error.to_string()));
+                self.memory.erase(seq);
+                continue;
+            }
             let job = Job {
                 tokens: job.tokens.clone(),
                 images: job.images.clone(),
+                scales: job.scales.clone(),
                 generations: vec![generation],
                 prompt_logprobs: None,
                 id: job.id.clone(),

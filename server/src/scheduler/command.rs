@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use engine::context::StateError;
+use engine::context::{SetAdaptersError, StateError};
 use tokio::sync::oneshot;
 
 /// A command with the channel for its result.
@@ -86,13 +86,16 @@ pub enum CommandError {
         id: usize,
     },
     /// The adapter id is out of range.
-    #[error("invalid adapter {id}: {n} adapters are loaded")]
+    #[error("invalid adapter {id}: the number of loaded adapters is {n}")]
     NoAdapter {
         /// Requested adapter.
         id: usize,
         /// Number of loaded adapters.
         n: usize,
     },
+    /// The scales of adapters could not be set.
+    #[error(transparent)]
+    Adapters(#[from] SetAdaptersError),
     /// A state file could not be read or written.
     #[error(transparent)]
     State(#[from] StateError),

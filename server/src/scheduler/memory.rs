@@ -2,11 +2,12 @@
 //! evicted when their cells are needed.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use engine::context::{Context, MemoryError, StateError};
+use engine::context::{Context, MemoryError, ScaledAdapter, SetAdaptersError, StateError};
 
 use super::command::{CommandError, CommandResult, Slot};
-use super::sequences::{Match, Sequences};
+use super::sequences::{CacheKey, Match, Sequences};
 use crate::metrics::Gauges;
 
 /// Maximum number of prompt tokens that a sequence may lose if a similar prompt overwrites it.
@@ -16,6 +17,10 @@ const MAX_LOST: usize = 8;
 pub struct Memory {
     pub context: Context,
     pub sequences: Sequences,
+    /// Scales of the LoRA adapters for requests that do not set scales.
+    scales: Arc<[f32]>,
+    /// True once a request has set scales. Scales are then inputs of the graphs, so that changes do not rebuild graphs.
+    has_own_scales: bool,
 }
 
 impl Memory {
@@ -23,6 +28,8 @@ impl Memory {
     pub fn new(context: Context) -> Memory {
         Memory {
             sequences: Sequences::new(context.params().n_seq_max),
+            scales: scales_of(context.adapters()),
+            has_own_scales: false,
             context,
         }
     }
@@ -31,6 +38,44 @@ impl Memory {
     pub fn clear(&mut self) {
         self.context.clear();
         self.sequences = Sequences::new(self.context.params().n_seq_max);
+    }
+
+    /// Returns the key of cached tokens for a request of `owner` with these scales.
+    pub fn key(&self, owner: u64, scales: Option<&Arc<[f32]>>) -> CacheKey {
+        CacheKey {
+            owner,
+            scales: scales.unwrap_or(&self.scales).clone(),
+        }
+    }
+
+    /// Applies the LoRA adapters of the key of a sequence.
+    ///
+    /// # Errors
+    /// Returns an error if graphs with scales by sequence need too much memory.
+    pub fn adapt(&mut self, seq: usize) -> Result<(), SetAdaptersError> {
+        let scales = &self.sequences.key_of(seq).scales;
+        if !self.has_own_scales && *scales == self.scales {
+            return Ok(());
+        }
+        let adapters = with_scales(self.context.adapters(), scales);
+        self.context.set_seq_adapters(seq, Some(&adapters))?;
+        self.has_own_scales = true;
+        Ok(())
+    }
+
+    /// Sets the scales for requests that do not set scales. Removes all sequences, which were computed with the
+    /// previous scales.
+    ///
+    /// # Errors
+    /// Returns an error if the graphs need too much memory.
+    pub fn set_scales(&mut self, scales: &[f32]) -> Result<(), SetAdaptersError> {
+        for id in 0..self.sequences.len() {
+            self.erase(id);
+        }
+        let adapters = with_scales(self.context.adapters(), scales);
+        self.context.set_adapters(&adapters)?;
+        self.scales = scales.into();
+        Ok(())
     }
 
     /// Returns a sequence with the common prefix. This is the matching sequence if it is idle and has no other tokens,
@@ -173,6 +218,10 @@ impl Memory {
     pub fn restore_slot(&mut self, id: usize, owner: u64, path: &Path) -> CommandResult<usize> {
         self.check_idle(id, owner)?;
         self.erase(id);
+        let n_prompt = self.sequences.n_prompt_of(id);
+        self.sequences.take(id, self.key(owner, None), n_prompt);
+        self.sequences.release(id);
+        self.adapt(id)?;
         let tokens = match self.context.load_seq_session(id, path) {
             Err(error) => match missing_cells(&error) {
                 Some(n) if self.free_cells(n) => self.context.load_seq_session(id, path)?,
@@ -185,7 +234,7 @@ impl Memory {
             self.erase(id);
             return Err(CommandError::Empty { id });
         }
-        self.sequences.take(id, owner, tokens.len());
+        self.sequences.take(id, self.key(owner, None), tokens.len());
         self.sequences.extend(id, &tokens);
         self.sequences.release(id);
         Ok(tokens.len())
@@ -219,6 +268,17 @@ impl Memory {
             Ok(())
         }
     }
+}
+
+/// Returns the scales of adapters.
+fn scales_of(adapters: &[ScaledAdapter]) -> Arc<[f32]> {
+    adapters.iter().map(|(_, scale)| *scale).collect()
+}
+
+/// Returns the adapters with other scales.
+fn with_scales(adapters: &[ScaledAdapter], scales: &[f32]) -> Vec<ScaledAdapter> {
+    let pairs = adapters.iter().zip(scales);
+    pairs.map(|((adapter, _), scale)| (adapter.clone(), *scale)).collect()
 }
 
 /// Returns the number of cells that a state needs, if too few were free.

@@ -82,6 +82,8 @@ pub struct Scheduler {
     settings: Settings,
     /// Capacity of the context in tokens.
     n_ctx: usize,
+    /// Number of LoRA adapters.
+    n_adapters: usize,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -117,6 +119,7 @@ impl Scheduler {
     pub fn idle(model: Arc<Model>, settings: Settings) -> Scheduler {
         Scheduler {
             n_ctx: model.base().n_ctx_train(),
+            n_adapters: 0,
             model,
             inbox: Arc::default(),
             metrics: Arc::default(),
@@ -148,6 +151,7 @@ impl Scheduler {
         } else {
             usize::MAX
         };
+        let n_adapters = context.adapters().len();
         let batcher = Batcher::new(
             context,
             speculation.map(Drafts::new),
@@ -163,6 +167,7 @@ impl Scheduler {
             gauges,
             settings,
             n_ctx,
+            n_adapters,
             thread: None,
         };
         Ok((scheduler, batcher))
@@ -235,6 +240,7 @@ impl Scheduler {
             id: request.id,
             client: request.client,
             owner: self.settings.cache_owner(request.client),
+            scales: self.scales(request.lora.as_deref())?,
             priority: request.priority,
             tokens: request.prompt,
             arrival: 0,
@@ -265,6 +271,7 @@ impl Scheduler {
                 id: first.id.clone(),
                 tokens: first.tokens.clone(),
                 images: first.images.clone(),
+                scales: first.scales.clone(),
                 // The first job reports the prompt.
                 prompt_done_sent: true,
                 ..*first
@@ -359,6 +366,18 @@ impl Scheduler {
             }
             _ => requested,
         }
+    }
+
+    /// Returns the scale of each adapter for a request; `None` for the scales of the server.
+    fn scales(&self, lora: Option<&[(usize, f32)]>) -> Result<Option<Arc<[f32]>>, SubmitError> {
+        let (Some(lora), n) = (lora, self.n_adapters) else {
+            return Ok(None);
+        };
+        let mut scales = vec![0.0; n];
+        for &(id, scale) in lora {
+            *scales.get_mut(id).ok_or(SubmitError::Adapter { id, n })? = scale;
+        }
+        Ok(Some(scales.into()))
     }
 
     /// Checks a request and returns the rows of images in its prompt.

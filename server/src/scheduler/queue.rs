@@ -34,6 +34,8 @@ pub struct Job {
     pub client: u64,
     /// Owner of the cached tokens.
     pub owner: u64,
+    /// Scale of each LoRA adapter; `None` for the scales of the server.
+    pub scales: Option<Arc<[f32]>>,
     /// Priority; higher values start first.
     pub priority: i32,
     /// Sequence number of arrival.
@@ -228,6 +230,7 @@ mod tests {
             id: None,
             client,
             owner: client,
+            scales: None,
             priority,
             arrival,
             arrived: Instant::now(),

@@ -48,6 +48,8 @@ pub struct Request {
     pub text_biases: Vec<(String, f32)>,
     /// Reuse cached prefixes.
     pub reuse: bool,
+    /// LoRA adapters and their scales. Omitted adapters have scale 0. `None` for the scales of the server.
+    pub lora: Option<Vec<(usize, f32)>>,
     /// Client id for fair scheduling: among equal priorities, clients with fewer running requests are served
     /// first.
     pub client: u64,
@@ -87,6 +89,7 @@ impl Request {
             diagnostics: Diagnostics::default(),
             text_biases: Vec::new(),
             reuse: true,
+            lora: None,
             client: 0,
             priority: 0,
             t_max: None,
@@ -257,6 +260,14 @@ pub enum SubmitError {
         n: usize,
         /// Maximum number of choices.
         max: usize,
+    },
+    /// The id of a LoRA adapter is out of range.
+    #[error("invalid adapter {id}: the number of loaded adapters is {n}")]
+    Adapter {
+        /// Requested adapter.
+        id: usize,
+        /// Number of loaded adapters.
+        n: usize,
     },
     /// Invalid sampling parameters.
     #[error(transparent)]

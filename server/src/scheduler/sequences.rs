@@ -2,8 +2,19 @@
 //! until their cells are needed; the least recently used sequence is evicted first.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use engine::sample::Token;
+
+/// Owner of cached tokens, and scales of all LoRA adapters that the tokens were computed with. Requests only reuse
+/// tokens with an equal key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CacheKey {
+    /// Owner of the tokens.
+    pub owner: u64,
+    /// Scale of each loaded adapter.
+    pub scales: Arc<[f32]>,
+}
 
 /// All sequences of a context, by id.
 pub struct Sequences {
@@ -14,8 +25,7 @@ pub struct Sequences {
 struct Sequence {
     /// Cached tokens, starting at position 0.
     tokens: Vec<Token>,
-    /// Owner of the tokens: only requests of this owner reuse them.
-    owner: u64,
+    key: CacheKey,
     /// Length of the prompt of the last request; the tokens after it were generated.
     n_prompt: usize,
     state: State,
@@ -47,7 +57,7 @@ impl Sequences {
     pub fn new(n: usize) -> Sequences {
         let free = || Sequence {
             tokens: Vec::new(),
-            owner: 0,
+            key: CacheKey::default(),
             n_prompt: 0,
             state: State::Free,
         };
@@ -70,7 +80,12 @@ impl Sequences {
     /// Returns the owner of a sequence; `None` if the sequence is free.
     pub fn owner_of(&self, seq: usize) -> Option<u64> {
         let sequence = &self.all[seq];
-        (sequence.state != State::Free).then_some(sequence.owner)
+        (sequence.state != State::Free).then_some(sequence.key.owner)
+    }
+
+    /// Returns the key of the last request in a sequence.
+    pub fn key_of(&self, seq: usize) -> &CacheKey {
+        &self.all[seq].key
     }
 
     /// Returns the length of the last prompt in a sequence.
@@ -98,11 +113,11 @@ impl Sequences {
         self.all[to].tokens = self.all[from].tokens.clone();
     }
 
-    /// Returns the sequence of `owner` with the longest common prefix. Among equals, idle sequences win, then
+    /// Returns the sequence of `key` with the longest common prefix. Among equals, idle sequences win, then
     /// sequences with few other tokens.
-    pub fn best_match(&self, prompt: &[Token], owner: u64) -> Option<Match> {
-        let owned = self.all.iter().enumerate().filter(|(_, s)| s.owner == owner);
-        let matched = owned.map(|(seq, s)| Match {
+    pub fn best_match(&self, prompt: &[Token], key: &CacheKey) -> Option<Match> {
+        let reusable = self.all.iter().enumerate().filter(|(_, s)| s.key == *key);
+        let matched = reusable.map(|(seq, s)| Match {
             seq,
             n_common: s.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count(),
             is_idle: matches!(s.state, State::Idle(_)),
@@ -127,10 +142,10 @@ impl Sequences {
         idle.min().map(|(_, seq)| seq)
     }
 
-    /// Marks a sequence as in use by a request of `owner` with a prompt of `n_prompt` tokens.
-    pub fn take(&mut self, seq: usize, owner: u64, n_prompt: usize) {
+    /// Marks a sequence as in use by a request with this key and a prompt of `n_prompt` tokens.
+    pub fn take(&mut self, seq: usize, key: CacheKey, n_prompt: usize) {
         let sequence = &mut self.all[seq];
-        (sequence.owner, sequence.n_prompt) = (owner, n_prompt);
+        (sequence.key, sequence.n_prompt) = (key, n_prompt);
         sequence.state = State::Busy;
     }
 
@@ -176,7 +191,7 @@ mod tests {
     fn with(texts: &[&[Token]]) -> Sequences {
         let mut all = Sequences::new(texts.len() + 1);
         for (seq, text) in texts.iter().enumerate() {
-            all.take(seq, 0, text.len());
+            all.take(seq, CacheKey::default(), text.len());
             all.extend(seq, text);
         }
         all
@@ -185,7 +200,10 @@ mod tests {
     #[test]
     fn best_match_prefers_longest_then_idle() {
         let mut all = with(&[&[1, 2, 3], &[1, 2, 3, 4], &[1, 2, 3], &[9]]);
-        let found = |all: &Sequences, prompt: &[Token]| all.best_match(prompt, 0).map(|m| (m.seq, m.n_common));
+        let found = |all: &Sequences, prompt: &[Token]| {
+            all.best_match(prompt, &CacheKey::default())
+                .map(|m| (m.seq, m.n_common))
+        };
         assert_eq!(found(&all, &[1, 2, 3, 4, 5]), Some((1, 4)));
         assert_eq!(found(&all, &[1, 2, 3]), Some((0, 3)));
         all.release(2);
@@ -193,11 +211,13 @@ mod tests {
         assert_eq!(found(&all, &[7]), None);
         all.clear(1);
         assert_eq!(found(&all, &[1, 2, 3, 4, 5]), Some((2, 3)));
-        assert_eq!(
-            all.best_match(&[1, 2, 3], 1),
-            None,
-            "another owner's tokens are not reused"
-        );
+        let other_keys = [(1, Vec::new()), (0, vec![0.5])].map(|(owner, scales)| CacheKey {
+            owner,
+            scales: scales.into(),
+        });
+        for key in other_keys {
+            assert_eq!(all.best_match(&[1, 2, 3], &key), None, "{key:?}");
+        }
     }
 
     #[test]
@@ -206,14 +226,14 @@ mod tests {
         assert_eq!((all.oldest_idle(None), all.n_busy_and_idle()), (None, (3, 0)));
         [1, 0, 2].into_iter().for_each(|seq| all.release(seq));
         assert_eq!((all.oldest_idle(None), all.oldest_idle(Some(1))), (Some(1), Some(0)));
-        all.take(1, 0, 1);
+        all.take(1, CacheKey::default(), 1);
         all.release(1);
         assert_eq!(all.oldest_idle(None), Some(0));
         all.supersede(2);
         assert_eq!(all.oldest_idle(None), Some(2));
         assert_eq!((all.free(), all.n_busy_and_idle()), (Some(3), (0, 3)));
         // An empty sequence is not cached.
-        all.take(3, 0, 1);
+        all.take(3, CacheKey::default(), 1);
         all.release(3);
         assert_eq!(all.free(), Some(3));
     }

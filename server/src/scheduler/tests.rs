@@ -1,6 +1,7 @@
 //! Scheduler tests with tiny models, one step at a time. Completions must not depend on concurrent requests,
 //! and finished requests must release all resources.
 
+mod adapters;
 mod cache;
 mod drafts;
 mod images;

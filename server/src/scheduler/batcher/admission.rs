@@ -53,6 +53,11 @@ impl Batcher {
 
     /// Starts a job in a sequence.
     fn start_job(&mut self, mut job: Job, seq: usize) {
+        if let Err(error) = self.memory.adapt(seq) {
+            job.send_all(&Event::Failed(error.to_string()));
+            self.memory.erase(seq);
+            return;
+        }
         let n_cached = self.memory.sequences.tokens_of(seq).len();
         if !job.prompt_done_sent {
             self.metrics.n_queried.add(job.n_prompt);
@@ -77,10 +82,11 @@ impl Batcher {
         if self.n_reserved() + job.generations.len() > self.settings.n_parallel {
             return None;
         }
+        let key = self.memory.key(job.owner, job.scales.as_ref());
         // The last token is always computed because its logits are needed.
         let reusable = &job.tokens[..job.tokens.len() - 1];
         let found = if job.reuse {
-            let found = self.memory.sequences.best_match(reusable, job.owner);
+            let found = self.memory.sequences.best_match(reusable, &key);
             let whole = found.map(|found| Match {
                 n_common: without_cut_image(&job.images, found.n_common),
                 ..found
@@ -93,7 +99,7 @@ impl Batcher {
             Some(found) => self.memory.reuse(found)?,
             None => self.memory.take_empty_sequence(None)?,
         };
-        self.memory.sequences.take(seq, job.owner, job.n_prompt);
+        self.memory.sequences.take(seq, key, job.n_prompt);
         let n_uncomputed = job.tokens.len() - self.memory.sequences.tokens_of(seq).len();
         let growth = match self.running.len() {
             0 => 0,

@@ -51,16 +51,12 @@ impl Batcher {
             return;
         }
         for PendingScales { scales, reply } in std::mem::take(&mut self.pending_scales) {
-            let mut adapters = self.memory.context.adapters().to_vec();
-            adapters.iter_mut().for_each(|(_, scale)| *scale = 0.0);
+            let mut all = vec![0.0; self.memory.context.adapters().len()];
             for (id, scale) in scales {
-                adapters[id].1 = scale;
+                all[id] = scale;
             }
-            for id in 0..self.memory.sequences.len() {
-                self.memory.erase(id);
-            }
-            let set = self.memory.context.set_adapters(&adapters);
-            send(reply, set.map_err(|_| CommandError::Over));
+            let set = self.memory.set_scales(&all);
+            send(reply, set.map_err(CommandError::from));
         }
     }
 }
