@@ -1,4 +1,4 @@
-// Matmuls with 9 to 128 columns on tensor cores, in f16 with f32 accumulation. A block multiplies ROWS rows by all columns
+// Matmuls with 5 to 128 columns on tensor cores, in f16 with f32 accumulation. A block multiplies ROWS rows by all columns
 // of a tile, and streams weights and columns through shared memory, several steps of 256 values ahead. Weights are
 // converted from shared memory to fragments directly. Blocks share long rows: the last block of a tile to finish adds the
 // parts in order.

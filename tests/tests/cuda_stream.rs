@@ -1,9 +1,9 @@
-//! Matmuls with 9 to 128 columns: accuracy of f16 integers, and work counted by the emulated driver.
+//! Matmuls with 5 to 128 columns: accuracy of f16 integers, and work counted by the emulated driver.
 
 use engine::backend::cuda::{Counters, Specialization, loaded};
 use engine::graph::{Layout, TensorId};
 use kernels::{GgmlType, Precision};
-use tests::emulator::with_device;
+use tests::emulator::{with_device, with_settings};
 use tests::nmse;
 
 use crate::cuda::card;
@@ -131,6 +131,27 @@ fn streamed_matmuls_match_double_precision() {
                 check_matmul(ty, [k, m, n]);
             }
             assert_streamed(ty, "IDS=0");
+        }
+    });
+}
+
+/// With fast memory, `mul_stream` multiplies five or more columns of large matrices, because it needs fewer instructions
+/// than the kernel for few columns.
+#[test]
+fn large_matrices_stream_few_columns_if_memory_is_fast() {
+    let name = "cuda_stream::large_matrices_stream_few_columns_if_memory_is_fast";
+    with_settings(name, "sm=90", || {
+        let (k, m) = (2048, 1 << 14);
+        let sizes = [[k, m, 4], [k, m - 1, 8], [k, m, 5]];
+        sizes.into_iter().for_each(|size| check_matmul(GgmlType::Q6_K, size));
+        let used: Vec<String> = loaded().iter().map(Specialization::describe).collect();
+        for columns in ["COLS=4", "COLS=8"] {
+            let is_few = |name: &&String| name.starts_with("mul_few_int") && name.contains(columns);
+            assert!(used.iter().any(|name| is_few(&name)), "{columns}: {used:?}");
+        }
+        let device = engine::backend::device(&card()).expect("the GPU exists");
+        if device.description().contains("compute capability 9.0") {
+            assert_streamed(GgmlType::Q6_K, "COLUMNS=16");
         }
     });
 }

@@ -354,7 +354,7 @@ impl Backend for CudaBackend {
     ) -> Result<Box<dyn Plan>, BackendError> {
         let mut plan = <dyn Plan>::recycle::<CudaPlan>(old);
         self.load_writes()?;
-        let steps = fuse::steps(view, memory, self.precision);
+        let steps = fuse::steps(view, memory, self.precision, self.ready.gpu);
         self.reserve_scratch(view, steps.moved_bytes)?;
         // `load` loads or rejects every kernel, or returns an error. Substitutes of rejected kernels may also be
         // missing.

@@ -28,6 +28,9 @@ const MIN_CAPABILITY: i32 = 75;
 /// Minimum compute capability of tensor cores that multiply bf16.
 const BFLOAT_CAPABILITY: i32 = 80;
 
+/// Compute capabilities of GPUs with HBM: A100, H100 and H200, B200 and B300.
+const FAST_MEMORY: [i32; 4] = [80, 90, 100, 103];
+
 /// Environment variable that determines whether the products of prompts are summed in f16: 1 or 0.
 const F16_SUMS: &str = "LLAMA_CUDA_F16_SUMS";
 
@@ -69,6 +72,7 @@ impl Properties {
                 shared_bytes: attribute(Attribute::MaxSharedBytes)?.unsigned_abs(),
                 has_bfloats,
                 has_half_rate_sums,
+                has_fast_memory: FAST_MEMORY.contains(&capability),
                 // Determined when the device is used for the first time.
                 has_wgmma: false,
             },

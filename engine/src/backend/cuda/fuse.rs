@@ -16,13 +16,14 @@ use kernels::{GgmlType, Precision};
 
 use self::pass::FusionPass;
 pub(super) use self::pass::{ScratchOffsets, Steps};
+use super::gpu::Gpu;
 use super::ops::{self, MAX_ADDED, Normed, QuantizedAttention, Step};
 use crate::backend::{GraphView, MemoryMap};
 use crate::graph::{Op, TensorId, Unary};
 
 /// Finds the steps for a list of nodes, all of which passed `ops::check`.
-pub(super) fn steps(view: &GraphView<'_>, memory: &MemoryMap, precision: Precision) -> Steps {
-    let mut pass = FusionPass::new(view, memory, precision);
+pub(super) fn steps(view: &GraphView<'_>, memory: &MemoryMap, precision: Precision, gpu: Gpu) -> Steps {
+    let mut pass = FusionPass::new(view, memory, precision, gpu);
     for i in 0..pass.nodes.len() {
         if !pass.taken[i] {
             let step = pass.step(i);
@@ -37,7 +38,7 @@ impl FusionPass<'_> {
     fn step(&mut self, i: usize) -> Step {
         let node = self.graph.tensor(self.nodes[i]);
         let found = match node.op {
-            Op::MulMat | Op::MulMatId if ops::has_few_columns(self.graph, node) => self.products(i),
+            Op::MulMat | Op::MulMatId if self.has_few_columns(node) => self.products(i),
             Op::Rope(_) => self.heads(i),
             Op::RmsNorm { .. } => self.heads(i).or_else(|| self.normed(i)),
             Op::Add => self.normed(i).or_else(|| self.routed(i)),
@@ -132,7 +133,7 @@ impl FusionPass<'_> {
         });
         let product = products.next()?;
         let (weights, address) = (self.graph.tensor(product.source(0)), self.address(product.source(0))?);
-        if ops::takes_integers(self.precision, weights, address) && ops::has_few_columns(self.graph, product) {
+        if ops::takes_integers(self.precision, weights, address) && self.has_few_columns(product) {
             product.src[1]
         } else {
             None

@@ -9,6 +9,8 @@ pub struct Gpu {
     pub has_bfloats: bool,
     /// True if tensor cores with bf16 sum products in f32 at half the rate of f16, like the tensor cores of GeForce GPUs.
     pub has_half_rate_sums: bool,
+    /// True if the memory is so fast that instructions limit matmuls with few columns, as with HBM.
+    pub has_fast_memory: bool,
     /// Maximum shared memory of a block in bytes: static memory, and dynamic memory that kernels opt in to.
     pub shared_bytes: u32,
     /// True if kernels may use the matrix products of warpgroups (`wgmma`) of compute capability 9.0.
@@ -22,6 +24,7 @@ impl Gpu {
         shared_bytes: 227 << 10,
         has_bfloats: true,
         has_half_rate_sums: false,
+        has_fast_memory: true,
         has_wgmma: false,
     };
 
@@ -35,6 +38,7 @@ impl Gpu {
     pub const RTX_4090: Gpu = Gpu {
         multiprocessors: 128,
         has_half_rate_sums: true,
+        has_fast_memory: false,
         shared_bytes: Gpu::LEAST_SHARED_BYTES,
         ..Gpu::H100
     };
@@ -45,6 +49,7 @@ impl Gpu {
         shared_bytes: 64 << 10,
         has_bfloats: false,
         has_half_rate_sums: false,
+        has_fast_memory: false,
         has_wgmma: false,
     };
 

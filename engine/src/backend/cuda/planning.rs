@@ -143,7 +143,7 @@ impl Backend for PlanningBackend {
         if self.planning.gpu.has_wgmma {
             kernels.add(library::wgmma_probe());
         }
-        for step in &fuse::steps(view, memory, self.precision).steps {
+        for step in &fuse::steps(view, memory, self.precision, self.planning.gpu).steps {
             ops::plan_step(view.graph, step, &mut kernels).map_err(|refusal| match refusal {
                 Unplanned::Unsupported(_) => rules::unsupported(view.graph, step.first()),
                 Unplanned::Error(error) => error,

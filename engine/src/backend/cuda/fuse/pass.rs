@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use kernels::Precision;
 
 use super::super::buffer::CudaBuffer;
-use super::super::ops::Step;
+use super::super::gpu::Gpu;
+use super::super::ops::{self, Step};
 use super::super::planned_memory::PlannedBuffer;
 use crate::backend::{GraphView, MemoryMap};
 use crate::graph::{Graph, Tensor, TensorId};
@@ -31,6 +32,7 @@ pub(super) struct FusionPass<'a> {
     view: &'a GraphView<'a>,
     memory: &'a MemoryMap,
     pub(super) precision: Precision,
+    gpu: Gpu,
     /// Nodes that need computation, in order.
     pub(super) nodes: Vec<TensorId>,
     pub(super) positions: HashMap<TensorId, usize>,
@@ -46,7 +48,12 @@ pub(super) struct FusionPass<'a> {
 }
 
 impl<'a> FusionPass<'a> {
-    pub(super) fn new(view: &'a GraphView<'a>, memory: &'a MemoryMap, precision: Precision) -> FusionPass<'a> {
+    pub(super) fn new(
+        view: &'a GraphView<'a>,
+        memory: &'a MemoryMap,
+        precision: Precision,
+        gpu: Gpu,
+    ) -> FusionPass<'a> {
         let nodes: Vec<TensorId> = view.computing().collect();
         let mut readers: HashMap<TensorId, Vec<TensorId>> = HashMap::new();
         for &node in view.nodes {
@@ -59,6 +66,7 @@ impl<'a> FusionPass<'a> {
             view,
             memory,
             precision,
+            gpu,
             positions: nodes.iter().enumerate().map(|(i, &id)| (id, i)).collect(),
             taken: vec![false; nodes.len()],
             readers,
@@ -71,6 +79,11 @@ impl<'a> FusionPass<'a> {
 
     pub(super) fn tensor(&self, i: usize) -> &'a Tensor {
         self.graph.tensor(self.nodes[i])
+    }
+
+    /// Returns true if kernels for few columns compute this matmul.
+    pub(super) fn has_few_columns(&self, product: &Tensor) -> bool {
+        ops::has_few_columns(self.gpu, self.precision, self.graph, product)
     }
 
     /// Returns the positions of the next [`NEAR`] nodes starting at `i` that belong to no step yet.

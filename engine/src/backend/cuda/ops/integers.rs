@@ -111,6 +111,21 @@ pub(super) fn suits(precision: Precision, weights: &Tensor, w: &TensorArg) -> bo
     allowed && has_whole_rows(weights, w) && weights.ne[0].is_multiple_of(GROUP)
 }
 
+/// Returns true if instructions limit `mul_few_int.cu` with 5 to 8 columns on an H200, by counts of its instructions:
+/// types that need many instructions per byte.
+pub(super) fn are_limited_by_instructions(ty: GgmlType) -> bool {
+    matches!(
+        ty,
+        GgmlType::Q4_0
+            | GgmlType::Q2_K
+            | GgmlType::Q3_K
+            | GgmlType::Q6_K
+            | GgmlType::IQ4_NL
+            | GgmlType::IQ4_XS
+            | GgmlType::MXFP4
+    )
+}
+
 /// Returns the size of quantized columns in bytes.
 fn column_bytes(x: &TensorArg) -> usize {
     let [n, rows @ ..] = x.ne.map(|n| n as usize);

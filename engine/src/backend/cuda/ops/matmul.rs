@@ -1,11 +1,14 @@
 //! Matmuls: row by row for few columns, in tiles for many columns.
 
 use bytemuck::{Pod, Zeroable};
+use kernels::Precision;
 
+use super::super::gpu::Gpu;
 use super::super::kernel::{GROUP, Kernel, MUL_MAT};
 use super::arguments::TensorArg;
 use super::decoder::decoder;
 use super::half_tiles::HalfTiles;
+use super::integers;
 use super::skinny::{self, Products};
 use super::stream;
 use super::task::{COLUMNS_ALIGNMENT, Grouping, Task};
@@ -15,6 +18,13 @@ use crate::graph::{Graph, Op, Tensor};
 
 /// Maximum number of columns for which a warp computes all elements of a row.
 const FEW_COLUMNS: usize = 8;
+
+/// Maximum number of these columns if `mul_stream.cu` suits the matrix better.
+const FEW_COLUMNS_OF_LARGE: usize = 4;
+
+/// Minimum number of weights of a large matrix. By instruction counts, the gain for smaller ones is less than the launch
+/// that converts columns and the launches of operations that would otherwise be fused.
+const LARGE: usize = 1 << 25;
 
 /// Rows, columns, and threads per tile of `mul_mat.cu`.
 const TILE: [u32; 2] = [32, 32];
@@ -55,7 +65,8 @@ pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let (w, x, y) = (task.source(0)?, task.source(1)?, task.result()?);
     let [m, n, n2, n3] = task.node.ne;
     let outer = size(n2 * n3)?;
-    if n <= FEW_COLUMNS {
+    // `mul_stream.cu` needs aligned weights.
+    if is_few(task) || (n <= FEW_COLUMNS && !stream::suits(task, &w, false)) {
         return skinny::plan(task, &Products::of_one(task.id));
     }
     if tensor::suits(task.target.precision(), task.operand(0)) {
@@ -86,11 +97,27 @@ fn mat_kernel(weights: &Tensor, w: &TensorArg, by_ids: bool) -> Kernel {
 }
 
 /// Returns true if a matmul has so few columns that a warp computes all elements of a row.
-pub(in super::super) fn has_few_columns(graph: &Graph, product: &Tensor) -> bool {
+pub(in super::super) fn has_few_columns(gpu: Gpu, precision: Precision, graph: &Graph, product: &Tensor) -> bool {
     match product.op {
-        Op::MulMat => product.ne[1] <= FEW_COLUMNS,
+        Op::MulMat => product.ne[1] <= most_of_few(gpu, precision, graph.tensor(product.source(0))),
         Op::MulMatId => product.ne[2] <= FEW_COLUMNS || graph.tensor(product.source(0)).ne[2] > MAX_GROUPS,
         _ => false,
+    }
+}
+
+fn is_few(task: &Task<'_>) -> bool {
+    has_few_columns(task.target.gpu(), task.target.precision(), task.graph, task.node)
+}
+
+/// Returns the maximum number of columns that `skinny.rs` multiplies. With fast memory, `mul_stream.cu` multiplies 5 to 8
+/// columns of large matrices faster, if instructions limit the other kernels.
+fn most_of_few(gpu: Gpu, precision: Precision, weights: &Tensor) -> usize {
+    let is_large = weights.ne[0] * weights.ne[1] >= LARGE && weights.ne[2] * weights.ne[3] == 1;
+    let is_limited = gpu.has_fast_memory && integers::are_limited_by_instructions(weights.ty);
+    if is_large && is_limited && tensor::suits(precision, weights) {
+        FEW_COLUMNS_OF_LARGE
+    } else {
+        FEW_COLUMNS
     }
 }
 
@@ -112,7 +139,7 @@ pub(in super::super) fn pays_to_bring_weights(graph: &Graph, product: &Tensor) -
 }
 
 pub(super) fn mul_mat_id(task: &mut Task<'_>) -> Result<(), Unplanned> {
-    if !has_few_columns(task.graph, task.node) {
+    if !is_few(task) {
         return mul_mat_by_groups(task);
     }
     skinny::plan(task, &Products::of_one(task.id))

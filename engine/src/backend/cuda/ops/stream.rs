@@ -1,6 +1,6 @@
-//! Matmuls with 9 to 64 columns (128 for small matrices), such as those of a server or of experts with few columns
-//! each. Weights are streamed through shared memory and converted to f16 integers. Only used with `Precision::Fast`
-//! and `Fastest`.
+//! Matmuls with 9 to 64 columns, such as those of a server or of experts with few columns each. Small matrices have up to
+//! 128 columns. With fast memory, large ones have at least 5. Weights are streamed through shared memory and converted to
+//! f16 integers. Only used with `Precision::Fast` and `Fastest`.
 
 use bytemuck::Zeroable;
 
