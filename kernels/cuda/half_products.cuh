@@ -1,8 +1,9 @@
 // Products of weights as f16 integers and columns as f16, for `mul_stream.cu` and `mul_mat_halves.cu`: parameters, columns
 // of a tile, and parts of the multiplication of a warp.
 //
-// TYPE: type of the weights; rows must start at multiples of 16 bytes and consist of whole steps. COLUMNS: columns of a
-// tile. SUMS: see `steps.cuh`. IDS: columns are grouped by expert (see `group.cu`), and a tile contains columns of one group.
+// TYPE: type of the weights; rows must start at multiples of 16 bytes and consist of whole groups. Zeros complete the last
+// step. COLUMNS: columns of a tile. SUMS: see `steps.cuh`. IDS: columns are grouped by expert (see `group.cu`), and a tile
+// contains columns of one group.
 #pragma once
 #include "halves_of_rows.cuh"
 #include "matrices.cuh"
@@ -22,6 +23,8 @@ struct Params {
     const int *tiles, *order;
     // Steps per block, and matrices per token.
     int n_steps, n_used;
+    // Bytes of a row that may be loaded: a multiple of 16.
+    int row_bytes;
 };
 
 // Bytes of a group of a column's values, and of the sums of a column and step.
@@ -48,7 +51,7 @@ struct TileColumns {
     DEVICE float factor(int c) const { return p.factors[number(c)]; }
 
     // Returns the address of the first step that contains a column.
-    DEVICE const char *steps(int number) const { return (const char *)(p.columns + (i64)(number / Step::N) * (p.x.ne[0] / Step::K)); }
+    DEVICE const char *steps(int number) const { return (const char *)(p.columns + (i64)(number / Step::N) * steps_of(p.x.ne[0])); }
 
     // Returns the address of a column of the result.
     DEVICE char *result(int c) const {

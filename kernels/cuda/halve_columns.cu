@@ -1,5 +1,5 @@
 // Rounds columns of floats to f16 for `half_products.cuh`. Values of a column are divided by a power of two, so that their
-// largest magnitude is at least 2^EXPONENT and less than twice this number.
+// largest magnitude is at least 2^EXPONENT and less than twice this number. Zeros complete the last step.
 //
 // COLUMNS: columns of a tile. Missing columns are zeros. SUMS: see `steps.cuh`.
 #include "common.cuh"
@@ -60,12 +60,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) halve_columns(const __grid
     int number = blockIdx.y * gridDim.x + column;
     if (threadIdx.x == 0) p.factors[number] = factor;
     for (int i = number * THREADS + threadIdx.x; i < p.n_counters; i += gridDim.x * gridDim.y * THREADS) p.counters[i] = 0;
-    Step *steps = p.steps + (i64)number / Step::N * (p.x.ne[0] / Step::K);
+    int n_steps = steps_of(p.x.ne[0]);
+    Step *steps = p.steps + (i64)number / Step::N * n_steps;
     // The number of quads is a multiple of 8, so that warps are complete.
-    for (int i = threadIdx.x; i < n; i += THREADS) {
+    for (int i = threadIdx.x; i < n_steps * (Step::K / 8); i += THREADS) {
         int group = i / 4;
         float v[8] = {}, sums[2] = {};
-        if (is_there) {
+        if (is_there && i < n) {
             Values values(p, x, group, t);
             for (int e = 0; e < 8; e++) v[e] = values.v[e] * inverse;
         }

@@ -148,6 +148,20 @@ template <u32 MINUS> DEVICE void five_bits(u32 low, u32 fifth, int t, u32 (&x)[4
     }
 }
 
+struct q5_0 : WithoutMins {
+    HALVES(11, 176, 1, false)
+    static DEVICE i64 offset(int step, int chunk) { return step * 176 + chunk * 16; }
+
+    DEVICE q5_0(const u8 *, int, int) {}
+
+    DEVICE void groups(const u8 *s, int t, int g, u32 (&first)[4], u32 (&second)[4]) const {
+        five_bits<MINUS_1040>(unaligned_word(s + 4 * t, 22 * g + 6), unaligned_word(s, 22 * g + 2), t, first);
+        five_bits<MINUS_1040>(unaligned_word(s + 4 * t, 22 * g + 28), unaligned_word(s, 22 * g + 24), t, second);
+    }
+
+    static DEVICE float scale(const u8 *s, int g, int) { return float_at(s, 22 * g); }
+};
+
 struct q5_0_x8 : WithoutMins {
     HALVES(11, 176, 1, false)
     static DEVICE i64 offset(int step, int chunk) { return step * 176 + chunk * 16; }
@@ -245,6 +259,47 @@ struct q2_K : Base {
     DEVICE u32 mins(int set) const { return of_lane[set]; }
 };
 
+// Blocks of an even number of bytes. Eight steps span whole chunks.
+template <int BYTES> struct Unaligned : WithoutMins {
+    static DEVICE i64 offset(int step, int chunk) { return (step * BYTES & ~15) + chunk * 16; }
+    static DEVICE int start(int step) { return step * BYTES & 15; }
+
+    // Offset of the block in words of shared memory.
+    int odd;
+
+    DEVICE Unaligned(int step) : odd(step * BYTES & 3) {}
+
+    // Returns the word at an offset of the block. Reads up to two bytes before the word and four after it.
+    DEVICE u32 word(const u8 *s, int at) const { return __funnelshift_r(word_at(s - odd, at), word_at(s - odd, at + 4), 8 * odd); }
+};
+
+// Converts words of Q3_K. `low` are scales of four halves of groups, and `high` their high bits. `w` and `third` are the low
+// and high bits of values of both halves.
+DEVICE void three_bits(int g, u32 low, u32 high, const u32 (&w)[2], const u32 (&third)[2], u32 (&first)[4], u32 (&second)[4]) {
+    u32 scales = (low >> g / 4 * 4 & 0x0f0f0f0fu) | (high >> g << 4 & 0x30303030u);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 q = (w[i % 2] >> (g % 4 * 2 + i / 2 * 2) & 0x03030303u) | (third[i % 2] >> g << (i < 2 ? 2 : 1) & 0x04040404u);
+        u32 scale = sum(twice(scales, i), MINUS_1056), *x = (i < 2 ? first : second) + i % 2 * 2;
+        x[0] = product(sum(bytes<0, 2>(q), MINUS_1028), scale);
+        x[1] = product(sum(bytes<1, 3>(q), MINUS_1028), scale);
+    }
+}
+
+struct q3_K : Unaligned<110> {
+    HALVES(8, 144, 8, false)
+
+    DEVICE q3_K(const u8 *, int, int step) : Unaligned(step) {}
+
+    DEVICE void groups(const u8 *s, int t, int g, u32 (&first)[4], u32 (&second)[4]) const {
+        int at = 32 + 4 * t + g / 4 * 32;
+        const u32 w[2] = {word(s, at), word(s, at + 16)}, third[2] = {word(s, 4 * t), word(s, 4 * t + 16)};
+        three_bits(g, word(s, 96 + g % 4 * 2), word(s, 104), w, third, first, second);
+    }
+
+    static DEVICE float scale(const u8 *s, int, int) { return float_at(s, 108); }
+};
+
 struct q3_K_x8 : WithoutMins {
     HALVES(9, 144, 8, false)
     // Low bits and third bits of a block, two chunks with its scales, then the scales of all eight blocks.
@@ -260,20 +315,9 @@ struct q3_K_x8 : WithoutMins {
     DEVICE q3_K_x8(const u8 *, int, int step) : scales(96 + step % 4 * 12 % 16) {}
 
     DEVICE void groups(const u8 *s, int t, int g, u32 (&first)[4], u32 (&second)[4]) const {
-        u32 low = word_at(s + scales, g % 4 * 2), high = word_at(s + scales, 8);
-        u32 all = (low >> g / 4 * 4 & 0x0f0f0f0fu) | (high >> g << 4 & 0x30303030u);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            u32 w = word_at(s + 4 * t, g / 4 * 32 + 16 * i), third = word_at(s + 4 * t, 64 + 16 * i) >> g;
-            of_word((w >> g % 4 * 2 & 0x03030303u) | (third << 2 & 0x04040404u), all, i, first + 2 * i);
-            of_word((w >> (g % 4 * 2 + 2) & 0x03030303u) | (third << 1 & 0x04040404u), all, 2 + i, second + 2 * i);
-        }
-    }
-
-    static DEVICE void of_word(u32 q, u32 scales, int place, u32 *x) {
-        u32 scale = sum(twice(scales, place), MINUS_1056);
-        x[0] = product(sum(bytes<0, 2>(q), MINUS_1028), scale);
-        x[1] = product(sum(bytes<1, 3>(q), MINUS_1028), scale);
+        const u8 *at = s + 4 * t;
+        const u32 w[2] = {word_at(at, g / 4 * 32), word_at(at, g / 4 * 32 + 16)}, third[2] = {word_at(at, 64), word_at(at, 80)};
+        three_bits(g, word_at(s + scales, g % 4 * 2), word_at(s + scales, 8), w, third, first, second);
     }
 
     static DEVICE float scale(const u8 *s, int, int step) { return float_at(s, 128 + step % 8 * 2); }
@@ -341,6 +385,35 @@ struct q5_K : Base {
     DEVICE u32 mins(int set) const { return base.mins(set); }
 };
 
+// Converts a word of Q6_K. `scale` is 1024 + 128 plus the scale, twice. Products with the scale exceed the integers that f16
+// represents, and are rounded.
+DEVICE void scaled_word(u32 q, u32 scale, u32 &even, u32 &odd) {
+    scale = sum(scale, MINUS_1152);
+    even = product(sum(bytes<0, 2>(q), MINUS_1056), scale);
+    odd = product(sum(bytes<1, 3>(q), MINUS_1056), scale);
+}
+
+struct q6_K : Unaligned<210> {
+    HALVES(14, 240, 8, false)
+
+    DEVICE q6_K(const u8 *, int, int step) : Unaligned(step) {}
+
+    DEVICE void groups(const u8 *s, int t, int g, u32 (&first)[4], u32 (&second)[4]) const {
+        int half = g / 4, is_high = g % 4 / 2;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int at = 4 * t + 16 * i;
+            u32 low = word(s, 64 * half + at) >> 4 * is_high, other = word(s, 64 * half + 32 + at) >> 4 * is_high;
+            u32 high = word(s, 128 + 32 * half + at) >> 4 * is_high;
+            scaled_word((low & 0x0f0f0f0fu) | (high << 4 & 0x30303030u), scale_at(s, 2 * g + i), first[2 * i], first[2 * i + 1]);
+            scaled_word((other & 0x0f0f0f0fu) | (high << 2 & 0x30303030u), scale_at(s, 2 * g + 2 + i), second[2 * i], second[2 * i + 1]);
+        }
+    }
+
+    static DEVICE u32 scale_at(const u8 *s, int place) { return twice(s[192 + place] ^ 0x80u, 0); }
+    static DEVICE float scale(const u8 *s, int, int) { return float_at(s, 208); }
+};
+
 struct q6_K_x8 : WithoutMins {
     HALVES(14, 240, 8, false)
     // Low bits of both kinds, high bits, and scales of a block, then the scales of all eight blocks.
@@ -358,19 +431,13 @@ struct q6_K_x8 : WithoutMins {
         for (int i = 0; i < 2; i++) {
             const u8 *at = s + 4 * t + of_half + 16 * i;
             u32 even = word_at(at, 0) >> 4 * is_high, uneven = word_at(at, 64) >> 4 * is_high, high = word_at(at, 128) >> 4 * is_high;
-            of_word((even & 0x0f0f0f0fu) | (high << 4 & 0x30303030u), s, 2 * g + i, first[2 * i], first[2 * i + 1]);
-            of_word((uneven & 0x0f0f0f0fu) | (high << 2 & 0x30303030u), s, 2 * g + 2 + i, second[2 * i], second[2 * i + 1]);
+            scaled_word((even & 0x0f0f0f0fu) | (high << 4 & 0x30303030u), scale_at(s, 2 * g + i), first[2 * i], first[2 * i + 1]);
+            scaled_word((uneven & 0x0f0f0f0fu) | (high << 2 & 0x30303030u), scale_at(s, 2 * g + 2 + i), second[2 * i], second[2 * i + 1]);
         }
     }
 
     static DEVICE float scale(const u8 *s, int, int step) { return float_at(s, 208 + step % 8 * 2); }
-
-    // Products with the scale exceed the integers that f16 represents, and are rounded.
-    static DEVICE void of_word(u32 q, const u8 *s, int place, u32 &even, u32 &odd) {
-        u32 scale = sum(twice(word_at(s, 192 + place / 4 * 4) ^ 0x80808080u, place % 4), MINUS_1152);
-        even = product(sum(bytes<0, 2>(q), MINUS_1056), scale);
-        odd = product(sum(bytes<1, 3>(q), MINUS_1056), scale);
-    }
+    static DEVICE u32 scale_at(const u8 *s, int place) { return twice(word_at(s, 192 + place / 4 * 4) ^ 0x80808080u, place % 4); }
 };
 
 // Looks up four-bit indices in the table of `iq4_value` (see `blocks.cuh`). The lane's values are the low bits of the word,

@@ -28,11 +28,13 @@ struct Copies {
     // Places of parts of columns in the first step, in units of 16 bytes, or MISSING.
     static const u32 MISSING = ~0u;
     u32 values[COPIES], sums[SUM_COPIES];
-    int row, chunk, n_rows;
+    int row, chunk, n_rows, n_groups;
 
     // `first_row` is the address of the block's first row.
     DEVICE Copies(const Params &p, const char *first_row, int n_rows, const TileColumns &columns) : p(p), n_rows(min(n_rows, ROWS)) {
         row = threadIdx.x / Weights::CHUNKS, chunk = threadIdx.x % Weights::CHUNKS;
+        // Groups are multiplied in pairs.
+        n_groups = (p.w.ne[0] / 32 + 1) / 2 * 2;
         // The last threads have no chunk.
         if (row == PASS) row = ROWS;
         w = first_row + row * p.w.nb[1];
@@ -58,7 +60,7 @@ struct Copies {
 
     // Loads a group of columns to a stage, and the weights of a step with the first group.
     DEVICE void load(int stage, int step, int group) const {
-        if (step >= p.n_steps) return;
+        if (step * 8 + group >= n_groups) return;
         u32 at = step * (u32)(sizeof(Step) / 16);
         if (group == 0) load_step(step, at);
 #pragma unroll
@@ -67,10 +69,12 @@ struct Copies {
 
     DEVICE void load_step(int step, u32 at) const {
         u32 rows = (u32)__cvta_generic_to_shared(shared) + step % 2 * OF_ROWS + row * Weights::STRIDE + chunk * 16;
-        const char *from = w + Weights::offset(step, chunk);
+        i64 offset = Weights::offset(step, chunk);
+        const char *from = w + offset;
+        int end = offset < p.row_bytes ? n_rows : 0;
 #pragma unroll
         for (int i = 0; i < PASSES; i++) {
-            if (row + i * PASS < ROWS) start_copy<16>(rows + i * PASS * Weights::STRIDE, from, row + i * PASS < n_rows);
+            if (row + i * PASS < ROWS) start_copy<16>(rows + i * PASS * Weights::STRIDE, from, row + i * PASS < end);
             from += PASS * p.w.nb[1];
         }
         if constexpr (Weights::HAS_MIN) {
@@ -151,8 +155,9 @@ DEVICE void multiply_step(Stages &stages, const Copies &copies, int number, int 
     const Weights weights[2 * M] = {{rows, t, number}, {rows + EIGHT, t, number}, {rows + 2 * EIGHT, t, number}, {rows + 3 * EIGHT, t, number}};
     float scales[2 * M];
     // One pair of groups at a time: several would need too many registers.
+    int end = min(copies.n_groups - 8 * number, 8);
 #pragma unroll 1
-    for (int g = 0; g < 8; g += 2) {
+    for (int g = 0; g < end; g += 2) {
         if (g > 0) columns = stages.advance(copies, number, g) + column * OF_GROUP + t * 16;
         u32 a[2][2 * M][4];
 #pragma unroll

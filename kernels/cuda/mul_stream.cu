@@ -20,11 +20,11 @@ struct Copies {
     const char *w, *values, *sums;
     i64 stride;
     u32 stages;
-    int row, chunk, n_rows;
+    int row, chunk, n_rows, row_bytes;
     bool has_values, has_sums;
 
     // `first_row` is the address of the block's first row.
-    DEVICE Copies(const char *first_row, i64 nb, int n_rows, const TileColumns &columns) : n_rows(min(n_rows, ROWS)) {
+    DEVICE Copies(const char *first_row, i64 nb, int n_rows, const TileColumns &columns) : n_rows(min(n_rows, ROWS)), row_bytes(columns.p.row_bytes) {
         row = threadIdx.x / Weights::CHUNKS, chunk = threadIdx.x % Weights::CHUNKS;
         // The last threads have no chunk.
         if (row == PASS) row = ROWS;
@@ -54,14 +54,16 @@ struct Copies {
     // Loads the weights and columns of a step.
     DEVICE void load(int stage, int step) const {
         u32 to = stages + stage + row * Weights::STRIDE + chunk * 16;
-        const char *from = w + Weights::offset(step, chunk);
+        i64 at = Weights::offset(step, chunk);
+        const char *from = w + at;
+        int end = at < row_bytes ? n_rows : 0;
 #pragma unroll
         for (int i = 0; i < PASSES; i++) {
-            if (row + i * PASS < ROWS) start_copy<16>(to + i * PASS * Weights::STRIDE, from, row + i * PASS < n_rows);
+            if (row + i * PASS < ROWS) start_copy<16>(to + i * PASS * Weights::STRIDE, from, row + i * PASS < end);
             from += stride;
         }
         to = stages + stage + OF_ROWS + threadIdx.x * 16;
-        i64 at = (i64)step * sizeof(Step);
+        at = (i64)step * sizeof(Step);
 #pragma unroll
         for (int i = 0; i < OF_VALUES; i += THREADS * 16) start_copy<16>(to + i, values + at + i, has_values);
         if (threadIdx.x * 16 < COLUMNS * OF_SUMS) start_copy<16>(to + OF_VALUES, sums + at, has_sums);
@@ -112,6 +114,8 @@ DEVICE void multiply_step(const u8 *stage, int number, float (&total)[M][N][4]) 
     Weights weights[2 * M] = {{rows, t, number}, {rows + EIGHT, t, number}, {rows + 2 * EIGHT, t, number}, {rows + 3 * EIGHT, t, number}};
 #pragma unroll
     for (int g = 0; g < 8; g += 2) {
+        // Otherwise, the assembler loads too far ahead for sm_120, and spills registers.
+        if (IDS && COLUMNS > 16) __syncwarp();
         u32 a[2][2 * M][4], b[N][4];
 #pragma unroll
         for (int r = 0; r < 2 * M; r++) weights[r].groups(rows + 8 * r * Weights::STRIDE, t, g, a[0][r], a[1][r]);
@@ -170,7 +174,7 @@ DEVICE bool add_parts(const Params &p, int number, int part, int n_parts, float 
 // Grid: rows in groups of ROWS times parts of a row; tiles of columns; outer dimensions.
 extern "C" __global__ void __launch_bounds__(THREADS, COLUMNS > 16 ? 0 : 2) mul_stream(const __grid_constant__ Params p) {
     wait_for_previous_kernels();
-    int n_steps = p.w.ne[0] / Step::K, n_parts = (n_steps + p.n_steps - 1) / p.n_steps;
+    int n_steps = steps_of(p.w.ne[0]), n_parts = (n_steps + p.n_steps - 1) / p.n_steps;
     int first_row = blockIdx.x / n_parts * ROWS, part = blockIdx.x % n_parts, n_rows = p.w.ne[1] - first_row;
 #if IDS
     const int *of_tile = p.tiles + 3 * blockIdx.y;

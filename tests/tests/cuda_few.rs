@@ -1,6 +1,6 @@
 //! Work of decode steps with several columns, counted by the emulated driver.
 
-use engine::backend::cuda::Counters;
+use engine::backend::cuda::{Counters, Specialization, loaded};
 use engine::context::{Batch, Context, SeqSet};
 use kernels::{GgmlType, Precision};
 use tests::emulator::with_device;
@@ -8,6 +8,7 @@ use tests::{context, decode_last, fixture, tokens};
 
 use crate::cuda::{card, params};
 use crate::cuda_fusion::Sketch;
+use crate::cuda_stream::{check_experts, check_matmul, incomplete_sizes};
 
 /// Returns the counters of the emulated driver, or `None` for a real driver.
 fn counters() -> Option<serde_json::Value> {
@@ -62,6 +63,26 @@ fn eight_columns_load_weights_once() {
                 .all(|(found, recorded)| *found <= 1.05 * recorded);
             assert!(fits, "{ty}: {ratios:?} times the instructions, recorded {recorded:?}");
         }
+    });
+}
+
+/// Rows that are padded to multiples of 16 bytes are multiplied by the same kernels as others.
+#[test]
+fn padded_rows_are_multiplied_as_integers() {
+    with_device("cuda_few::padded_rows_are_multiplied_as_integers", || {
+        let is_stored = |ty: &GgmlType| ty.is_quantized() && ty.row_header() == 0 && kernels::can_dequantize(*ty);
+        for &ty in GgmlType::ALL.iter().filter(|ty| is_stored(ty)) {
+            for n in [1, 5] {
+                check_matmul(ty, [incomplete_sizes(ty)[0], 40, n]);
+            }
+            let used: Vec<String> = loaded().iter().map(Specialization::describe).collect();
+            let of_type = format!("TYPE={}", ty.name());
+            for kernel in ["mul_vec_int", "mul_few_int"] {
+                let is_meant = |name: &String| name.starts_with(kernel) && name.contains(&of_type);
+                assert!(used.iter().any(is_meant), "{kernel} of {ty}: {used:?}");
+            }
+        }
+        check_experts(GgmlType::MXFP4, [2880, 40], [3, 1]);
     });
 }
 

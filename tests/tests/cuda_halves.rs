@@ -6,7 +6,9 @@ use tests::emulator::with_settings;
 
 use crate::cuda::card;
 use crate::cuda_fusion::Sketch;
-use crate::cuda_stream::{TYPES, check_column, check_experts, check_matmul, floats, product, weights_of};
+use crate::cuda_stream::{
+    TYPES, check_column, check_experts, check_matmul, floats, incomplete_sizes, product, weights_of,
+};
 
 /// Calls `body` on an emulated GeForce RTX 4090. With `LLAMA_CUDA=here`, GPUs that sum in f32 are skipped, unless
 /// `LLAMA_CUDA_F16_SUMS=1` is set.
@@ -41,6 +43,23 @@ fn matmuls_with_f16_sums_match_double_precision() {
             check_matmul(ty, [unit.max(512), 70, 150]);
             assert_used(ty, &["COLUMNS=64", "IDS=0"]);
         }
+    });
+}
+
+/// Rows whose last step is incomplete, and rows that are padded to multiples of 16 bytes.
+#[test]
+fn incomplete_steps_with_f16_sums_match_double_precision() {
+    let name = "cuda_halves::incomplete_steps_with_f16_sums_match_double_precision";
+    on_geforce(name, || {
+        for (ty, _) in TYPES {
+            for k in incomplete_sizes(ty) {
+                check_matmul(ty, [k, 70, 130]);
+            }
+            assert_used(ty, &["COLUMNS=64", "IDS=0"]);
+        }
+        // The size of gpt-oss.
+        check_experts(GgmlType::MXFP4, [2880, 700], [165, 1]);
+        assert_used(GgmlType::MXFP4, &["COLUMNS=64", "IDS=1"]);
     });
 }
 

@@ -60,8 +60,9 @@ pub(crate) fn weights_of(s: &mut Sketch, ty: GgmlType, ne: [usize; 4], bytes: &[
         return (s.leaf(ty, ne, bytes.to_vec()), values);
     };
     let row_bytes = ty.row_bytes(ne[0]).expect("rows are whole blocks");
-    let mut packed = vec![0; bytes.len()];
-    for (row, to) in bytes.chunks_exact(row_bytes).zip(packed.chunks_exact_mut(row_bytes)) {
+    let packed_bytes = repack.group_bytes(ty, ne[0]);
+    let mut packed = vec![0; bytes.len() / row_bytes * packed_bytes];
+    for (row, to) in bytes.chunks_exact(row_bytes).zip(packed.chunks_exact_mut(packed_bytes)) {
         repack.pack(ty, ne[0], row, to);
     }
     let w = s.leaf(ty, ne, packed);
@@ -101,6 +102,12 @@ fn assert_streamed(ty: GgmlType, mark: &str) {
     assert!(used.iter().any(is_streamed), "{ty}: {used:?}");
 }
 
+/// Returns the floats of a result. Results of two runs must be identical.
+fn stable([first, second]: [(Vec<Vec<u8>>, Option<usize>); 2], title: &str) -> Vec<f32> {
+    assert!(first.0 == second.0, "{title}: the results of two runs differ");
+    floats(&first.0[0])
+}
+
 /// Multiplies weights of a type by `n` columns of very different magnitudes.
 pub(crate) fn check_matmul(ty: GgmlType, [k, m, n]: [usize; 3]) {
     let mut s = Sketch::new(Precision::Fast);
@@ -108,10 +115,10 @@ pub(crate) fn check_matmul(ty: GgmlType, [k, m, n]: [usize; 3]) {
     let (x, columns) = columns(&mut s, [k, n, 1, 1]);
     let node = s.graph.mul_mat(w, x).expect("the shapes match");
     s.graph.expand(node);
-    let [found, _] = s.both(&[node]);
-    let (want, got) = (product(&weights, &columns, k), floats(&found.0[0]));
+    let title = format!("{ty}, {k} x {m}");
+    let (want, got) = (product(&weights, &columns, k), stable(s.both(&[node]), &title));
     for (c, (want, got)) in want.chunks_exact(m).zip(got.chunks_exact(m)).enumerate() {
-        check_column(want, got, &format!("{ty}, {k} x {m}, column {c} of {n}"));
+        check_column(want, got, &format!("{title}, column {c} of {n}"));
     }
 }
 
@@ -156,6 +163,32 @@ fn large_matrices_stream_few_columns_if_memory_is_fast() {
     });
 }
 
+/// Sizes of rows that are not whole steps, or whose bytes are padded.
+pub(crate) fn incomplete_sizes(ty: GgmlType) -> Vec<usize> {
+    match ty.block_size() {
+        32 => vec![288, 576],
+        block => vec![3 * block],
+    }
+}
+
+/// Rows whose last step is incomplete, and rows that are padded to multiples of 16 bytes.
+#[test]
+fn streamed_matmuls_with_incomplete_steps_match_double_precision() {
+    let name = "cuda_stream::streamed_matmuls_with_incomplete_steps_match_double_precision";
+    with_device(name, || {
+        for (ty, _) in TYPES {
+            for k in incomplete_sizes(ty) {
+                check_matmul(ty, [k, 60, 20]);
+            }
+            assert_streamed(ty, "IDS=0");
+        }
+        // Parts of rows, of which only the last ends with an incomplete step.
+        check_matmul(GgmlType::MXFP4, [2880, 40, 17]);
+        check_experts(GgmlType::MXFP4, [2880, 40], [14, 1]);
+        assert_streamed(GgmlType::MXFP4, "IDS=1");
+    });
+}
+
 /// Number of experts, and experts per token.
 const EXPERTS: usize = 5;
 const USED: usize = 2;
@@ -179,8 +212,8 @@ pub(crate) fn check_experts(ty: GgmlType, [k, rows]: [usize; 2], [n_tokens, of_t
     let ids = s.ints(&ids, [USED, n_tokens, 1, 1]);
     let node = s.graph.mul_mat_id(w, x, ids).expect("the shapes match");
     s.graph.expand(node);
-    let [found, _] = s.both(&[node]);
-    for (pair, got) in floats(&found.0[0]).chunks_exact(rows).enumerate() {
+    let found = stable(s.both(&[node]), &format!("experts of {ty}"));
+    for (pair, got) in found.chunks_exact(rows).enumerate() {
         let (token, slot) = (pair / USED, pair % USED);
         let column = &columns[(token * of_token + slot % of_token) * k..][..k];
         let matrix = &weights[expert(token, slot) * rows * k..][..rows * k];

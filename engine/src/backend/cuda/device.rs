@@ -13,7 +13,7 @@ use super::driver::Attribute;
 use super::gpu::Gpu;
 use super::library::Library;
 use super::ops;
-use super::parts::IN_PARTS;
+use super::parts::ALIGNED;
 use super::raw::{Compiler, Driver, Missing, cu};
 use super::shipped;
 use super::state::DeviceState;
@@ -193,7 +193,7 @@ impl Device for CudaDevice {
             buffer_type: self.buffer_type(),
             layout,
         };
-        [IN_PARTS, Layout::Plain].map(storage).into()
+        [ALIGNED, Layout::Plain].map(storage).into()
     }
 
     fn supports_op(&self, graph: &Graph, node: TensorId, _: &MemoryMap) -> bool {

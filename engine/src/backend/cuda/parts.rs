@@ -1,19 +1,22 @@
-//! Weight layout for types whose blocks are not aligned to the loads of the kernels.
+//! Weight layout for types whose blocks or rows are not aligned to the loads of the kernels.
 //!
-//! Eight blocks are stored part by part. The lanes of a warp then read adjacent, aligned addresses, and the
-//! size is the same as in the file.
+//! Eight blocks of some types are stored part by part. The lanes of a warp then read adjacent, aligned addresses, and the
+//! size is the same as in the file. All other rows start at multiples of 16 bytes, with zeros between them.
 
 use kernels::GgmlType;
 
 use crate::graph::{Layout, Repack};
 
-/// Layout of eight blocks of a row, with the same part of all blocks stored contiguously.
-pub(super) const IN_PARTS: Layout = Layout::Repacked(&InParts);
+/// Layout of rows that kernels can load directly.
+pub(super) const ALIGNED: Layout = Layout::Repacked(&Aligned);
 
-/// Number of blocks in a group.
+/// Number of blocks in a group, with the same part of all blocks stored contiguously.
 const BLOCKS: usize = 8;
 
-struct InParts;
+/// Alignment of rows in bytes.
+const ALIGNMENT: usize = 16;
+
+struct Aligned;
 
 /// A byte range of a block and its destination for the first block. The destinations of consecutive blocks are `apart`
 /// bytes apart.
@@ -64,23 +67,30 @@ fn runs(ty: GgmlType) -> &'static [Run] {
     }
 }
 
-/// Returns the name of the grouped type in `blocks.cuh` and `dots.cuh`.
-pub(super) fn kernel_type(ty: GgmlType) -> Option<&'static str> {
-    match ty {
-        GgmlType::Q5_0 => Some("q5_0_x8"),
-        GgmlType::Q3_K => Some("q3_K_x8"),
-        GgmlType::Q6_K => Some("q6_K_x8"),
-        _ => None,
-    }
+/// Returns the name of the grouped type in `blocks.cuh` and `dots.cuh`, if rows of `n` elements consist of groups.
+pub(super) fn kernel_type(ty: GgmlType, n: usize) -> Option<&'static str> {
+    let name = match ty {
+        GgmlType::Q5_0 => "q5_0_x8",
+        GgmlType::Q3_K => "q3_K_x8",
+        GgmlType::Q6_K => "q6_K_x8",
+        _ => return None,
+    };
+    n.is_multiple_of(BLOCKS * ty.block_size()).then_some(name)
 }
 
-impl Repack for InParts {
+/// Returns true if rows of `n` elements are padded.
+fn is_padded(ty: GgmlType, n: usize) -> bool {
+    let is_unaligned = |bytes: usize| !bytes.is_multiple_of(ALIGNMENT);
+    ty.is_quantized() && ty.row_header() == 0 && ty.row_bytes(n).is_some_and(is_unaligned)
+}
+
+impl Repack for Aligned {
     fn name(&self) -> &'static str {
-        "blocks_x8"
+        "aligned"
     }
 
     fn accepts(&self, ty: GgmlType, [n, ..]: [usize; 4]) -> bool {
-        kernel_type(ty).is_some() && n.is_multiple_of(BLOCKS * ty.block_size())
+        kernel_type(ty, n).is_some() || is_padded(ty, n)
     }
 
     fn group_rows(&self) -> usize {
@@ -88,10 +98,15 @@ impl Repack for InParts {
     }
 
     fn group_bytes(&self, ty: GgmlType, n: usize) -> usize {
-        n / ty.block_size() * ty.block_bytes()
+        (n / ty.block_size() * ty.block_bytes()).next_multiple_of(ALIGNMENT)
     }
 
-    fn pack(&self, ty: GgmlType, _: usize, rows: &[u8], group: &mut [u8]) {
+    fn pack(&self, ty: GgmlType, n: usize, rows: &[u8], group: &mut [u8]) {
+        if is_padded(ty, n) {
+            group[..rows.len()].copy_from_slice(rows);
+            group[rows.len()..].fill(0);
+            return;
+        }
         let (block, eight) = (ty.block_bytes(), BLOCKS * ty.block_bytes());
         for (from, to) in rows.chunks_exact(eight).zip(group.chunks_exact_mut(eight)) {
             for (i, from) in from.chunks_exact(block).enumerate() {
@@ -102,7 +117,11 @@ impl Repack for InParts {
         }
     }
 
-    fn unpack_row(&self, ty: GgmlType, _: usize, group: &[u8], _: usize, row: &mut [u8]) {
+    fn unpack_row(&self, ty: GgmlType, n: usize, group: &[u8], _: usize, row: &mut [u8]) {
+        if is_padded(ty, n) {
+            row.copy_from_slice(&group[..row.len()]);
+            return;
+        }
         let (block, eight) = (ty.block_bytes(), BLOCKS * ty.block_bytes());
         for (from, to) in group.chunks_exact(eight).zip(row.chunks_exact_mut(eight)) {
             for (i, to) in to.chunks_exact_mut(block).enumerate() {
@@ -119,22 +138,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repacked_blocks_are_a_permutation_of_bytes() {
+    fn rows_are_aligned_and_unpacked() {
         for &ty in GgmlType::ALL {
-            let n = 16 * ty.block_size();
-            assert_eq!(runs(ty).is_empty(), kernel_type(ty).is_none(), "{ty}");
-            assert_eq!(InParts.accepts(ty, [n, 3, 1, 1]), kernel_type(ty).is_some(), "{ty}");
-            assert!(!InParts.accepts(ty, [n - ty.block_size(), 3, 1, 1]), "{ty}");
-            if kernel_type(ty).is_none() {
-                continue;
+            for blocks in [16, 15, 2] {
+                let n = blocks * ty.block_size();
+                let bytes = ty.row_bytes(n).expect("rows are whole blocks");
+                let is_grouped = kernel_type(ty, n).is_some();
+                assert_eq!(is_grouped, !runs(ty).is_empty() && blocks == 16, "{ty}");
+                let is_aligned = bytes.is_multiple_of(ALIGNMENT) || !ty.is_quantized() || ty.row_header() > 0;
+                assert_eq!(Aligned.accepts(ty, [n, 3, 1, 1]), is_grouped || !is_aligned, "{ty}");
+                if is_aligned && !is_grouped {
+                    continue;
+                }
+                let row: Vec<u8> = (0..bytes).map(|i| (i * 31 + i / 250) as u8).collect();
+                let (mut packed, mut back) = (vec![1; Aligned.group_bytes(ty, n)], vec![0; bytes]);
+                Aligned.pack(ty, n, &row, &mut packed);
+                Aligned.unpack_row(ty, n, &packed, 0, &mut back);
+                assert_eq!(packed.len(), bytes.next_multiple_of(ALIGNMENT), "{ty}");
+                assert!(row == back && row != packed, "{ty}");
+                assert!(packed[bytes..].iter().all(|byte| *byte == 0), "{ty}");
             }
-            let row: Vec<u8> = (0..InParts.group_bytes(ty, n))
-                .map(|i| (i * 31 + i / 250) as u8)
-                .collect();
-            let (mut packed, mut back) = (vec![0; row.len()], vec![0; row.len()]);
-            InParts.pack(ty, n, &row, &mut packed);
-            InParts.unpack_row(ty, n, &packed, 0, &mut back);
-            assert!(row == back && row != packed, "{ty}");
         }
     }
 }

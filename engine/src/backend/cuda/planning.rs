@@ -13,7 +13,7 @@ use super::fuse;
 use super::gpu::Gpu;
 use super::library;
 use super::ops::{self, Unplanned};
-use super::parts::IN_PARTS;
+use super::parts::ALIGNED;
 use super::planned_memory::Addresses;
 use super::specializations::{Kernels, Specialization};
 use super::writes;
@@ -81,7 +81,7 @@ impl Device for PlanningDevice {
             buffer_type: self.buffer_type(),
             layout,
         };
-        [IN_PARTS, Layout::Plain].map(storage).into()
+        [ALIGNED, Layout::Plain].map(storage).into()
     }
 
     fn supports_op(&self, graph: &Graph, node: TensorId, _: &MemoryMap) -> bool {

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::unplanned::{Unplanned, size};
-use crate::graph::{ROPE_AXES, Tensor};
+use crate::graph::{Layout, ROPE_AXES, Tensor};
 
 /// Descriptor of a tensor, laid out like `Tensor` in `common.cuh`.
 #[repr(C)]
@@ -31,6 +31,12 @@ impl TensorArg {
         for d in 0..4 {
             arg.ne[d] = size(t.ne[d])? as i32;
             arg.nb[d] = i64::try_from(t.nb[d]).map_err(|_| "a stride exceeds 63 bits")?;
+        }
+        if let Layout::Repacked(repack) = t.layout {
+            // Rows are contiguous.
+            arg.nb[1] = i64::from(size(repack.group_bytes(t.ty, t.ne[0]))?);
+            arg.nb[2] = arg.nb[1] * i64::from(arg.ne[1]);
+            arg.nb[3] = arg.nb[2] * i64::from(arg.ne[2]);
         }
         Ok(arg)
     }

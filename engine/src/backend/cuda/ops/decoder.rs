@@ -10,7 +10,7 @@ use crate::graph::Tensor;
 /// Returns the decoder type for weights. Floats are read in vectors if aligned.
 pub(super) fn decoder(weights: &Tensor, w: &TensorArg) -> Value {
     if !weights.layout.is_plain()
-        && let Some(name) = kernel_type(weights.ty)
+        && let Some(name) = kernel_type(weights.ty, weights.ne[0])
     {
         return Value::Word(name);
     }

@@ -116,8 +116,9 @@ impl HalfTiles {
             factors: of_x.factors,
             tiles: groups.map_or(0, |g| g.tiles),
             order: groups.map_or(0, |g| g.order),
-            n_steps: size(task.operand(0).ne[0] / STEP)? as i32,
+            n_steps: size(task.operand(0).ne[0].div_ceil(STEP))? as i32,
             n_used: size(groups.map_or(1, |g| g.n_used))? as i32,
+            row_bytes: weights.row_bytes as i32,
             ..Params::zeroed()
         };
         let warp_columns = shape.tile / 2;
@@ -157,6 +158,7 @@ mod tests {
                 stride,
                 sums,
                 has_mins,
+                row_bytes: 0,
             };
             for gpu in [Gpu::H100, small] {
                 for tile in [SMALL, LARGE] {

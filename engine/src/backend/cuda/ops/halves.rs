@@ -7,12 +7,12 @@ use kernels::GgmlType;
 use super::super::kernel::{HALVE_COLUMNS, Kernel, Value};
 use super::arguments::TensorArg;
 use super::decoder::decoder;
-use super::integers::{FETCH, has_whole_rows};
+use super::integers::{FETCH, GROUP, has_whole_rows};
 use super::task::{ColumnForm, Halves, Task};
 use super::unplanned::{Unplanned, size};
 use crate::graph::Tensor;
 
-/// Values of a row per step.
+/// Values of a row per step. The last step of a row may be incomplete.
 pub(super) const STEP: usize = 256;
 
 /// Maximum number of columns of a step; larger tiles consist of several steps.
@@ -50,6 +50,9 @@ pub(super) struct Params {
     pub(super) order: u64,
     pub(super) n_steps: i32,
     pub(super) n_used: i32,
+    /// Bytes of a row that kernels may load.
+    pub(super) row_bytes: i32,
+    pub(super) padding: i32,
 }
 
 /// A type that `halves_of_rows.cuh` supports.
@@ -62,24 +65,26 @@ pub(super) struct Weights {
     pub(super) sums: u32,
     /// True if values are sums of products and minimums.
     pub(super) has_mins: bool,
+    /// Bytes of a row, with its padding.
+    pub(super) row_bytes: u32,
 }
 
 impl Weights {
     /// Returns the type of the weights, or `None` if kernels cannot convert them.
     pub(super) fn of(weights: &Tensor, w: &TensorArg) -> Option<Weights> {
-        if !weights.ne[0].is_multiple_of(STEP) || !has_whole_rows(weights, w) {
+        if !weights.ne[0].is_multiple_of(GROUP) || !has_whole_rows(weights, w) {
             return None;
         }
         let decoder = decoder(weights, w);
         let (stride, sums, has_mins) = match decoder {
             Value::Type(GgmlType::Q2_K) => (112, 16, true),
-            Value::Type(GgmlType::Q4_0 | GgmlType::IQ4_NL | GgmlType::IQ4_XS | GgmlType::MXFP4)
+            Value::Type(GgmlType::Q4_0 | GgmlType::Q3_K | GgmlType::IQ4_NL | GgmlType::IQ4_XS | GgmlType::MXFP4)
             | Value::Word("q3_K_x8") => (144, 8, false),
             Value::Type(GgmlType::Q4_K) => (144, 8, true),
             Value::Type(GgmlType::Q4_1 | GgmlType::Q5_K) => (176, 8, true),
-            Value::Word("q5_0_x8") => (176, 8, false),
+            Value::Type(GgmlType::Q5_0) | Value::Word("q5_0_x8") => (176, 8, false),
             Value::Type(GgmlType::Q5_1) => (208, 8, true),
-            Value::Word("q6_K_x8") => (240, 8, false),
+            Value::Type(GgmlType::Q6_K) | Value::Word("q6_K_x8") => (240, 8, false),
             Value::Type(GgmlType::Q8_0) => (272, 8, false),
             _ => return None,
         };
@@ -88,6 +93,7 @@ impl Weights {
             stride,
             sums,
             has_mins,
+            row_bytes: size(weights.layout.group_bytes(weights.ty, weights.ne[0])?).ok()?,
         })
     }
 
@@ -118,7 +124,7 @@ impl Halves {
             tile: self.tile.min(STEP_COLUMNS),
             ..self
         };
-        let of_column = 2 * k + 4 * self.sums as usize * (k / STEP);
+        let of_column = (2 * STEP + 4 * self.sums as usize) * k.div_ceil(STEP);
         let (outer, n_padded) = (n2 * n3, n.next_multiple_of(form.tile as usize));
         let of_steps = n_padded * outer * of_column;
         let of_factors = size_of::<f32>() * n_padded * outer;

@@ -100,7 +100,7 @@ struct QuantizeParams {
 
 /// Returns true if the rows are aligned for direct loads.
 pub(super) fn has_whole_rows(w: &Tensor, arg: &TensorArg) -> bool {
-    let row_bytes = w.ty.row_bytes(w.ne[0]).unwrap_or(1);
+    let row_bytes = w.layout.group_bytes(w.ty, w.ne[0]).unwrap_or(1);
     let apart = (1..4).all(|d| arg.ne[d] == 1 || arg.nb[d] % FETCH as i64 == 0);
     row_bytes.is_multiple_of(FETCH) && apart && arg.data.is_multiple_of(FETCH as u64)
 }

@@ -39,7 +39,7 @@ pub(super) use self::unplanned::Unplanned;
 use super::context::LaunchShape;
 use super::gpu::Gpu;
 use super::kernel::Kernel;
-use super::parts::IN_PARTS;
+use super::parts::ALIGNED;
 use crate::backend::rules::{self, Unsupported};
 use crate::graph::{Graph, Op, Tensor, TensorId};
 
@@ -110,7 +110,7 @@ impl Target for DryRun {
 /// precision. Views always pass.
 pub(super) fn check(graph: &Graph, id: TensorId, precision: Precision, gpu: Gpu) -> Result<NodeWorkspace, Unsupported> {
     rules::check(graph, id)?;
-    rules::layouts(graph, id, IN_PARTS)?;
+    rules::layouts(graph, id, ALIGNED)?;
     let node = graph.tensor(id);
     if node.op == Op::GetRows && !graph.tensor(node.source(0)).layout.is_plain() {
         return Err("the rows of a table are repacked");

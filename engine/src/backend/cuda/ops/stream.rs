@@ -127,8 +127,8 @@ struct Division {
 
 /// Divides rows of `k` values.
 fn divide(gpu: Gpu, k: usize, n_tiles: usize, shape: Shape) -> Division {
-    let n_steps = (k / STEP).div_ceil(n_parts(gpu, n_tiles, k / STEP));
-    let n_parts = (k / STEP).div_ceil(n_steps);
+    let n_steps = k.div_ceil(STEP).div_ceil(n_parts(gpu, n_tiles, k.div_ceil(STEP)));
+    let n_parts = k.div_ceil(STEP).div_ceil(n_steps);
     let bytes = match n_parts {
         1 => 0,
         _ => size_of::<f32>() * ROWS * shape.columns * n_tiles * n_parts,
@@ -174,6 +174,7 @@ pub(super) fn plan(task: &mut Task<'_>, [w, x, y]: [TensorArg; 3]) -> Result<(),
         counters: of_x.counters,
         parts,
         n_steps: size(division.n_steps)? as i32,
+        row_bytes: weights.row_bytes as i32,
         ..Params::zeroed()
     };
     let grid = [size(row_tiles * division.n_parts)?, size(column_tiles)?, size(outer)?];
@@ -209,6 +210,8 @@ pub(super) fn plan_groups(
         order,
         n_steps: size(division.n_steps)? as i32,
         n_used: size(n_used)? as i32,
+        row_bytes: weights.row_bytes as i32,
+        padding: 0,
     };
     let grid = [size(row_tiles * division.n_parts)?, size(n_tiles)?, 1];
     task.launch_with(kernel(weights, shape, true), grid, THREADS, shape.shared, &params)
@@ -232,6 +235,7 @@ mod tests {
             stride,
             sums: if stride == 112 { 16 } else { 8 },
             has_mins: true,
+            row_bytes: 0,
         };
         for stride in [112, 144, 176, 208, 240, 272] {
             for gpu in [Gpu::H100, small] {
