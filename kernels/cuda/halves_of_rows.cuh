@@ -1,5 +1,5 @@
-// Rows of weights as f16 integers, for matmuls with 9 to 128 columns. Weights are in shared memory, a step of 256 values
-// of a row at a time.
+// Rows of weights as f16 integers, or as f16 values with a power of two per group. Weights are in shared memory, a step of
+// GROUPS groups of a row at a time.
 //
 // A type converts 32 adjacent values of a row, a group, for the four lanes of a quad. Lane `t` gets values `4 * t` to
 // `4 * t + 3` of each half of the group as four pairs. The pairs are values 0 and 2, 1 and 3 of the first half, then
@@ -78,6 +78,7 @@ DEVICE float float_at(const u8 *s, int at) {
     static const bool HAS_MIN = has_min;
 
 struct Base {
+    static const int GROUPS = 8;
     // Returns the distance from the first chunk to a step.
     static DEVICE int start(int) { return 0; }
     // Returns the factor of all products.
@@ -532,6 +533,81 @@ struct mxfp4 : WithoutMins {
     static DEVICE float scale(const u8 *s, int g, int) {
         u32 e = s[17 * g];
         return __uint_as_float(e == 0 ? 0x00400000u : e << 23);
+    }
+};
+
+// Floats of 16 bits. Each group of a row is divided by a power of two, so that its largest value is below 4096. Values above
+// 2^-26 of the largest value are exact.
+template <class T> struct Floats : WithoutMins {
+    HALVES(16, 288, 1, false)
+    static const int GROUPS = 4;
+    static DEVICE i64 offset(int step, int chunk) { return step * 256 + chunk * 16; }
+
+    // Powers of two of the groups.
+    float powers[2];
+
+    DEVICE void groups(const u8 *s, int t, int g, u32 (&first)[4], u32 (&second)[4]) {
+        powers[0] = group(s + 64 * g + 8 * t, first), powers[1] = group(s + 64 * g + 64 + 8 * t, second);
+    }
+
+    static DEVICE float group(const u8 *s, u32 (&x)[4]) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            uint2 w = *(const uint2 *)(s + 32 * half);
+            x[2 * half] = __byte_perm(w.x, w.y, 0x5410), x[2 * half + 1] = __byte_perm(w.x, w.y, 0x7632);
+        }
+        u32 most = larger(larger(x[0], x[1]), larger(x[2], x[3]));
+        // The quad has all values of the group.
+        for (int lane = 1; lane < 4; lane *= 2) most = larger(most, __shfl_xor_sync(ALL_LANES, most, lane));
+        return T::divide(x, max(most & 0xffff, most >> 16));
+    }
+
+    // Returns the larger magnitudes of two pairs.
+    static DEVICE u32 larger(u32 a, u32 b) {
+        a &= 0x7fff7fffu, b &= 0x7fff7fffu;
+#if __CUDA_ARCH__ >= 800
+        return T::maximum(a, b);
+#else
+        return __vmaxu2(a, b);
+#endif
+    }
+
+    DEVICE float scale(const u8 *, int g, int) const { return powers[g % 2]; }
+};
+
+struct f16x8 : Floats<f16x8> {
+    DEVICE f16x8(const u8 *, int, int) {}
+
+    static DEVICE u32 maximum(u32 a, u32 b) {
+        u32 x;
+        asm("max.f16x2 %0, %1, %2;" : "=r"(x) : "r"(a), "r"(b));
+        return x;
+    }
+
+    // Divides values by a power of two, so that `largest` becomes less than 4096, and returns the power. Values below
+    // 2^-4 are multiplied by 2^15, the largest power of f16.
+    static DEVICE float divide(u32 (&x)[4], u32 largest) {
+        u32 exponent = ::min(41 - (largest >> 10), 30u);
+        for (int i = 0; i < 4; i++) x[i] = product(x[i], exponent * 0x04000400u);
+        return __uint_as_float((142 - exponent) << 23);
+    }
+};
+
+struct bf16x8 : Floats<bf16x8> {
+    DEVICE bf16x8(const u8 *, int, int) {}
+
+    static DEVICE u32 maximum(u32 a, u32 b) {
+        u32 x;
+        asm("max.bf16x2 %0, %1, %2;" : "=r"(x) : "r"(a), "r"(b));
+        return x;
+    }
+
+    // Power and inverse are normal numbers.
+    static DEVICE float divide(u32 (&x)[4], u32 largest) {
+        u32 exponent = max(largest >> 7, 12u);
+        float inverse = __uint_as_float((265 - exponent) << 23);
+        for (int i = 0; i < 4; i++) x[i] = pair_of_halves(__uint_as_float(x[i] << 16) * inverse, __uint_as_float(x[i] & 0xffff0000u) * inverse);
+        return __uint_as_float((exponent - 11) << 23);
     }
 };
 

@@ -1,8 +1,9 @@
 // Matmuls with many columns on GPUs whose tensor cores sum products in f32 at half the rate of f16. The products of 32
 // values are summed in f16, and these sums in f32. Columns are so small that no sum overflows (see `half_tiles.rs`).
 //
-// A block multiplies ROWS rows by COLUMNS columns. Weights stream through shared memory in steps of 256 values, and columns
-// in groups of 32, several groups ahead. Warps convert weights to fragments directly, without a copy in shared memory.
+// A block multiplies ROWS rows by COLUMNS columns. Weights stream through shared memory in steps of 256 values (floats: 128),
+// and columns in groups of 32, several groups ahead. Warps convert weights to fragments directly, without a copy in shared
+// memory.
 //
 // WARP_COLUMNS: columns of a warp, which has 32 rows. STAGES: groups of columns in shared memory, at most 8.
 // Other definitions: see `half_products.cuh`.
@@ -60,11 +61,13 @@ struct Copies {
 
     // Loads a group of columns to a stage, and the weights of a step with the first group.
     DEVICE void load(int stage, int step, int group) const {
-        if (step * 8 + group >= n_groups) return;
-        u32 at = step * (u32)(sizeof(Step) / 16);
+        int number = step * Weights::GROUPS + group;
+        if (number >= n_groups) return;
+        u32 at = number / 8 * (u32)(sizeof(Step) / 16);
         if (group == 0) load_step(step, at);
+        at += number % 8 * (Step::N * OF_GROUP / 16);
 #pragma unroll
-        for (int i = 0; i < COPIES; i++) start(GROUPS_AT + stage + (threadIdx.x + i * THREADS) * 16, values[i], at + group * (Step::N * OF_GROUP / 16));
+        for (int i = 0; i < COPIES; i++) start(GROUPS_AT + stage + (threadIdx.x + i * THREADS) * 16, values[i], at);
     }
 
     DEVICE void load_step(int step, u32 at) const {
@@ -100,7 +103,7 @@ struct Stages {
         // All warps can now read each other's copies, and none still reads the stage before, which is overwritten next.
         __syncthreads();
         int ahead = group + STAGES - 1;
-        copies.load(before, step + ahead / 8, ahead % 8);
+        copies.load(before, step + ahead / Weights::GROUPS, ahead % Weights::GROUPS);
         end_group();
         return shared + GROUPS_AT + current;
     }
@@ -152,10 +155,10 @@ DEVICE void multiply_step(Stages &stages, const Copies &copies, int number, int 
     const u8 *columns = stages.advance(copies, number, 0) + column * OF_GROUP + t * 16;
     const u8 *rows = shared + number % 2 * OF_ROWS + row * Weights::STRIDE + Weights::start(number);
     const int EIGHT = 8 * Weights::STRIDE;
-    const Weights weights[2 * M] = {{rows, t, number}, {rows + EIGHT, t, number}, {rows + 2 * EIGHT, t, number}, {rows + 3 * EIGHT, t, number}};
+    Weights weights[2 * M] = {{rows, t, number}, {rows + EIGHT, t, number}, {rows + 2 * EIGHT, t, number}, {rows + 3 * EIGHT, t, number}};
     float scales[2 * M];
     // One pair of groups at a time: several would need too many registers.
-    int end = min(copies.n_groups - 8 * number, 8);
+    int end = min(copies.n_groups - Weights::GROUPS * number, Weights::GROUPS);
 #pragma unroll 1
     for (int g = 0; g < end; g += 2) {
         if (g > 0) columns = stages.advance(copies, number, g) + column * OF_GROUP + t * 16;
@@ -165,7 +168,7 @@ DEVICE void multiply_step(Stages &stages, const Copies &copies, int number, int 
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             if (i > 0) columns = stages.advance(copies, number, g + i) + column * OF_GROUP + t * 16;
-            for (int r = 0; r < 2 * M; r++) scales[r] = Weights::scale(rows + r * EIGHT, g + i, number);
+            for (int r = 0; r < 2 * M; r++) scales[r] = weights[r].scale(rows + r * EIGHT, g + i, number);
             add_group(total, a[i], columns, scales);
         }
     }
@@ -199,6 +202,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) mul_mat_halves(const __
     int row = warp / WARPS_OF_COLUMNS * WARP_ROWS + lane / 4, column = warp % WARPS_OF_COLUMNS * WARP_COLUMNS;
     float total[M][N][4] = {};
     Stages stages;
-    for (int step = 0; step < p.n_steps; step++) multiply_step(stages, copies, step, row, column + lane / 4, total);
+    for (int step = 0; step * Weights::GROUPS < copies.n_groups; step++) multiply_step(stages, copies, step, row, column + lane / 4, total);
     store_sums(p, columns, first_row, n_rows, row, column + lane % 4 * 2, total);
 }

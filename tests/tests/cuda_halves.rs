@@ -89,6 +89,59 @@ fn experts_with_f16_sums_match_double_precision() {
     });
 }
 
+/// Floats of 16 bits in small and in large tiles, with an incomplete step, and experts.
+#[test]
+fn floats_with_f16_sums_match_double_precision() {
+    let name = "cuda_halves::floats_with_f16_sums_match_double_precision";
+    on_geforce(name, || {
+        for ty in [GgmlType::F16, GgmlType::BF16] {
+            check_matmul(ty, [480, 70, 150]);
+            check_matmul(ty, [128, 12200, 150]);
+            check_experts(ty, [480, 1300], [135, 2]);
+            for marks in [
+                ["COLUMNS=64", "IDS=0"],
+                ["COLUMNS=128", "IDS=0"],
+                ["COLUMNS=64", "IDS=1"],
+            ] {
+                assert_used(ty, &marks);
+            }
+        }
+    });
+}
+
+/// Groups of a row with the largest and the smallest floats, all of the same sign, times the largest values of columns.
+#[test]
+fn largest_and_smallest_floats_do_not_overflow() {
+    let name = "cuda_halves::largest_and_smallest_floats_do_not_overflow";
+    on_geforce(name, || {
+        // The largest f16 value, and 2^100 times the largest mantissa, so that f32 results are finite. Subnormal values.
+        for (ty, extremes) in [(GgmlType::F16, [0x7bff, 0x0001]), (GgmlType::BF16, [0x71ff, 0x0080])] {
+            for rows in [[extremes[0]; 2], [extremes[1]; 2], extremes] {
+                let [k, m, n] = [128, 64, 130];
+                // Each half of a group has another value.
+                let values = (0..k * m).map(|i| rows[i / 16 % 2] as u16);
+                let bytes: Vec<u8> = values.flat_map(u16::to_le_bytes).collect();
+                check_largest_columns(ty, [k, m, n], &bytes);
+                assert_used(ty, &["IDS=0"]);
+            }
+        }
+    });
+}
+
+/// Multiplies weights by columns with the largest mantissa.
+fn check_largest_columns(ty: GgmlType, [k, m, n]: [usize; 3], bytes: &[u8]) {
+    let mut s = Sketch::new(Precision::Fast);
+    let (w, weights) = weights_of(&mut s, ty, [k, m, 1, 1], bytes);
+    // The largest float below a power of two.
+    let columns = vec![f32::from_bits(0x3fff_ffff); k * n];
+    let x = columns.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let x = s.leaf(GgmlType::F32, [k, n, 1, 1], x);
+    let node = s.graph.mul_mat(w, x).expect("the shapes match");
+    s.graph.expand(node);
+    let [found, _] = s.both(&[node]);
+    check_column(&product(&weights, &columns, k), &floats(&found.0[0]), &ty.to_string());
+}
+
 /// Returns blocks whose integers have the largest magnitude, with scales of 2^-10 and minimums of 0.
 fn largest_blocks(ty: GgmlType, n: usize) -> Vec<u8> {
     const SCALE: [u8; 2] = [0x00, 0x14];
@@ -120,20 +173,8 @@ fn largest_f16_sums_do_not_overflow() {
     on_geforce(name, || {
         for (ty, unit) in TYPES {
             let [k, m, n] = [unit.max(256), 64, 130];
-            let mut s = Sketch::new(Precision::Fast);
             let bytes = largest_blocks(ty, m * ty.row_bytes(k).expect("rows are whole blocks"));
-            let (w, weights) = weights_of(&mut s, ty, [k, m, 1, 1], &bytes);
-            // The largest float below a power of two.
-            let columns = vec![f32::from_bits(0x3fff_ffff); k * n];
-            let x = s.leaf(
-                GgmlType::F32,
-                [k, n, 1, 1],
-                columns.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            );
-            let node = s.graph.mul_mat(w, x).expect("the shapes match");
-            s.graph.expand(node);
-            let [found, _] = s.both(&[node]);
-            check_column(&product(&weights, &columns, k), &floats(&found.0[0]), &ty.to_string());
+            check_largest_columns(ty, [k, m, n], &bytes);
             assert_used(ty, &["IDS=0"]);
         }
     });

@@ -24,8 +24,8 @@ const GROUP_BYTES: u32 = 64;
 const MIN_STAGES: u32 = 2;
 const MAX_STAGES: u32 = 4;
 
-/// Exponent of the largest value of a column: 32 products of integers up to 4096 (Q6_K) and values up to 1/4 are less than
-/// 65504.
+/// Exponent of the largest value of a column: 32 products of integers up to 4096 (Q6_K, or floats of a group), and values up
+/// to 1/4 are less than 65504.
 const EXPONENT: i32 = -3;
 /// Exponent for MXFP4, whose f16 values are at most 6 * 2^-14.
 const MXFP4_EXPONENT: i32 = 14;
@@ -152,6 +152,7 @@ mod tests {
             (208, 8, true),
             (240, 8, false),
             (272, 8, false),
+            (288, 8, false),
         ] {
             let weights = Weights {
                 decoder: Value::Type(GgmlType::Q4_0),

@@ -1,5 +1,5 @@
-//! Weights and columns in f16 for `half_products.cuh`: types that kernels convert to f16 integers, and columns that are rounded
-//! to f16 in the order of fragments.
+//! Weights and columns in f16 for `half_products.cuh`: types that kernels convert to f16, and columns that are rounded to f16
+//! in the order of fragments.
 
 use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
@@ -86,6 +86,7 @@ impl Weights {
             Value::Type(GgmlType::Q5_1) => (208, 8, true),
             Value::Type(GgmlType::Q6_K) | Value::Word("q6_K_x8") => (240, 8, false),
             Value::Type(GgmlType::Q8_0) => (272, 8, false),
+            Value::Word("f16x8" | "bf16x8") => (288, 8, false),
             _ => return None,
         };
         Some(Weights {
@@ -95,6 +96,11 @@ impl Weights {
             has_mins,
             row_bytes: size(weights.layout.group_bytes(weights.ty, weights.ne[0])?).ok()?,
         })
+    }
+
+    /// Returns true if the weights are floats, whose powers of two only `mul_mat_halves.cu` applies.
+    pub(super) fn are_floats(self) -> bool {
+        matches!(self.decoder, Value::Word("f16x8" | "bf16x8"))
     }
 
     /// Returns the bytes of a step of a tile's columns.

@@ -91,6 +91,9 @@ fn n_parts(gpu: Gpu, n_tiles: usize, n_steps: usize) -> usize {
 /// precision.
 fn shape_of(task: &Task<'_>, w: &TensorArg, n: usize) -> Option<(Weights, Shape)> {
     let weights = Weights::of(task.operand(0), w)?;
+    if weights.are_floats() {
+        return None;
+    }
     Some((weights, shape(task.target.gpu(), weights, n)?))
 }
 
