@@ -55,7 +55,11 @@ DEVICE void multiply_eight(float (&sums)[4], u32 a0, u32 a1, u32 b) {
         : "r"(a0), "r"(a1), "r"(b));
 }
 
-DEVICE void multiply_halves(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+DEVICE void multiply_eight(u32 (&sums)[2], u32 a0, u32 a1, u32 b) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3}, {%4}, {%0, %1};" : "+r"(sums[0]), "+r"(sums[1]) : "r"(a0), "r"(a1), "r"(b));
+}
+
+template <class T> DEVICE void multiply_halves(T &sums, const u32 (&a)[4], u32 b0, u32 b1) {
     multiply_eight(sums, a[0], a[1], b0);
     multiply_eight(sums, a[2], a[3], b1);
 }

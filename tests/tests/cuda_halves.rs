@@ -13,7 +13,12 @@ use crate::cuda_stream::{
 /// Calls `body` on an emulated GeForce RTX 4090. With `LLAMA_CUDA=here`, GPUs that sum in f32 are skipped, unless
 /// `LLAMA_CUDA_F16_SUMS=1` is set.
 fn on_geforce(name: &str, body: impl FnOnce()) {
-    with_settings(name, "sm=89,geforce=1", || {
+    on_gpu(name, "sm=89,geforce=1", body);
+}
+
+/// Like [`on_geforce`], with settings of the emulated driver.
+fn on_gpu(name: &str, settings: &str, body: impl FnOnce()) {
+    with_settings(name, settings, || {
         let description = engine::backend::device(&card()).expect("the GPU exists").description();
         let is_set = std::env::var("LLAMA_CUDA_F16_SUMS").is_ok_and(|value| value == "1");
         let is_emulated = Counters::find().is_some();
@@ -86,6 +91,23 @@ fn experts_with_f16_sums_match_double_precision() {
             }
             assert_used(ty, &["COLUMNS=64", "IDS=1"]);
         }
+    });
+}
+
+/// GPUs of compute capability 7.5 have no asynchronous copies, and smaller products.
+#[test]
+fn matmuls_with_f16_sums_match_double_precision_on_turing() {
+    let name = "cuda_halves::matmuls_with_f16_sums_match_double_precision_on_turing";
+    on_gpu(name, "sm=75,geforce=1", || {
+        for (ty, unit) in TYPES {
+            check_matmul(ty, [unit.max(512), 70, 150]);
+            assert_used(ty, &["COLUMNS=64", "IDS=0"]);
+        }
+        check_matmul(GgmlType::Q4_0, [288, 12200, 150]);
+        assert_used(GgmlType::Q4_0, &["COLUMNS=128", "IDS=0"]);
+        check_matmul(GgmlType::F16, [480, 70, 150]);
+        check_experts(GgmlType::Q4_K, [256, 1300], [135, 1]);
+        assert_used(GgmlType::Q4_K, &["COLUMNS=64", "IDS=1"]);
     });
 }
 

@@ -440,8 +440,9 @@ fn matmuls_of_all_types_with_warpgroups_use_no_local_memory() {
 fn matmuls_of_all_types_compile_for_turing() {
     let name = "cuda_kernels::matmuls_of_all_types_compile_for_turing";
     with_device(name, || {
-        let all = matmuls_of_all_types(Gpu::T4, &[1, 8], &[[64, 17], [4096, 512]]);
-        check(&all, &TURING);
+        let mut all = matmuls_of_all_types(Gpu::T4, &[1, 8], &[[64, 17], [4096, 512]]);
+        all.extend(matmuls_of_all_types(Gpu::RTX_2080_TI, &[], &[[1024, 512], [4096, 512]]));
+        check(&distinct_kernels(all), &TURING);
     });
 }
 

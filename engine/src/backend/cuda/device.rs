@@ -61,7 +61,7 @@ impl Properties {
         let capability = 10 * attribute(Attribute::ComputeMajor)? + attribute(Attribute::ComputeMinor)?;
         let name = driver.device_name(handle)?;
         let has_bfloats = capability >= BFLOAT_CAPABILITY;
-        let has_half_rate_sums = has_bfloats && has_half_rate_sums(&name, env::var_os(F16_SUMS).as_deref());
+        let has_half_rate_sums = has_half_rate_sums(&name, env::var_os(F16_SUMS).as_deref());
         Ok(Properties {
             handle,
             name,

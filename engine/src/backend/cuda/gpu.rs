@@ -7,7 +7,7 @@ pub struct Gpu {
     pub multiprocessors: u32,
     /// True if tensor cores multiply bf16, as in compute capability 8.0 and later.
     pub has_bfloats: bool,
-    /// True if tensor cores with bf16 sum products in f32 at half the rate of f16, like the tensor cores of GeForce GPUs.
+    /// True if tensor cores sum products in f32 at half the rate of f16, like the tensor cores of GeForce GPUs.
     pub has_half_rate_sums: bool,
     /// True if the memory is so fast that instructions limit matmuls with few columns, as with HBM.
     pub has_fast_memory: bool,
@@ -51,6 +51,13 @@ impl Gpu {
         has_half_rate_sums: false,
         has_fast_memory: false,
         has_wgmma: false,
+    };
+
+    /// A GeForce RTX 2080 Ti.
+    pub const RTX_2080_TI: Gpu = Gpu {
+        multiprocessors: 68,
+        has_half_rate_sums: true,
+        ..Gpu::T4
     };
 
     /// Minimum shared memory per block among GPUs with bf16: compute capabilities 8.6, 8.9, and 12.x.

@@ -9,13 +9,16 @@ use super::super::kernel::{Kernel, MUL_MAT_HALVES, Value};
 use super::arguments::TensorArg;
 use super::halves::{Params, STEP, Weights};
 use super::task::{Halves, Task};
-use super::tensor::Groups;
+use super::tensor::{Groups, occupies};
 use super::unplanned::{Unplanned, size};
 
 /// Rows, and also columns, of the tiles of `mul_mat_halves.cu`, and rows of a warp.
 const LARGE: u32 = 128;
 const SMALL: u32 = 64;
 const WARP_ROWS: u32 = 32;
+
+/// Maximum number of columns that other kernels multiply, because most columns of a tile would be missing.
+const FEW_COLUMNS: u32 = 32;
 
 /// Bytes of a column's group of values in shared memory: 32 values of 2 bytes.
 const GROUP_BYTES: u32 = 64;
@@ -40,7 +43,7 @@ pub(super) struct Shape {
     shared: u32,
 }
 
-/// Returns the sizes of a launch, or `None` if a GPU has too little shared memory.
+/// Returns the sizes of a launch with these tiles, or `None` if a GPU has too little shared memory.
 fn shape(gpu: Gpu, weights: Weights, tile: u32) -> Option<Shape> {
     let sums = if weights.has_mins {
         2 * tile * weights.sum_bytes() as u32
@@ -66,16 +69,31 @@ pub(super) struct HalfTiles {
 }
 
 impl HalfTiles {
-    /// Returns the kernel's sizes for a matmul whose bf16 tiles would have `columns` columns, or `None` if the GPU or the
-    /// weights are unsuitable. The caller checks the precision.
-    pub(super) fn of(task: &Task<'_>, w: &TensorArg, columns: u32) -> Option<HalfTiles> {
+    /// Returns the tiles for matmuls with `sizes` rows, columns, and outer dimensions. Returns `None` if the GPU, the weights,
+    /// or the sizes are unsuitable. The caller checks the precision.
+    pub(super) fn of(task: &Task<'_>, w: &TensorArg, sizes: [u32; 3]) -> Option<HalfTiles> {
         let gpu = task.target.gpu();
-        if !gpu.has_half_rate_sums || columns < SMALL {
+        if !gpu.has_half_rate_sums || sizes[1] <= FEW_COLUMNS {
             return None;
         }
         let weights = Weights::of(task.operand(0), w)?;
-        let shape = shape(gpu, weights, if columns < LARGE { SMALL } else { LARGE })?;
+        let is_large = sizes[1] > SMALL && occupies(gpu, [LARGE; 2], sizes);
+        let shape = is_large.then(|| shape(gpu, weights, LARGE)).flatten();
+        let shape = shape.or_else(|| self::shape(gpu, weights, SMALL))?;
         Some(HalfTiles { weights, shape })
+    }
+
+    /// Returns the tiles for groups with `sizes[1]` columns on average, under the conditions of [`HalfTiles::of`]. A tile
+    /// has columns of a single group, so it should not be much larger than a group.
+    pub(super) fn of_groups(task: &Task<'_>, w: &TensorArg, sizes: [u32; 3]) -> Option<HalfTiles> {
+        let (gpu, most) = (task.target.gpu(), sizes[1] + sizes[1] / 4);
+        let tiles = HalfTiles::of(task, w, sizes)?;
+        let fits = |tile: u32| tile <= most && occupies(gpu, [tile; 2], sizes);
+        if fits(tiles.shape.tile) {
+            return Some(tiles);
+        }
+        let shape = fits(SMALL).then(|| shape(gpu, tiles.weights, SMALL)).flatten()?;
+        Some(HalfTiles { shape, ..tiles })
     }
 
     /// Returns the number of columns of a tile.
@@ -168,6 +186,8 @@ mod tests {
                     assert!(shape.stages >= 3, "{stride}, {tile}: {shape:?}");
                 }
             }
+            let small = shape(Gpu::RTX_2080_TI, weights, SMALL).expect("two stages fit");
+            assert!(small.shared <= Gpu::RTX_2080_TI.shared_bytes, "{stride}: {small:?}");
         }
     }
 }

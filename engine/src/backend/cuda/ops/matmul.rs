@@ -66,16 +66,17 @@ pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let [m, n, n2, n3] = task.node.ne;
     let outer = size(n2 * n3)?;
     // `mul_stream.cu` needs aligned weights.
-    if is_few(task) || (n <= FEW_COLUMNS && !stream::suits(task, &w, false)) {
+    if is_few(task) || (n <= FEW_COLUMNS && !stream::suits(task, &w, false, false)) {
         return skinny::plan(task, &Products::of_one(task.id));
     }
     if tensor::suits(task.target.precision(), task.operand(0)) {
         let tiles = Tiles::new(task.target.gpu(), decoder(task.operand(0), &w), false);
         let is_small = tiles.are_smallest(size(m)?, size(n)?, outer);
-        if stream::suits(task, &w, is_small) {
+        let halves = HalfTiles::of(task, &w, [size(m)?, size(n)?, outer]);
+        if stream::suits(task, &w, is_small, halves.is_some()) {
             return stream::plan(task, [w, x, y]);
         }
-        if let Some(halves) = HalfTiles::of(task, &w, tiles.of(size(m)?, size(n)?, outer).columns) {
+        if let Some(halves) = halves {
             return halves.plan(task, [w, x, y], None);
         }
         return tensor::plan(task, [w, x, y], None);
@@ -181,13 +182,13 @@ fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let tiles = Tiles::new(task.target.gpu(), decoder(task.operand(0), &w), true);
     let n_average = n_pairs / n_matrices;
     let large = tiles.of_groups(size(m)?, size(n_average)?, size(n_matrices)?);
-    let streamed = if on_tensor_cores && large.is_for_few() {
-        stream::tile_of_groups(task, [&w, &x], n_average)
+    let halves = if on_tensor_cores {
+        HalfTiles::of_groups(task, &w, [size(m)?, size(n_average)?, size(n_matrices)?])
     } else {
         None
     };
-    let halves = if on_tensor_cores {
-        HalfTiles::of(task, &w, large.columns)
+    let streamed = if on_tensor_cores && halves.is_none() && large.is_for_few() {
+        stream::tile_of_groups(task, [&w, &x], n_average)
     } else {
         None
     };

@@ -98,10 +98,10 @@ fn shape_of(task: &Task<'_>, w: &TensorArg, n: usize) -> Option<(Weights, Shape)
 }
 
 /// Returns true if the matmul of the task's node should use this kernel. The caller checks the precision. `is_small` is
-/// true if the matrix is too small for large tiles.
-pub(super) fn suits(task: &Task<'_>, w: &TensorArg, is_small: bool) -> bool {
+/// true if the matrix is too small for large tiles, and `has_halves` if `mul_mat_halves.cu` can multiply more columns.
+pub(super) fn suits(task: &Task<'_>, w: &TensorArg, is_small: bool, has_halves: bool) -> bool {
     let n = task.node.ne[1];
-    let most = if !task.target.gpu().has_bfloats {
+    let most = if !task.target.gpu().has_bfloats && !has_halves {
         // The kernel for more columns converts bf16 to f16.
         usize::MAX
     } else if is_small {

@@ -54,6 +54,12 @@ const PRODUCERS: u32 = 128;
 /// Columns of an outer dimension start at a multiple of this number.
 const ALIGNED_COLUMNS: usize = 8;
 
+/// Returns true if tiles of `outer` matrices occupy a GPU: at least three for four multiprocessors.
+pub(super) fn occupies(gpu: Gpu, tile: [u32; 2], [rows, columns, outer]: [u32; 3]) -> bool {
+    let n = u64::from(rows.div_ceil(tile[0])) * u64::from(columns.div_ceil(tile[1])) * u64::from(outer);
+    n >= u64::from(gpu.multiprocessors * 3 / 4)
+}
+
 /// The tiles that a GPU can use for some weights.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tiles {
@@ -82,10 +88,8 @@ impl Tiles {
             .filter(move |t| t.shared() + t.static_shared(self.has_groups) <= self.gpu.shared_bytes)
     }
 
-    /// Returns true if the blocks occupy the GPU: at least three for four multiprocessors.
     fn is_occupied_by(self, tile: Tile, rows: u32, columns: u32, outer: u32) -> bool {
-        let n = u64::from(rows.div_ceil(tile.rows)) * u64::from(columns.div_ceil(tile.columns)) * u64::from(outer);
-        n >= u64::from(self.gpu.multiprocessors * 3 / 4)
+        occupies(self.gpu, [tile.rows, tile.columns], [rows, columns, outer])
     }
 
     /// Returns the tile for `outer` matmuls with this number of rows and columns.
