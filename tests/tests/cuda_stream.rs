@@ -182,7 +182,7 @@ fn streamed_matmuls_with_incomplete_steps_match_double_precision() {
             }
             assert_streamed(ty, "IDS=0");
         }
-        // Parts of rows, of which only the last ends with an incomplete step.
+        // Rows are divided, and only their last part ends with an incomplete step.
         check_matmul(GgmlType::MXFP4, [2880, 40, 17]);
         check_experts(GgmlType::MXFP4, [2880, 40], [14, 1]);
         assert_streamed(GgmlType::MXFP4, "IDS=1");
