@@ -244,8 +244,14 @@ fn signals_leave_no_incomplete_model() {
     std::fs::create_dir(&directory).expect("a directory");
     let output = directory.join("out.gguf").to_str().expect("UTF-8").to_owned();
     let is_empty = || std::fs::read_dir(&directory).expect("a directory").next().is_none();
-    for (signal, code) in [(libc::SIGINT, Some(130)), (libc::SIGTERM, None), (libc::SIGHUP, None)] {
+    for (signal, code) in [
+        (libc::SIGINT, Some(130)),
+        (libc::SIGTERM, None),
+        (libc::SIGHUP, None),
+        (libc::SIGQUIT, None),
+    ] {
         let mut command = home.llama(&["quantize", &model, &output, "iq3_s", "-t", "1"]);
+        without_core_dumps(&mut command);
         let mut child = command.stderr(Stdio::null()).spawn().expect("llama");
         while is_empty() {
             assert!(child.try_wait().expect("a status").is_none(), "the process ended early");
@@ -258,6 +264,24 @@ fn signals_leave_no_incomplete_model() {
         assert_eq!((status.code(), status.signal()), (code, expected));
         assert!(is_empty(), "signal {signal} leaves an incomplete file");
     }
+}
+
+/// Disables core dumps, and resets SIGQUIT, which background jobs of shells ignore.
+fn without_core_dumps(command: &mut Command) {
+    let set = || {
+        let limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: both functions are async-signal-safe and only change the state of the child process.
+        unsafe {
+            libc::signal(libc::SIGQUIT, libc::SIG_DFL);
+            libc::setrlimit(libc::RLIMIT_CORE, &raw const limit);
+        }
+        Ok(())
+    };
+    // SAFETY: the closure does not allocate or lock.
+    unsafe { command.pre_exec(set) };
 }
 
 /// A batch stops on a full disk with at most one partial line, and resumes from there.

@@ -1,13 +1,14 @@
 //! Output files that are complete or absent.
 
-use std::fs::{File, Permissions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
 use crate::failure::{Failure, Outcome};
+use crate::interrupt;
 
 /// File that gets its name once it is complete. An error or an interrupt leaves nothing under the name.
 ///
@@ -23,8 +24,8 @@ pub struct OutputFile {
 
 /// Path of an incomplete file.
 enum Partial {
-    /// Deleted on an error or an interrupt.
-    Temporary(TempPath),
+    /// Deleted on an error, an interrupt, or a signal that ends the process.
+    Temporary(TempPath, interrupt::Incomplete),
     /// Kept, so that another run can complete the file.
     Kept(PathBuf),
     /// Absent, because a device is written directly.
@@ -50,15 +51,19 @@ impl OutputFile {
         let file = tempfile::Builder::new()
             .prefix(&prefix(&target))
             .suffix(SUFFIX)
-            // The mode of a new file, less the bits of the umask. Without this, only the owner may read the file.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory(&target))
+            .make_in(directory(&target), |path| {
+                let on_signal = interrupt::delete_on_signal(path);
+                let mut options = File::options();
+                // The mode of a new file, less the bits of the umask.
+                let file = options.read(true).write(true).create_new(true).mode(0o666).open(path)?;
+                Ok((file, on_signal))
+            })
             // Without the name of the temporary file.
             .map_err(|e| failed(path, &e.kind().into()))?;
-        let (file, partial) = file.into_parts();
+        let ((file, on_signal), partial) = file.into_parts();
         Ok(OutputFile {
             file,
-            partial: Partial::Temporary(partial),
+            partial: Partial::Temporary(partial, on_signal),
             path: path.to_owned(),
             target,
         })
@@ -114,7 +119,7 @@ impl OutputFile {
         }
         file.sync_all().map_err(|e| failed(&self.path, &e))?;
         match self.partial {
-            Partial::Temporary(partial) => partial.persist(&self.target).map_err(|e| e.error),
+            Partial::Temporary(partial, _on_signal) => partial.persist(&self.target).map_err(|e| e.error),
             Partial::Kept(partial) => std::fs::rename(partial, &self.target),
             Partial::Device => Ok(()),
         }
@@ -194,6 +199,8 @@ mod tests {
     use std::io::Write;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
 
     use super::*;
 
@@ -230,6 +237,26 @@ mod tests {
         assert!(write(Path::new("/dev/full"), "text").is_err());
         assert!(OutputFile::resume(&link, "key").is_err());
         assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 1);
+    }
+
+    /// The test runs itself in another process, which a signal ends while no operation polls the interrupt flag.
+    #[test]
+    fn signals_outside_of_guards_delete_incomplete_files() {
+        const VARIABLE: &str = "LLAMA_TEST_OUTPUT";
+        if let Some(path) = std::env::var_os(VARIABLE) {
+            let _output = OutputFile::create(Path::new(&path)).unwrap();
+            let _other = OutputFile::create(Path::new(&path)).unwrap();
+            assert_eq!(std::fs::read_dir(directory(Path::new(&path))).unwrap().count(), 2);
+            // SAFETY: `raise` has no preconditions.
+            unsafe { libc::raise(libc::SIGTERM) };
+        }
+        let home = tempfile::tempdir().unwrap();
+        let test = "output::tests::signals_outside_of_guards_delete_incomplete_files";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test]).env(VARIABLE, home.path().join("out"));
+        let output = command.output().unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGTERM), "{output:?}");
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
     }
 
     #[test]
