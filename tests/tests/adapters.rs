@@ -604,6 +604,24 @@ fn control_vector_equals_output_bias() {
 }
 
 #[test]
+fn lora_with_nan_or_infinity_is_rejected() {
+    let file = File::of("llama-dense");
+    let m = file.model(&exact().load);
+    for (value, ty) in [
+        (f32::NAN, GgmlType::F32),
+        (f32::INFINITY, GgmlType::F16),
+        (f32::NEG_INFINITY, GgmlType::BF16),
+    ] {
+        let mut pairs = factors(&file, &DENSE[..2], 4, 1);
+        pairs[1].b[70] = value;
+        let bytes = adapter_file("llama", &mut pairs, ty);
+        let error = lora(&bytes, &m).unwrap_err().to_string();
+        let expected = format!("value 70 of tensor `{}.lora_b` is not a finite number", DENSE[1]);
+        assert!(error.contains(&expected), "{error}");
+    }
+}
+
+#[test]
 fn control_vector_with_nan_is_rejected() {
     let file = File::of("llama-dense");
     let mut bytes = directions(&file, 1, 1);

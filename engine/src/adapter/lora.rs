@@ -15,6 +15,7 @@ use kernels::GgmlType;
 use crate::backend::{BackendError, Buffer};
 use crate::builder::{AdaptedUse, WeightId};
 use crate::digest::Digest;
+use crate::finite::check_finite;
 use crate::gguf::{FileKind, GgufFile, TensorInfo};
 use crate::graph::{Layout, dense_bytes};
 use crate::model::{Consumer, Model, TableRow};
@@ -243,7 +244,8 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Records the pairs for a weight of the file, which may be several rows of the tensor table.
+    /// Checks the values of the factors and records the pairs for a weight of the file, which may be several rows of the
+    /// tensor table.
     fn pair(&mut self, weight: &str, a: &'a TensorInfo, b: &'a TensorInfo, rows: &[usize]) {
         if rows.is_empty() {
             let (name, expected) = (a.name.clone(), format!("weight `{weight}`"));
@@ -254,6 +256,10 @@ impl<'a> Matcher<'a> {
                 let (name, found) = (t.name.clone(), t.ty);
                 let expected = "a type with kernels";
                 return self.problems.push(AdapterMismatch::Type { name, expected, found });
+            }
+            if let Some(index) = first_not_finite(t, self.file.tensor_data(t)) {
+                let name = t.name.clone();
+                return self.problems.push(AdapterMismatch::NotFinite { name, index });
             }
         }
         let table = self.model.tensors();
@@ -339,6 +345,17 @@ impl<'a> Matcher<'a> {
 /// Returns the first row within the tensor of the file; nonzero for parts of fused tensors.
 fn first_row(row: &TableRow) -> usize {
     row.ty.row_bytes(row.ne[0]).map_or(0, |bytes| row.offset / bytes)
+}
+
+/// Returns the index of the first value that is NaN or infinite.
+fn first_not_finite(t: &TensorInfo, data: &[u8]) -> Option<usize> {
+    let n_rows = t.n_elements() / t.ne[0];
+    let mut values = vec![0.0; t.ne[0]];
+    data.chunks_exact(t.bytes / n_rows).enumerate().find_map(|(i, row)| {
+        kernels::dequantize_row(t.ty, row, &mut values);
+        let error = check_finite(&values).err()?;
+        Some(i * t.ne[0] + error.index)
+    })
 }
 
 /// Hashes all data that affects the results of an adapter.

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use super::AdapterError;
 use super::error::check_file_kind;
 use super::lora::{SUFFIX_A, SUFFIX_B};
+use crate::finite::check_finite;
 use crate::gguf::{FileKind, GgufError, GgufFile, GgufSet, GgufWriter, Metadata, TensorInfo};
 
 /// Elements decoded at a time.
@@ -129,6 +130,10 @@ impl<'a> Merge<'a> {
                     format!("factors of shapes {a:?} and {b:?} do not fit a weight of shape {weight:?}"),
                 )
             })?;
+            for (info, values) in [(a, &term.a), (b, &term.b)] {
+                check_finite(values)
+                    .map_err(|error| failed(&info.name, format!("value {} is not a finite number", error.index)))?;
+            }
             let own = if alpha == 0.0 { 1.0 } else { alpha / term.rank as f32 };
             let scale = adapter.scale * own;
             if !scale.is_finite() {
@@ -397,6 +402,14 @@ mod tests {
             ("blk.9.attn_q.weight.lora_b", &[1, 3], vec![0.0; 3]),
         ]);
         assert!(error.contains("the model has no weight blk.9.attn_q.weight"), "{error}");
+        let error = refused(&[
+            ("blk.0.attn_q.weight.lora_a", &[2, 1], vec![0.0; 2]),
+            ("blk.0.attn_q.weight.lora_b", &[1, 3], vec![0.0, 0.0, f32::NAN]),
+        ]);
+        assert!(
+            error.contains("attn_q.weight.lora_b: value 2 is not a finite number"),
+            "{error}"
+        );
         let error = refused(&[("other", &[2], vec![0.0; 2])]);
         assert!(error.contains("other: not a factor"), "{error}");
     }
