@@ -76,6 +76,13 @@ fn exported_model_computes_like_the_model_with_its_adapter() {
     );
     let again = ended(home.llama(&["export-lora", &model, &merged, "--lora", &adapter]));
     again.fails_saying(&["exists", "--force"]);
+    // The same merge in llama.cpp's syntax, which names the files by flags.
+    let (same, scaled) = (path("same.gguf"), format!("{adapter}:0.5"));
+    let line = ["export-lora", "-m", &model, "-o", &same, "--lora-scaled", &scaled];
+    ended(home.llama(&line)).succeeds();
+    assert_eq!(std::fs::read(&same).unwrap(), std::fs::read(&merged).unwrap());
+    let result = ended(home.llama(&["export-lora", "-m", &model, "-o", &same]));
+    assert!(result.status == 2 && result.err.contains("--lora"), "{}", result.err);
     let other = home.model("llama-dense", None);
     let result = ended(home.llama(&["export-lora", &other, &path("no.gguf"), "--lora", &adapter]));
     result.fails_saying(&["the adapter is for architecture qwen3, but the model is llama"]);

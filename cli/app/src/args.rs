@@ -17,7 +17,7 @@ mod speculation;
 mod template;
 pub mod values;
 
-pub use adapter::{AdapterArgs, ScaledFile, scaled_file};
+pub use adapter::{AdapterArgs, ScaledFile, file_and_scale, scaled_file};
 pub use context::{
     BatchSizeArgs, CacheTypeArgs, ComputeArgs, ContextArgs, PrecisionArg, PrecisionArgs, UbatchSizeArgs,
 };

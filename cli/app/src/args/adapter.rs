@@ -37,7 +37,7 @@ pub struct ScaledFile {
 }
 
 /// Parses `FILE:SCALE`.
-fn file_and_scale(text: &str) -> Result<ScaledFile, String> {
+pub fn file_and_scale(text: &str) -> Result<ScaledFile, String> {
     let parts = text.rsplit_once(':').filter(|(path, _)| !path.is_empty());
     let (path, scale) = parts.ok_or("expected FILE:SCALE")?;
     Ok(ScaledFile {

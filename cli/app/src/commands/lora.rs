@@ -9,7 +9,7 @@ use engine::checkpoint::{AdapterConversion, CheckpointError};
 use engine::gguf::{GgufFile, GgufSet};
 use serde_json::json;
 
-use crate::args::{ScaledFile, scaled_file};
+use crate::args::{ScaledFile, file_and_scale, scaled_file};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::output::{OutputFile, check_absent, failed};
@@ -53,14 +53,24 @@ pub struct ConvertLoraArgs {
 )]
 pub struct ExportLoraArgs {
     /// GGUF file of the model, or the first part of a split model
-    #[arg(value_name = "IN")]
-    pub input: PathBuf,
+    #[arg(value_name = "IN", required_unless_present = "model", conflicts_with = "model")]
+    pub input: Option<PathBuf>,
     /// GGUF file to write
-    #[arg(value_name = "OUT")]
-    pub output: PathBuf,
-    /// LoRA adapter and its scale (may be repeated)
-    #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, required = true)]
+    #[arg(value_name = "OUT", required_unless_present = "output", conflicts_with = "output")]
+    pub out: Option<PathBuf>,
+    /// GGUF file of the model; replaces IN
+    #[arg(short, long, value_name = "FILE", requires = "output")]
+    pub model: Option<PathBuf>,
+    /// GGUF file to write; replaces OUT
+    #[arg(short, long, value_name = "FILE", alias = "output-file")]
+    pub output: Option<PathBuf>,
+    /// LoRA adapter and its scale (may be repeated or comma-separated)
+    #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, value_delimiter = ',',
+          required_unless_present = "lora_scaled")]
     pub lora: Vec<ScaledFile>,
+    /// LoRA adapter and its scale, in llama.cpp's syntax
+    #[arg(long, value_name = "FILE:SCALE", value_parser = file_and_scale, value_delimiter = ',')]
+    pub lora_scaled: Vec<ScaledFile>,
     /// Replace an existing file
     #[arg(long)]
     pub force: bool,
@@ -127,14 +137,21 @@ fn print_converted(args: &ConvertLoraArgs, adapter: &AdapterConversion) -> Outco
 
 /// Merges adapters into a model.
 pub fn export(args: &ExportLoraArgs) -> Outcome {
-    check_absent(&args.output, args.force)?;
-    checkpoints::refuse(&args.input)?;
-    let model = GgufSet::open(&args.input)?;
-    let files = args.lora.iter().map(|adapter| GgufFile::open(&adapter.path));
+    let (Some(input), Some(output)) = (
+        args.input.as_ref().or(args.model.as_ref()),
+        args.out.as_ref().or(args.output.as_ref()),
+    ) else {
+        return Err(Failure::new("expected a model and an output file"));
+    };
+    check_absent(output, args.force)?;
+    checkpoints::refuse(input)?;
+    let model = GgufSet::open(input)?;
+    let scaled = || args.lora.iter().chain(&args.lora_scaled);
+    let files = scaled().map(|adapter| GgufFile::open(&adapter.path));
     let files = files.collect::<Result<Vec<_>, _>>()?;
     let adapters: Vec<_> = files
         .iter()
-        .zip(&args.lora)
+        .zip(scaled())
         .map(|(file, adapter)| ScaledFactors {
             file,
             scale: adapter.scale,
@@ -143,7 +160,7 @@ pub fn export(args: &ExportLoraArgs) -> Outcome {
     let merge = Merge::new(&model, &adapters).map_err(of_merge)?;
     let guard = interrupt::listen();
     let bar = progress::timed("merging", merge.n_elements());
-    write(&args.output, |out| {
+    write(output, |out| {
         let progress = |done| {
             bar.set(done);
             !guard.is_set()
@@ -153,12 +170,12 @@ pub fn export(args: &ExportLoraArgs) -> Outcome {
     drop(bar);
     let mut out = stdout();
     if args.json {
-        let report = json!({ "file": args.output.display().to_string(), "weights": merge.n_weights() });
+        let report = json!({ "file": output.display().to_string(), "weights": merge.n_weights() });
         serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;
     } else {
         let weights = format::plural(merge.n_weights(), "weight");
-        writeln!(out, "{}: {weights} changed", args.output.display())?;
+        writeln!(out, "{}: {weights} changed", output.display())?;
     }
     Ok(out.flush()?)
 }
