@@ -350,7 +350,7 @@ impl ParamDef {
             _ => String::new(),
         };
         let allowed = match (self.name, self.allowed) {
-            ("seed", _) => "an integer from 0 to 2^64 - 1, or -1 for a random seed".to_owned(),
+            ("seed", _) => "an integer from -2^63 to 2^64 - 1".to_owned(),
             (_, Any) if self.is_whole => "an integer".to_owned(),
             (_, allowed) if self.is_whole => format!("an integer, {allowed}"),
             (_, allowed) => format!("{allowed}{form}"),
@@ -423,11 +423,14 @@ macro_rules! number_param {
 number_param!(f32: false, i32: true, u32: true, usize: true);
 
 impl ParamType for Option<u64> {
+    /// Parses a seed. As in llama.cpp, negative numbers are converted to u32, and the largest u32 means a random seed.
     fn parse(texts: &[&str]) -> Option<Self> {
-        match only(texts)? {
-            "-1" => Some(None),
-            text => text.parse().ok().map(Some),
-        }
+        let text = only(texts)?;
+        let seed = match text.parse::<i64>() {
+            Ok(number) if number < 0 => u64::from(number as u32),
+            _ => text.parse().ok()?,
+        };
+        Some(Some(seed).filter(|&seed| seed != u64::from(u32::MAX)))
     }
 
     fn show(&self) -> String {

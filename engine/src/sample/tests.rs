@@ -640,7 +640,18 @@ fn parameters_round_trip_and_reject_invalid_values() {
 #[test]
 fn parameters_parse() {
     let mut params = SamplerParams::default();
-    params.set("seed", &["-1"]).unwrap();
+    for (text, seed) in [
+        ("7", Some(7)),
+        ("18446744073709551615", Some(u64::MAX)),
+        ("-2", Some(4_294_967_294)),
+        ("-2147483648", Some(2_147_483_648)),
+        ("4294967295", None),
+        ("-1", None),
+    ] {
+        params.set("seed", &[text]).unwrap();
+        assert_eq!(params.seed, seed, "{text}");
+    }
+    assert!(params.set("seed", &["-9223372036854775809"]).is_err());
     params.set("top-k", &["-1"]).unwrap();
     params.set("samplers", &["top_k;temperature"]).unwrap();
     assert_eq!(params.samplers, [SamplerKind::TopK, SamplerKind::Temperature]);

@@ -218,6 +218,7 @@ fn sampler(fields: &mut Fields, defaults: &SamplerParams) -> ApiResult<(SamplerP
                 texts.ok_or_else(wrong)?
             }
             (_, Json::String(text)) => vec![text],
+            (_, Json::Number(number)) if def.name == "seed" && number.is_u64() => vec![number.to_string()],
             (_, value) if def.is_whole || def.name == "seed" => {
                 vec![integer_of(&value).ok_or_else(wrong)?.to_string()]
             }
@@ -332,6 +333,9 @@ mod tests {
             (some.samplers.len(), some.dry_sequence_breakers.len(), some.seed),
             (2, 2, Some(7))
         );
+        for (seed, expected) in [(json!(-2), 4_294_967_294), (json!(u64::MAX), u64::MAX)] {
+            assert_eq!(read(json!({"seed": seed})).unwrap().sampler.seed, Some(expected));
+        }
     }
 
     #[test]
@@ -340,7 +344,7 @@ mod tests {
             (json!({"top_p": 1.5}), "top_p"),
             (json!({"top_k": "many"}), "top_k"),
             (json!({"temperature": []}), "temperature"),
-            (json!({"seed": -2}), "seed"),
+            (json!({"seed": -2.5}), "seed"),
             (json!({"stop": 3}), "stop"),
             (json!({"stop": vec!["a"; 17]}), "stop"),
             (json!({"stop_token_ids": 2}), "stop_token_ids"),
