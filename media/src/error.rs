@@ -16,6 +16,12 @@ pub enum MediaError {
         /// The largest allowed quantity.
         limit: u64,
     },
+    /// The data has no bytes.
+    #[error("the {medium} data is empty")]
+    Empty {
+        /// `image` or `audio`.
+        medium: &'static str,
+    },
     /// The bytes start like none of the known formats.
     #[error("the data is not in a known {medium} format ({known})")]
     UnknownFormat {
@@ -47,6 +53,17 @@ pub enum MediaError {
         format: Format,
         /// The missing part.
         feature: String,
+    },
+    /// The audio is valid, but its codec has no decoder here.
+    #[error(
+        "the {format} audio uses {codec}, which is not supported; \
+         convert it to 16-bit PCM (ffmpeg -i IN -c:a pcm_s16le OUT.wav)"
+    )]
+    Codec {
+        /// Format of the data.
+        format: Format,
+        /// Name of the codec.
+        codec: String,
     },
 }
 

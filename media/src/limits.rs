@@ -58,6 +58,9 @@ impl Limits {
     }
 
     fn format(&self, bytes: &[u8], medium: &'static str, known: &'static str) -> Result<Format, MediaError> {
+        if bytes.is_empty() {
+            return Err(MediaError::Empty { medium });
+        }
         let format = Format::detect(bytes);
         let name = || format.map_or(medium.to_owned(), |format| format!("{format} {medium}"));
         limited(name, "bytes", bytes.len() as u64, self.bytes as u64)?;
@@ -84,8 +87,11 @@ impl Limits {
 
     /// Checks the sample rate and the number of channels of audio.
     pub(crate) fn check_signal(&self, format: Format, rate: u32, channels: usize) -> Result<(), MediaError> {
-        if rate == 0 || channels == 0 {
-            return Err(MediaError::damaged(format, format!("{channels} channels at {rate} Hz")));
+        if channels == 0 {
+            return Err(MediaError::damaged(format, "the number of channels is 0"));
+        }
+        if rate == 0 {
+            return Err(MediaError::damaged(format, "the sample rate is 0 Hz"));
         }
         let name = || format!("{format} audio");
         limited(name, "samples per second", u64::from(rate), u64::from(self.sample_rate))?;

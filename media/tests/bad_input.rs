@@ -156,6 +156,45 @@ fn audio_beyond_30_minutes_or_192_khz_is_rejected() {
     );
 }
 
+#[test]
+fn audio_with_unsupported_codec_names_it() {
+    let convert = "is not supported; convert it to 16-bit PCM (ffmpeg -i IN -c:a pcm_s16le OUT.wav)";
+    let decode = |bytes: &[u8]| media::audio::decode(bytes, 16_000, &Limits::default()).unwrap_err();
+    for (tag, codec) in [
+        (0x0002u16, "Microsoft ADPCM (codec 0x0002)"),
+        (0x0055, "MP3 (codec 0x0055)"),
+        (0x0042, "an unknown codec (0x0042)"),
+    ] {
+        let mut file = wav(16_000, 1, 1000, 1000);
+        file[20..22].copy_from_slice(&tag.to_le_bytes());
+        let expected = format!("the WAV audio uses {codec}, which {convert}");
+        assert_eq!(decode(&file).to_string(), expected);
+        assert_eq!(
+            media::audio::duration(&file, &Limits::default())
+                .unwrap_err()
+                .to_string(),
+            expected
+        );
+    }
+    // The first page of a file, with one packet.
+    let page = [&b"OggS\0\x02"[..], &[0; 20], &[1, 19], b"OpusHead\x01\x01", &[0; 9]].concat();
+    assert_eq!(
+        decode(&page).to_string(),
+        format!("the OGG audio uses Opus, which {convert}")
+    );
+}
+
+#[test]
+fn empty_data_and_zero_rates_are_named() {
+    let limits = Limits::default();
+    let image = media::image::decode(b"", &limits).unwrap_err();
+    assert_eq!(image.to_string(), "the image data is empty");
+    let audio = media::audio::decode(b"", 16_000, &limits).unwrap_err();
+    assert_eq!(audio.to_string(), "the audio data is empty");
+    let zero = media::audio::decode(&wav(0, 1, 1000, 1000), 16_000, &limits).unwrap_err();
+    assert_eq!(zero.to_string(), "the WAV data is damaged: the sample rate is 0 Hz");
+}
+
 /// Programs that write to a pipe do not know the length when they write the header.
 #[test]
 fn wav_with_unknown_length_extends_to_its_end() {
@@ -296,7 +335,7 @@ fn wav_with_too_many_channels_is_rejected_by_header() {
         let mut wav = float_wav(&[0.5; 8]);
         wav[22..24].copy_from_slice(&channels.to_le_bytes());
         let expected = match channels {
-            0 => "the WAV data is damaged: 0 channels at 16000 Hz".to_owned(),
+            0 => "the WAV data is damaged: the number of channels is 0".to_owned(),
             n => format!("the WAV audio has {n} channels; the limit is 32"),
         };
         let errors = [

@@ -7,6 +7,7 @@ use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
 use symphonia::core::io::MediaSourceStream;
 use symphonia::default::formats::{FlacReader, MpaReader, OggReader, WavReader};
 
+use super::codec::{of_ogg, of_wav};
 use super::resample::Resampler;
 use crate::format::skip_id3;
 use crate::{Format, Limits, MediaError};
@@ -67,19 +68,20 @@ pub fn decode(bytes: &[u8], rate: u32, limits: &Limits) -> Result<Pcm, MediaErro
     Ok(signal.finish())
 }
 
-/// Checks the number of channels and the sample rate in the header of a WAV file. The reader multiplies them without a
-/// check.
+/// Checks the codec, the number of channels, and the sample rate in the header of a WAV file. The reader multiplies
+/// channels and rate without a check.
 fn check_wav_header(bytes: &[u8], limits: &Limits) -> Result<(), MediaError> {
     // Chunks follow the RIFF header of 12 bytes. A chunk has a name, the length of its content, and the content.
     let mut rest = bytes.get(12..).unwrap_or_default();
     while let Some((head, content)) = rest.split_first_chunk::<8>() {
+        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         if head.starts_with(b"fmt ")
             && let Some(&[c0, c1, r0, r1, r2, r3]) = content.get(2..8)
         {
             let channels = u16::from_le_bytes([c0, c1]);
             limits.check_signal(Format::Wav, u32::from_le_bytes([r0, r1, r2, r3]), channels.into())?;
+            of_wav(&content[..length.min(content.len())])?;
         }
-        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         // Contents have an even length.
         let end = length.saturating_add(length & 1);
         rest = content.get(end..).unwrap_or_default();
@@ -174,6 +176,9 @@ impl<'a> Stream<'a> {
         if format == Format::Wav {
             check_wav_header(bytes, limits)?;
         }
+        if format == Format::Ogg {
+            of_ogg(bytes)?;
+        }
         let source = match format {
             Format::Wav => with_length(bytes),
             _ => skip_id3(bytes).into(),
@@ -223,7 +228,8 @@ fn audio_params(track: &Track) -> Option<(&Track, &AudioCodecParameters)> {
 }
 
 fn no_track(format: Format) -> MediaError {
-    MediaError::unsupported(format, "a codec other than PCM, MP3, FLAC, and Vorbis")
+    let codec = "a codec other than PCM, MP3, FLAC, and Vorbis".to_owned();
+    MediaError::Codec { format, codec }
 }
 
 fn error(format: Format, error: Error) -> MediaError {

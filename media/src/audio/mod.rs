@@ -1,5 +1,6 @@
 //! Audio: decoding to mono samples, resampling, and log-mel spectrograms.
 
+mod codec;
 mod decode;
 mod fft;
 mod mel;
