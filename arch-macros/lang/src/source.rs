@@ -87,18 +87,42 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// Returns the line with carets below the range, like rustc; empty if the line is unknown.
+    /// Returns the line with carets below the range, like rustc; empty if the line is unknown. Of a long line, only the
+    /// part around the range is returned.
     pub fn excerpt(&self) -> String {
         if self.text.is_empty() {
             return String::new();
         }
         let number = self.line.to_string();
-        let (margin, gap) = (" ".repeat(number.len()), " ".repeat(self.column - 1));
-        let carets = "^".repeat(self.width);
-        let text = &self.text;
-        format!("{margin} |\n{number} | {text}\n{margin} | {gap}{carets}")
+        let n_chars = self.text.chars().count();
+        let first = if n_chars > EXCERPT {
+            self.column.saturating_sub(BEFORE)
+        } else {
+            0
+        };
+        let shown: String = self.text.chars().skip(first).take(EXCERPT).collect();
+        let (before, after) = (
+            if first > 0 { ELLIPSIS } else { "" },
+            if n_chars - first.min(n_chars) > EXCERPT {
+                ELLIPSIS
+            } else {
+                ""
+            },
+        );
+        let at = self.column - 1 - first.min(self.column - 1);
+        let margin = " ".repeat(number.len());
+        let gap = " ".repeat(before.chars().count() + at);
+        let carets = "^".repeat(self.width.min(EXCERPT - at.min(EXCERPT - 1)));
+        format!("{margin} |\n{number} | {before}{shown}{after}\n{margin} | {gap}{carets}")
     }
 }
+
+/// Maximum number of characters of a line in an excerpt.
+const EXCERPT: usize = 160;
+/// Number of characters before the range in the excerpt of a long line.
+const BEFORE: usize = 60;
+/// Mark of omitted text.
+const ELLIPSIS: &str = "… ";
 
 /// All source texts of one declaration.
 #[derive(Debug, Default)]
@@ -233,6 +257,29 @@ mod tests {
         let outside = Range::of(TokenStream::from_str("x").unwrap());
         assert_eq!(sources.place(outside).to_string(), ":1:1");
         assert_eq!(sources.place(outside).excerpt(), "");
+    }
+
+    #[test]
+    fn excerpts_of_long_lines_are_truncated() {
+        let place = |column, width| Place {
+            file: "my.rs".to_owned(),
+            line: 1,
+            column,
+            text: "é".repeat(70) + &"x".repeat(200_000),
+            width,
+        };
+        for (column, width) in [(1, 1), (71, 500), (150_000, 3), (200_070, 1), (200_071, 9)] {
+            let excerpt = place(column, width).excerpt();
+            let [_, line, carets] = excerpt.lines().collect::<Vec<_>>()[..] else {
+                panic!("{excerpt}");
+            };
+            assert!(line.chars().count() < 180 && carets.len() < 180, "{excerpt}");
+            assert!(carets.ends_with('^'), "{excerpt}");
+            let at = carets.find('^').unwrap();
+            let marked = line.chars().nth(at);
+            let expected = place(column, width).text.chars().nth(column - 1);
+            assert_eq!(marked, expected, "{excerpt}");
+        }
     }
 
     #[test]
