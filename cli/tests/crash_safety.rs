@@ -251,7 +251,7 @@ fn signals_leave_no_incomplete_model() {
         (libc::SIGQUIT, None),
     ] {
         let mut command = home.llama(&["quantize", &model, &output, "iq3_s", "-t", "1"]);
-        without_core_dumps(&mut command);
+        with_default_signals(&mut command);
         let mut child = command.stderr(Stdio::null()).spawn().expect("llama");
         while is_empty() {
             assert!(child.try_wait().expect("a status").is_none(), "the process ended early");
@@ -266,15 +266,16 @@ fn signals_leave_no_incomplete_model() {
     }
 }
 
-/// Disables core dumps, and resets SIGQUIT, which background jobs of shells ignore.
-fn without_core_dumps(command: &mut Command) {
+/// Disables core dumps, and resets signals that `nohup` and background jobs of shells ignore.
+fn with_default_signals(command: &mut Command) {
     let set = || {
         let limit = libc::rlimit {
             rlim_cur: 0,
             rlim_max: 0,
         };
-        // SAFETY: both functions are async-signal-safe and only change the state of the child process.
+        // SAFETY: the functions are async-signal-safe and only change the state of the child process.
         unsafe {
+            libc::signal(libc::SIGHUP, libc::SIG_DFL);
             libc::signal(libc::SIGQUIT, libc::SIG_DFL);
             libc::setrlimit(libc::RLIMIT_CORE, &raw const limit);
         }

@@ -116,7 +116,7 @@ mod system {
     /// True while guards exist.
     static IS_GUARDED: AtomicBool = AtomicBool::new(false);
     /// Paths of incomplete files. The strings are never freed, because the handler may read them at any time.
-    static FILES: [AtomicPtr<c_char>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
+    static FILES: [AtomicPtr<c_char>; 1024] = [const { AtomicPtr::new(null_mut()) }; 1024];
     /// Number of guards and of files.
     static USERS: Mutex<[usize; 2]> = Mutex::new([0; 2]);
 
