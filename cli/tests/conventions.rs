@@ -415,7 +415,7 @@ fn sampler_errors_end_with_usage_of_their_command() {
         for (flag, value, expected) in [
             ("--top-p", "1.5", "expected 0 to 1"),
             ("--temp", "hot", "expected a finite number"),
-            ("--seed", "x", "expected an integer from 0"),
+            ("--seed", "x", "expected an integer from -2^63"),
             ("--samplers", "best", "temperature"),
             ("--logit-bias", "x", "TOKEN+BIAS"),
         ] {
