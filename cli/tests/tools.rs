@@ -165,6 +165,8 @@ fn arch_check_fails_for_differences_and_unknown_architectures() {
     std::fs::copy(fixture("qwen3-dense.logits"), home.path("new.logits")).unwrap();
     std::fs::write(home.path("lone.header.gguf"), &header).unwrap();
     let dir = home.path("");
+    let result = llama(&["arch", "check", dir.to_str().unwrap()]);
+    result.fails_saying(&["it is a directory without a config.json", "FILE.rs", "--fixtures"]);
     let result = llama(&["arch", "check", "--fixtures", dir.to_str().unwrap()]);
     assert_eq!(result.status, 1);
     let lines: Vec<_> = result.out.lines().collect();

@@ -146,6 +146,12 @@ fn check_files(files: &[&String], threads: Option<usize>, params: &CheckParams, 
     let mut outcome = Ok(());
     for name in files {
         let path = Path::new(name);
+        if path.is_dir() && !checkpoints::is_checkpoint(path) {
+            return Err(Failure::new(format_args!(
+                "cannot check {name}: it is a directory without a config.json; pass declarations (FILE.rs), model files, \
+                 or a checkpoint, or recorded models with --fixtures {name}"
+            )));
+        }
         if !path.is_file() && !checkpoints::is_checkpoint(path) {
             let known = archs::find(name).map_or(String::new(), |_| {
                 format!("; use `llama arch seed {name}` to write a test model, or `--fixtures DIR` for recorded ones")
