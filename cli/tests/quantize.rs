@@ -56,6 +56,57 @@ fn quantize_dry_run_lists_types_and_writes_nothing() {
     assert_eq!(written(&home), [""; 0]);
 }
 
+/// llama.cpp's syntax: the number of a type instead of its name, and threads at the end.
+#[test]
+fn quantize_accepts_number_of_type_and_threads() {
+    let home = Home::new();
+    let model = home.model("qwen3-dense", None);
+    let write = |args: &[&str]| {
+        let output = home.path("small.gguf").into_os_string().into_string().unwrap();
+        quantize(&home, &model, &output, args).succeeds();
+        std::fs::read(&output).unwrap()
+    };
+    let expected = write(&["q4_k_m", "-t", "2"]);
+    assert!(write(&["15", "1"]) == expected);
+    let both = quantize(&home, &model, "small.gguf", &["15", "1", "-t", "1"]);
+    assert_eq!(both.status, 2, "{}", both.err);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn quantize_starts_the_given_number_of_threads() {
+    let home = Home::new();
+    let model = home.path("large.gguf").into_os_string().into_string().unwrap();
+    let shape = ["--shape", "135m", "--set", "n_layer=6", "--type", "f16"];
+    ended(home.llama(&[&["synth"], &shape[..], &["-o", &model]].concat())).succeeds();
+    for n in [1, 3] {
+        let threads = n.to_string();
+        let mut command = home.llama(&["quantize", &model, "/dev/null", "iq3_s", "-t", &threads]);
+        let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+        let tasks = format!("/proc/{}/task", child.id());
+        let mut n_most = 0;
+        while child.try_wait().unwrap().is_none() {
+            n_most = n_most.max(std::fs::read_dir(&tasks).map_or(0, Iterator::count));
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        // The main thread waits for the workers.
+        assert_eq!(n_most, n + 1);
+    }
+}
+
+#[test]
+fn quantize_warns_of_types_that_need_an_importance_matrix() {
+    let home = Home::new();
+    let model = home.model("qwen3-dense", None);
+    let output = home.path("small.gguf").into_os_string().into_string().unwrap();
+    let warning = "without an importance matrix; pass --imatrix";
+    for (ty, is_warned) in [("iq2_xxs", true), ("q4_k_m", false)] {
+        let result = quantize(&home, &model, &output, &[ty]);
+        result.succeeds();
+        assert_eq!(result.err.contains(warning), is_warned, "{}", result.err);
+    }
+}
+
 #[test]
 fn quantize_warns_once_of_rows_that_are_not_whole_blocks() {
     let home = Home::new();

@@ -146,7 +146,7 @@ impl LoadArgs {
         memory: Option<MemoryParams>,
         on_vocab: Option<VocabHook>,
     ) -> Outcome<Arc<Model>> {
-        start_workers()?;
+        start_workers(None)?;
         let of_checkpoint;
         let path = match self.quantize {
             Some(mixture) => {
@@ -210,9 +210,11 @@ impl LoadArgs {
     }
 }
 
-/// Starts the threads that load weights. Their first use would panic if this fails.
-fn start_workers() -> Outcome {
-    match rayon::ThreadPoolBuilder::new().build_global() {
+/// Starts the threads that load or encode weights; `None` starts one per core. Their first use would panic if this
+/// fails.
+pub fn start_workers(n_threads: Option<usize>) -> Outcome {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads.unwrap_or(0));
+    match pool.build_global() {
         // An error without a source: the threads exist.
         Err(error) if error.source().is_some() => Err(no_threads(&error)),
         _ => Ok(()),

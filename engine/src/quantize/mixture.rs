@@ -96,12 +96,12 @@ static MIXTURES: [Row; 38] = [
 ];
 
 impl Mixture {
-    /// Returns the mixture with this name, ignoring case.
+    /// Returns the mixture with this name, ignoring case, or with this value of `general.file_type`.
     pub fn find(name: &str) -> Option<Mixture> {
         let is = |known: &str| known.eq_ignore_ascii_case(name);
         MIXTURES
             .iter()
-            .find(|row| is(row.name) || row.alias.is_some_and(is))
+            .find(|row| is(row.name) || row.alias.is_some_and(is) || row.file_type.to_string() == name)
             .map(Mixture)
     }
 

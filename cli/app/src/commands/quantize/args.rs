@@ -35,6 +35,9 @@ pub struct QuantizeArgs {
           required_unless_present_any = ["target_size", "target_bpw", "recipe"],
           conflicts_with_all = ["target_size", "target_bpw", "recipe"])]
     pub mixture: Option<Mixture>,
+    /// Number of threads, in llama.cpp's syntax
+    #[arg(value_name = "THREADS", value_parser = threads, hide = true, conflicts_with = "threads")]
+    pub last_threads: Option<usize>,
     #[command(flatten)]
     pub budget: BudgetArgs,
     /// Type of the tensors whose name matches a regular expression (may be repeated; the first match counts)
@@ -129,6 +132,13 @@ pub struct BudgetArgs {
     /// Write the types and costs of all matrices as JSON
     #[arg(long, value_name = "FILE")]
     pub save_recipe: Option<PathBuf>,
+}
+
+impl QuantizeArgs {
+    /// Returns the number of threads, if given.
+    pub fn n_threads(&self) -> Option<usize> {
+        self.threads.or(self.last_threads)
+    }
 }
 
 impl BudgetArgs {

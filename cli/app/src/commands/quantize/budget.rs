@@ -184,7 +184,7 @@ pub fn calibration<'a>(args: &QuantizeArgs, text: &'a str, n_ctx: usize) -> Outc
         n_ctx,
         n_chunks: args.calibrate_chunks,
         n_batch: N_BATCH,
-        n_threads: args.threads.unwrap_or(defaults.n_threads),
+        n_threads: args.n_threads().unwrap_or(defaults.n_threads),
         n_layers: usize::MAX,
     })
 }

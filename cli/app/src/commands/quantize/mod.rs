@@ -12,7 +12,7 @@ use std::sync::Arc;
 use engine::gguf::{GgufSet, Value};
 use engine::importance::ImportanceMatrix;
 use engine::quantize::{
-    CalibratedRounding, Mixture, Options, PrunedLayers, QuantizeError, QuantizePlan, QuantizedFile,
+    CalibratedRounding, Mixture, Options, PrunedLayers, QuantizeError, QuantizePlan, QuantizedFile, candidate_types,
 };
 use kernels::GgmlType;
 use sha2::{Digest, Sha256};
@@ -23,6 +23,7 @@ pub use args::QuantizeArgs;
 use crate::commands::gguf::hexadecimal;
 use crate::commands::{imatrix, perplexity};
 use crate::failure::{Failure, Outcome};
+use crate::loading::start_workers;
 use crate::{checkpoints, format, input, output};
 
 /// Tokens per chunk of the text of --calibrate.
@@ -30,6 +31,7 @@ const N_CTX: usize = 512;
 
 /// Writes the file and prints its properties.
 pub fn run(args: &QuantizeArgs) -> Outcome {
+    start_workers(args.n_threads())?;
     let source = checkpoints::open(&args.input, &args.arch)?;
     if !args.dry_run {
         output::check(&write::first_path(args, &source))?;
@@ -74,7 +76,7 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
         warn_of_rows(&plan);
     }
     if !args.dry_run {
-        warn_of_importance(&plan);
+        warn_of_importance(&plan, args.calibrate.is_some());
         let calibration = text.as_deref().map(|text| budget::calibration(args, text, N_CTX));
         let calibration = calibration.transpose()?;
         let rounding = calibration
@@ -90,7 +92,7 @@ pub fn run(args: &QuantizeArgs) -> Outcome {
         .as_deref()
         .map(|text| {
             let path = write::first_path(args, &source);
-            perplexity::compared(&path, &args.input, text, &args.arch, args.threads)
+            perplexity::compared(&path, &args.input, text, &args.arch, args.n_threads())
         })
         .transpose()?;
     report::print(args, &plan, &other, &recipe, measured.as_ref())
@@ -142,12 +144,22 @@ fn warn_of_rows(plan: &QuantizePlan) {
     }
 }
 
-/// Warns about matrices without data in the importance matrix.
-fn warn_of_importance(plan: &QuantizePlan) {
+/// Warns about matrices without data in the importance matrix. Without a matrix and calibration, warns about types that
+/// need one of them.
+fn warn_of_importance(plan: &QuantizePlan, is_calibrated: bool) {
+    let encoded = || plan.tensors.iter().filter(|tensor| tensor.is_encoded());
     if plan.importance.is_none() {
+        let (weighted, plain) = (candidate_types(true), candidate_types(false));
+        let needs_importance = |ty| weighted.contains(&ty) && !plain.contains(&ty);
+        let tensors: Vec<_> = encoded().filter(|tensor| needs_importance(tensor.to)).collect();
+        if let Some(first) = tensors.first()
+            && !is_calibrated
+        {
+            let (n, ty) = (format::plural(tensors.len(), "tensor"), first.to);
+            warn!("{n} have large errors as {ty} without an importance matrix; pass --imatrix (see `llama imatrix`)");
+        }
         return;
     }
-    let encoded = || plan.tensors.iter().filter(|tensor| tensor.is_encoded());
     let missing: Vec<_> = encoded().filter(|tensor| tensor.weighted_by.is_none()).collect();
     if let Some(first) = missing.first() {
         let tensors = format::plural(missing.len(), "tensor");
