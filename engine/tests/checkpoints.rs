@@ -247,6 +247,48 @@ fn settings_that_contradict_tensors_are_reported() {
 }
 
 #[test]
+fn settings_that_change_results_are_rejected_if_unread() {
+    let with = |changes: Json| {
+        let mut config = config();
+        for (key, value) in changes.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        fault(&directory(&config, &llama()))
+    };
+    let message = with(json!({"hidden_act": "gelu"}));
+    let expected = "`hidden_act` is gelu, which the graph of `llama` does not compute";
+    assert!(message.contains(expected), "{message}");
+    let message = with(json!({"partial_rotary_factor": 0.5}));
+    let expected = "`partial_rotary_factor` is 0.5, which architecture `llama` does not support";
+    assert!(message.contains(expected), "{message}");
+    let mut changed = config();
+    changed["hidden_act"] = json!("silu");
+    changed["partial_rotary_factor"] = json!(1.0);
+    convert(&directory(&changed, &llama())).unwrap();
+}
+
+#[test]
+fn yarn_attention_factor_follows_mscale() {
+    let attention = |mscale: Json| {
+        let mut config = config();
+        let mut scaling = json!({"rope_type": "yarn", "factor": 4.0, "rope_theta": 5000.0});
+        for (key, value) in mscale.as_object().unwrap() {
+            scaling[key] = value.clone();
+        }
+        config["rope_parameters"] = scaling;
+        let file = convert(&directory(&config, &llama())).unwrap();
+        file.optional::<f32>("llama.rope.scaling.attn_factor").unwrap()
+    };
+    let usual = 0.1 * 4f32.ln() + 1.0;
+    assert_eq!(attention(json!({})), None);
+    let equal = attention(json!({"mscale": 0.7, "mscale_all_dim": 0.7})).unwrap();
+    assert!((equal * usual - 1.0).abs() < 1e-6, "{equal}");
+    let half = attention(json!({"mscale": 1.0, "mscale_all_dim": 0.5})).unwrap();
+    assert!((half - 1.0 / (0.05 * 4f32.ln() + 1.0)).abs() < 1e-6, "{half}");
+    assert_eq!(attention(json!({"attention_factor": 0.5})), Some(0.5 / usual));
+}
+
+#[test]
 fn unread_tensors_and_surplus_tokens_are_errors() {
     let extra = [llama(), vec![counting("model.layers.0.mlp.extra.weight", &[2], 0)]].concat();
     assert!(

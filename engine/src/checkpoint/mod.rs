@@ -8,6 +8,7 @@
 //! - `view`, `data`, `decode`, `repack`: steps of a mapping, and the converted elements
 //! - `packing`, `packed`: matrices of GPTQ, AWQ, and NVFP4 checkpoints
 //! - `rope`, `tokenizer`: rotary scaling and vocabularies
+//! - `unread`: settings that change results, but that no item of a section reads
 //! - `plan`, `write`, `in_place`: a checked plan, the writer of its file, and the checkpoint as an open model
 //! - `adapter`: low-rank adapters
 
@@ -26,6 +27,7 @@ mod safetensors;
 mod setting;
 mod shards;
 mod tokenizer;
+mod unread;
 mod view;
 mod write;
 

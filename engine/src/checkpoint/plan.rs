@@ -19,12 +19,12 @@ use super::safetensors::{SourceTensor, SourceType};
 use super::setting::{paths, typed};
 use super::shards::Shards;
 use super::view::View;
-use super::{CheckpointError, rope, tokenizer};
+use super::{CheckpointError, rope, tokenizer, unread};
 use crate::gguf::{Array, Gguf, Metadata, Value};
 use crate::graph::ROPE_AXES;
 use crate::model::{
     Architecture, Checkpoint, CheckpointSource, ModelError, Registered, TensorError, declare_header,
-    declare_mtp_header, did_you_mean, nearest_names,
+    declare_mtp_header, did_you_mean, graph_functions, nearest_names,
 };
 use crate::vocab::Vocab;
 
@@ -133,13 +133,13 @@ impl Conversion {
             shards,
             config,
         };
-        plan.check()?;
+        plan.check(section)?;
         Ok(plan)
     }
 
     /// Checks keys, shapes, and vocabulary with the loader of models. Removes tensors that the architecture does not
     /// have with these settings, if other tensors use their sources.
-    fn check(&mut self) -> Result<(), CheckpointError> {
+    fn check(&mut self, section: &Checkpoint) -> Result<(), CheckpointError> {
         let mut header = self.header()?;
         let nextn = format!("{}.nextn_predict_layers", self.arch.name);
         let declare = if header.metadata.contains(&nextn) {
@@ -148,7 +148,7 @@ impl Conversion {
             declare_header
         };
         let (path, arch) = (self.config.path(), self.arch);
-        let declared = |header: &Gguf| declare(header, path, arch, arch.name).map(|_| ());
+        let declared = |header: &Gguf| declare(header, path, arch, arch.name);
         let mut checked = declared(&header);
         if let Err(ModelError::Tensors { errors, .. }) = &checked {
             let surplus: HashSet<&str> = errors.iter().filter_map(TensorError::unexpected).collect();
@@ -176,7 +176,9 @@ impl Conversion {
                 checked = declared(&header);
             }
         }
-        checked?;
+        let (base, graph, rows) = checked?;
+        let functions = graph_functions(arch, &base, graph.as_ref(), &rows);
+        unread::check_activation(&self.config, section, arch.name, &functions)?;
         Vocab::load(&header).map_err(|e| CheckpointError::tokenizer(self.config.path(), e.to_string()))?;
         Ok(())
     }
@@ -441,6 +443,7 @@ impl Planner<'_> {
                 return Err(self.config_error(*text));
             }
         }
+        unread::check_settings(self.config, self.section, self.arch.name)?;
         let mut metadata = Metadata::default();
         metadata.insert("general.architecture", self.arch.name);
         metadata.insert("general.type", "model");
@@ -682,7 +685,8 @@ impl Planner<'_> {
             let key = format!("{}.rope.dimension_sections", self.arch.name);
             metadata.insert(key, Value::Array(Array::I32(sizes)));
         }
-        let factors = rope::scaling(self.config, self.arch.name, n_rot, base, metadata)?;
+        let has_own_mscale = unread::reads(self.section, "mscale_all_dim");
+        let factors = rope::scaling(self.config, self.arch.name, n_rot, base, has_own_mscale, metadata)?;
         for (name, values) in factors {
             if !self.arch.tensors.iter().any(|t| t.gguf == name) {
                 return Err(self.config_error(format!(

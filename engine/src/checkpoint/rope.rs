@@ -79,6 +79,28 @@ impl Scaling<'_> {
         vec![("rope_freqs", (0..self.n_rot / 2).map(of).collect())]
     }
 
+    /// Returns the attention factor of YaRN, unless it is the usual one.
+    fn yarn_attention(&self, factor: f64, has_own_mscale: bool) -> Result<Option<f64>, CheckpointError> {
+        let [mscale, all_dim] = ["mscale", "mscale_all_dim"].map(|name| self.number(name).filter(|x| *x != 0.0));
+        let of = |mscale: f64| {
+            if factor > 1.0 {
+                0.1 * mscale * factor.ln() + 1.0
+            } else {
+                1.0
+            }
+        };
+        let given = self.number("attention_factor");
+        if has_own_mscale {
+            if given.is_some() || mscale.is_none() || mscale != all_dim {
+                let text =
+                    "the rotary scaling `yarn` must have equal `mscale` and `mscale_all_dim` for this architecture";
+                return Err(CheckpointError::config(self.config.path(), text));
+            }
+            return Ok(None);
+        }
+        Ok(given.or_else(|| mscale.zip(all_dim).map(|(mscale, all_dim)| of(mscale) / of(all_dim))))
+    }
+
     /// Returns the original context length, the attention factor, and the frequency factors of LongRoPE.
     fn longrope(&self) -> Result<(f64, f64, Factors), CheckpointError> {
         let trained = self.config.number("max_position_embeddings");
@@ -109,12 +131,14 @@ fn check_rotated(config: &Config, n_rot: usize) -> Result<(), CheckpointError> {
     Err(CheckpointError::config(config.path(), text))
 }
 
-/// Writes the metadata keys of a configuration's RoPE scaling, and returns the frequency factors.
+/// Writes the metadata keys of a configuration's RoPE scaling, and returns the frequency factors. With `has_own_mscale`,
+/// the graph computes the attention factor of YaRN from `mscale_all_dim`.
 pub fn scaling(
     config: &Config,
     arch: &str,
     n_rot: usize,
     freq_base: f64,
+    has_own_mscale: bool,
     metadata: &mut Metadata,
 ) -> Result<Factors, CheckpointError> {
     check_rotated(config, n_rot)?;
@@ -125,11 +149,8 @@ pub fn scaling(
     let Some(json) = json else {
         return Ok(Vec::new());
     };
-    let kinds = ["rope_type", "type"];
-    let kind = kinds
-        .into_iter()
-        .find_map(|k| json.get(k)?.as_str())
-        .unwrap_or("default");
+    let mut kinds = ["rope_type", "type"].into_iter();
+    let kind = kinds.find_map(|k| json.get(k)?.as_str()).unwrap_or("default");
     let s = Scaling {
         config,
         json,
@@ -159,7 +180,7 @@ pub fn scaling(
                     set(metadata, name, value);
                 }
             }
-            if let Some(attention) = s.number("attention_factor") {
+            if let Some(attention) = s.yarn_attention(factor, has_own_mscale)? {
                 // The engine multiplies the factor by the factor of the YaRN paper.
                 set(metadata, "attn_factor", attention / (0.1 * factor.ln() + 1.0));
             }

@@ -36,5 +36,6 @@ pub use placement::{
     DeviceLayers, Placement, PlacementError, PlacementNeeds, PlacementParams, PlacementSummary, RowPart, SplitMode,
     TensorOverride,
 };
+pub use probe::graph_functions;
 pub use reader::{HparamError, HparamReader};
 pub use table::{Consumer, TableRow, TensorError, TensorTable};

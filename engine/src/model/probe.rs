@@ -6,7 +6,7 @@ use crate::builder::{
     BatchMedia, BuildError, BuildGraph, BuildParams, BuildTables, Builder, GraphOutput, GraphPart, Inputs, MemorySpecs,
     RowCount, WeightLeaf,
 };
-use crate::graph::{BufferId, BufferSlice, Graph, Layout, Name, Op, TensorId};
+use crate::graph::{BufferId, BufferSlice, Graph, Layout, Name, Op, TensorId, Unary};
 
 use super::placement::PlacementNeeds;
 use super::{Architecture, Base, MediaUse, ModelError, TableRow};
@@ -19,24 +19,7 @@ pub(super) fn probe(
     rows: &[TableRow],
     path: &Path,
 ) -> Result<PlacementNeeds, ModelError> {
-    // Nothing is computed, so weights need only shapes.
-    let nowhere = BufferSlice {
-        buffer: BufferId(0),
-        offset: 0,
-    };
-    let leaf = |r: &TableRow| WeightLeaf {
-        ty: r.stored_type(),
-        ne: r.ne,
-        home: nowhere,
-        layout: Layout::Plain,
-        name: Name {
-            base: r.base,
-            layer: r.layer,
-        },
-        parts: Vec::new(),
-        value: None,
-    };
-    let leafs: Vec<_> = rows.iter().map(leaf).collect();
+    let leafs = leafs_of(rows);
     let params = BuildParams {
         causal: !arch.bidirectional,
         ..arch.build_params(base, graph)
@@ -80,6 +63,54 @@ pub(super) fn probe(
         all.row_count = RowCount::of_graphs(&rules, all.result[1], of_small);
     }
     Ok(all)
+}
+
+/// Returns leafs without memory. Nothing is computed, so weights need only shapes.
+fn leafs_of(rows: &[TableRow]) -> Vec<WeightLeaf> {
+    let nowhere = BufferSlice {
+        buffer: BufferId(0),
+        offset: 0,
+    };
+    let leaf = |r: &TableRow| WeightLeaf {
+        ty: r.stored_type(),
+        ne: r.ne,
+        home: nowhere,
+        layout: Layout::Plain,
+        name: Name {
+            base: r.base,
+            layer: r.layer,
+        },
+        parts: Vec::new(),
+        value: None,
+    };
+    rows.iter().map(leaf).collect()
+}
+
+/// Returns the elementwise functions that the graph of a model applies, with repetitions. A graph with errors returns
+/// none.
+pub fn graph_functions(
+    arch: &'static Architecture,
+    base: &Base,
+    graph: &dyn BuildGraph,
+    rows: &[TableRow],
+) -> Vec<Unary> {
+    let params = BuildParams {
+        causal: !arch.bidirectional,
+        output: GraphOutput::Result,
+        ..arch.build_params(base, graph)
+    };
+    let (mut g, leafs) = (Graph::new(), leafs_of(rows));
+    let (mut tables, mut inputs, mut memory) = (BuildTables::default(), Inputs::default(), MemorySpecs::default());
+    let mut b = Builder::probe(&mut g, &leafs, &mut tables, &mut inputs, params, &mut memory);
+    b.whole(arch.results(), graph);
+    if b.finish().is_err() {
+        return Vec::new();
+    }
+    let functions = g.ids().filter_map(|id| match g.tensor(id).op {
+        Op::Unary(function) | Op::Glu(function) => Some(function),
+        _ => None,
+    });
+    functions.collect()
 }
 
 /// Returns the combined requirements of all graphs of an architecture.
