@@ -26,6 +26,10 @@ impl TinyHub {
         let server = Server::start(move |request| match request.path.as_str() {
             path if path.contains("/none/") => Reply::Bytes(response("404 Not Found", &[], b"")),
             path if path.starts_with("/api/") => Reply::Bytes(listing(&[("m-Q8_0.gguf", &bytes, &sha256)])),
+            path if path.ends_with("slow.gguf") => {
+                std::thread::sleep(std::time::Duration::from_millis(300));
+                Reply::Bytes(file(request, &bytes))
+            }
             path if path.ends_with("torn.gguf") => Reply::Bytes(file(request, &bytes[..bytes.len() - 7])),
             _ => Reply::Bytes(file(request, &bytes)),
         });
@@ -85,6 +89,28 @@ fn model_name_replaces_file_in_all_commands() {
     assert_eq!(ids("user/repo"), ids(&hub.model));
     let shown = ended(hub.llama(&["show", "user/repo"]));
     assert!(shown.succeeds().contains(COMMIT), "{}", shown.out);
+}
+
+#[test]
+fn concurrent_downloads_of_a_url_share_one_file() {
+    let hub = TinyHub::new();
+    let url = format!("{}/slow.gguf", hub.server.address);
+    let start = || {
+        let mut command = hub.llama(&["pull", "-mu", &url]);
+        command.stdout(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    for process in [start(), start()] {
+        let output = process.wait_with_output().unwrap();
+        let path = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(
+            std::fs::read(path.trim_end()).unwrap(),
+            std::fs::read(&hub.model).unwrap()
+        );
+    }
+    // The first process requests the length and the data, and the second one waits.
+    assert_eq!(hub.server.requests("/slow.gguf").len(), 2);
+    let named = ended(hub.llama(&["pull", &url]));
+    named.fails_saying(&["pass a URL with -mu"]);
 }
 
 #[test]

@@ -89,6 +89,9 @@ impl<E: std::error::Error + 'static> From<E> for Failure {
 fn of_hub(error: &HubError) -> Failure {
     match error {
         HubError::Cancelled => Failure::Interrupted,
+        HubError::InvalidName { name, .. } if name.contains("://") => {
+            Failure::new(format_args!("{name} is not a model name; pass a URL with -mu"))
+        }
         HubError::InvalidName { .. } => Failure::new(format_args!("{error} (`llama pull --help` lists all)")),
         HubError::Offline { name } => Failure::new(format_args!(
             "cannot download {name}: offline mode is on (--offline, HF_HUB_OFFLINE); `llama list` shows cached models"

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use engine::gguf::GgufFile;
 use sha2::{Digest, Sha256};
 
-use super::blob::{admit, hexadecimal};
+use super::blob::{admit, hexadecimal, hold};
 use super::client::{Attempts, Client};
 use super::dirs;
 use super::listing::is_inside;
@@ -49,6 +49,11 @@ pub fn fetch(
     }
     fs::create_dir_all(&directory)
         .map_err(|e| HubError::new(format_args!("cannot use the directory {}: {e}", directory.display())))?;
+    // Two processes that write one partial file would mix their data.
+    let _held = hold(&directory.join(".lock"), observer, stop)?;
+    if path.is_file() {
+        return Ok(path);
+    }
     let about = ask(client, url, stop)?;
     // Partial downloads are named after the validator, so that a changed file is not mixed with its
     // predecessor. Without a validator, no partial download is resumed.
@@ -76,7 +81,7 @@ pub fn fetch(
     let fetched = transfer.run(&mut Share::of(&bar), stop);
     bar.finish_and_clear();
     fetched?;
-    check(url, &part).inspect_err(|_| {
+    check(url, &part, about.len).inspect_err(|_| {
         let _ = fs::remove_file(&part);
     })?;
     admit(&part, &path)?;
@@ -119,13 +124,16 @@ fn ask(client: &Client, url: &str, stop: &CancelHandle) -> HubResult<About> {
     })
 }
 
-fn check(url: &str, file: &Path) -> HubResult {
-    match GgufFile::open(file) {
-        Ok(_) => Ok(()),
-        Err(e) => Err(HubError::new(format_args!(
-            "{url}: the download is not a complete model: {e}"
-        ))),
-    }
+fn check(url: &str, file: &Path, len: u64) -> HubResult {
+    let reason = match (GgufFile::open(file), fs::metadata(file)) {
+        (Err(e), _) => e.to_string(),
+        (_, Err(e)) => e.to_string(),
+        (_, Ok(metadata)) if metadata.len() != len => format!("expected {len} bytes, found {}", metadata.len()),
+        _ => return Ok(()),
+    };
+    Err(HubError::new(format_args!(
+        "{url}: the download is not a complete model: {reason}"
+    )))
 }
 
 /// Returns the last path component, which must be a GGUF file name.

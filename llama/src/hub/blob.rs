@@ -64,7 +64,7 @@ impl Blob {
             fs::create_dir_all(directory)
                 .map_err(|e| HubError::new(format_args!("cannot use the directory {}: {e}", directory.display())))?;
         }
-        let _held = self.hold(bar.observer(), stop)?;
+        let _held = hold(&self.lock, bar.observer(), stop)?;
         let mut share = Share::of(bar);
         if self.is_known() {
             bar.inc(self.len);
@@ -106,30 +106,6 @@ impl Blob {
         Ok(())
     }
 
-    /// Waits for the lock. The locking protocol is the same as in other programs that share the cache.
-    fn hold(&self, observer: &Observer, stop: &CancelHandle) -> HubResult<File> {
-        let cannot = |e| HubError::new(format_args!("cannot lock {}: {e}", self.lock.display()));
-        let file = without_links(File::options().create(true).write(true).truncate(false))
-            .open(&self.lock)
-            .map_err(cannot)?;
-        let mut was_told = false;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(e)) => return Err(cannot(e)),
-            }
-            if stop.is_cancelled() {
-                return Err(HubError::Cancelled);
-            }
-            if !was_told {
-                observer.send(Event::Waiting);
-                was_told = true;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
     /// Returns the file's size and modification time, to detect changes.
     fn date(&self) -> Option<String> {
         let metadata = fs::metadata(&self.path)
@@ -145,6 +121,30 @@ impl Blob {
             let _ = path.parent().map(fs::create_dir_all);
             let _ = fs::write(path, date);
         }
+    }
+}
+
+/// Waits for a lock. The locking protocol is the same as in other programs that share the cache.
+pub fn hold(lock: &Path, observer: &Observer, stop: &CancelHandle) -> HubResult<File> {
+    let cannot = |e| HubError::new(format_args!("cannot lock {}: {e}", lock.display()));
+    let file = without_links(File::options().create(true).write(true).truncate(false))
+        .open(lock)
+        .map_err(cannot)?;
+    let mut was_told = false;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(e)) => return Err(cannot(e)),
+        }
+        if stop.is_cancelled() {
+            return Err(HubError::Cancelled);
+        }
+        if !was_told {
+            observer.send(Event::Waiting);
+            was_told = true;
+        }
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 
