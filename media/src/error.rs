@@ -23,10 +23,12 @@ pub enum MediaError {
         medium: &'static str,
     },
     /// The bytes start like none of the known formats.
-    #[error("the data is not in a known {medium} format ({known})")]
+    #[error("the data is {}not in a known {medium} format ({known})", .found.map_or(String::new(), |name| format!("{name}, ")))]
     UnknownFormat {
         /// `image` or `audio`.
         medium: &'static str,
+        /// Format that the bytes start like, if it is common.
+        found: Option<&'static str>,
         /// Names of the known formats.
         known: &'static str,
     },

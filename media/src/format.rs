@@ -42,6 +42,32 @@ impl Format {
         })
     }
 
+    /// Returns the name of a common format without a decoder that `bytes` start like.
+    pub(crate) fn name_of_other(bytes: &[u8]) -> Option<&'static str> {
+        let starts: [(usize, &[u8], &str); 18] = [
+            (4, b"ftypavif", "AVIF"),
+            (4, b"ftypheic", "HEIC"),
+            (4, b"ftypheix", "HEIC"),
+            (4, b"ftypmif1", "HEIF"),
+            (4, b"ftypM4A", "M4A"),
+            (4, b"ftyp", "MP4"),
+            (0, b"II*\0", "TIFF"),
+            (0, b"MM\0*", "TIFF"),
+            (0, b"\0\0\x01\0", "ICO"),
+            (4, b"jP  \r\n\x87\n", "JPEG 2000"),
+            (0, b"\xff\x0a", "JPEG XL"),
+            (4, b"JXL \r\n\x87\n", "JPEG XL"),
+            (0, b"%PDF-", "PDF"),
+            (0, b"<svg", "SVG"),
+            (0, b"FORM", "AIFF"),
+            (0, b"#!AMR", "AMR"),
+            (0, b"\x1aE\xdf\xa3", "WebM or Matroska"),
+            (0, b"RF64", "RF64"),
+        ];
+        let is = |(at, start, _): &&(usize, &[u8], &str)| bytes.get(*at..).is_some_and(|rest| rest.starts_with(start));
+        starts.iter().find(is).map(|(.., name)| *name)
+    }
+
     /// Returns whether this is a format of images.
     pub fn is_image(self) -> bool {
         matches!(

@@ -64,7 +64,10 @@ impl Limits {
         let format = Format::detect(bytes);
         let name = || format.map_or(medium.to_owned(), |format| format!("{format} {medium}"));
         limited(name, "bytes", bytes.len() as u64, self.bytes as u64)?;
-        format.ok_or(MediaError::UnknownFormat { medium, known })
+        format.ok_or_else(|| {
+            let found = Format::name_of_other(bytes);
+            MediaError::UnknownFormat { medium, found, known }
+        })
     }
 
     /// Checks the dimensions of an image.

@@ -100,7 +100,17 @@ fn other_media_and_unknown_formats_are_named() {
     let unknown = media::image::decode(b"<svg xmlns='http://www.w3.org/2000/svg'/>", &limits).unwrap_err();
     assert_eq!(
         unknown.to_string(),
-        "the data is not in a known image format (PNG, JPEG, WebP, GIF, BMP)"
+        "the data is SVG, not in a known image format (PNG, JPEG, WebP, GIF, BMP)"
+    );
+    let photo = media::image::decode(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", &limits).unwrap_err();
+    assert!(
+        photo.to_string().starts_with("the data is HEIC, not in a known"),
+        "{photo}"
+    );
+    let noise = media::audio::decode(b"what", 16_000, &limits).unwrap_err();
+    assert_eq!(
+        noise.to_string(),
+        "the data is not in a known audio format (WAV, MP3, FLAC, OGG Vorbis)"
     );
     let wav = b"RIFF\0\0\0\0WAVEfmt ";
     let audio = media::image::decode(wav, &limits).unwrap_err();

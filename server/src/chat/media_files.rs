@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::sync::Arc;
 
-use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use base64::{DecodeError, Engine};
 use engine::context::MediaRows;
 use engine::model::Medium;
 use llama::parts::MediaLayout;
@@ -202,8 +202,18 @@ fn decoded(data: &str, rules: DataRules<'_>) -> Result<Vec<u8>, ContentError> {
     let engine = if data.contains(['-', '_']) { SAFE } else { PLAIN };
     let bytes = engine
         .decode(data.as_bytes())
-        .map_err(|e| format!("invalid base64: {e}"))?;
+        .map_err(|e| format!("invalid base64: {}", reason(&e)))?;
     rules.limit.check(bytes.len()).map(|()| bytes)
+}
+
+/// Describes the first invalid character, or the missing end.
+fn reason(error: &DecodeError) -> String {
+    match error {
+        DecodeError::InvalidByte(offset, byte) => {
+            format!("unexpected character {:?} at offset {offset}", char::from(*byte))
+        }
+        _ => "the end is missing or wrong".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -276,7 +286,14 @@ mod tests {
             (url("file:///etc/passwd"), "files of the server are not read"),
             (url("/etc/passwd"), "expected a `data:` URL"),
             (url("data:image/png;base64"), "no comma"),
-            (url("data:image/png;base64,*"), "invalid base64"),
+            (
+                url("data:image/png;base64,aG*VsbG8"),
+                "invalid base64: unexpected character '*' at offset 2",
+            ),
+            (
+                url("data:image/png;base64,aGVsb"),
+                "invalid base64: the end is missing or wrong",
+            ),
             (
                 url("data:image/png;base64,aGVsbG8gd29ybGQ="),
                 "has 11 bytes; the limit is 8 (--media-max-mib)",

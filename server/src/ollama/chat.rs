@@ -262,7 +262,12 @@ fn read_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResul
     }
     if is_raw || suffix.is_some() || service.chat.template().is_empty() {
         if !marks.is_empty() {
-            return Err(ApiError::field("images", "cannot be combined with `raw` or `suffix`"));
+            let text = if is_raw || suffix.is_some() {
+                "cannot be combined with `raw` or `suffix`"
+            } else {
+                "the model has no chat template; send the images to /api/chat"
+            };
+            return Err(ApiError::field("images", text));
         }
         common.request.constraint = service.constraint(common.grammar.as_ref())?;
         common.request.prompt = match suffix {
