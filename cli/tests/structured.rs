@@ -227,18 +227,22 @@ fn reasoning_is_dimmed_on_terminal_or_hidden() {
     let raw = answer(&home, &model, &[&grammar[..], &["--hide-reasoning", "--raw"]].concat());
     assert_eq!(raw, thought);
     #[cfg(unix)]
-    for (no_color, seen) in [
-        (None, "\x1b[2m<think>ab</think>\x1b[0m\r\nyes\r\n"),
-        (Some("1"), "<think>ab</think>\r\nyes\r\n"),
+    for (name, value, is_dimmed) in [
+        ("NO_COLOR", "", true),
+        ("NO_COLOR", "1", false),
+        ("TERM", "dumb", false),
     ] {
+        let seen = if is_dimmed {
+            "\x1b[2m<think>ab</think>\x1b[0m\r\nyes\r\n"
+        } else {
+            "<think>ab</think>\r\nyes\r\n"
+        };
         let mut command = home.llama(&[&["run", &model, "abc", "--no-stats"], &grammar[..]].concat());
-        command
-            .env_remove("NO_COLOR")
-            .envs(no_color.map(|value| ("NO_COLOR", value)));
+        command.env_remove("NO_COLOR").env(name, value);
         let mut terminal = crate::common::terminal::Terminal::start(command);
         let all = terminal.wait_for("yes\r\n");
         assert!(all.ends_with(seen), "{all:?}");
-        assert_eq!(all.contains("\x1b[2m"), no_color.is_none(), "{all:?}");
+        assert_eq!(all.contains("\x1b[2m"), is_dimmed, "{all:?}");
         assert!(terminal.end().success());
     }
 }

@@ -92,8 +92,9 @@ pub fn is_plain(stream: Stream) -> bool {
         Stream::Err => (style().log_colors, io::stderr().is_terminal()),
     };
     let has_no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
     match colors {
         Some(colors) => !colors,
-        None => has_no_color || !is_terminal,
+        None => has_no_color || is_dumb || !is_terminal,
     }
 }
