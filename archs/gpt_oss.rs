@@ -37,7 +37,7 @@ arch_macros::arch! {
         rope_freq_base = "rope_parameters.rope_theta" or "rope_theta" or 150000.0;
         n_swa = "sliding_window" or 128;
         swa_pattern = "layer_types" == text("sliding_attention") or 2;
-        // The class multiplies by a sigmoid of scaled values, whatever the activation is.
+        // The class always multiplies by a sigmoid of scaled values and ignores `hidden_act`.
         check first("hidden_act", text("silu")) == text("silu"), "hidden_act must be silu for this architecture";
         check first("swiglu_limit", 7.0) == 7.0, "swiglu_limit must be 7 for this architecture";
         layer {

@@ -2,9 +2,9 @@
 #pragma once
 #include "common.cuh"
 
-// 256 values of up to 64 columns of a tile. `values[g][c][t]` are the values of group `g` (32 adjacent ones) of column `c`
-// for lane `t` of a quad, in the order of `halves_of_rows.cuh`. `sums[c][t][i]` are sums `8 * i + 2 * t` and the next, as
-// f16 and remainder.
+// 256 values of up to 64 columns of a tile. `values[g][c][t]` are the values of group `g` (32 adjacent values) of column
+// `c` for lane `t` of a quad, in the order of `halves_of_rows.cuh`. `sums[c][t][i]` contains sums `8 * i + 2 * t` and
+// `8 * i + 2 * t + 1`, each as an f16 value and its rounding error in f16.
 //
 // COLUMNS: columns of a tile. SUMS: number of sums, of groups or of their halves: 8 or 16.
 struct __align__(16) Step {

@@ -27,7 +27,7 @@ pub enum MediaError {
     UnknownFormat {
         /// `image` or `audio`.
         medium: &'static str,
-        /// Format that the bytes start like, if it is common.
+        /// Common format whose signature the bytes start with, if any.
         found: Option<&'static str>,
         /// Names of the known formats.
         known: &'static str,

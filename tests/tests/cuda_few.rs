@@ -66,7 +66,7 @@ fn eight_columns_load_weights_once() {
     });
 }
 
-/// Rows that are padded to multiples of 16 bytes are multiplied by the same kernels as others.
+/// Rows that are padded to multiples of 16 bytes are multiplied by the kernels for aligned rows.
 #[test]
 fn padded_rows_are_multiplied_as_integers() {
     with_device("cuda_few::padded_rows_are_multiplied_as_integers", || {

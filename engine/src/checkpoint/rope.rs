@@ -79,7 +79,7 @@ impl Scaling<'_> {
         vec![("rope_freqs", (0..self.n_rot / 2).map(of).collect())]
     }
 
-    /// Returns the attention factor of YaRN, unless it is the usual one.
+    /// Returns the attention factor of YaRN; `None` for the default.
     fn yarn_attention(&self, factor: f64, has_own_mscale: bool) -> Result<Option<f64>, CheckpointError> {
         let [mscale, all_dim] = ["mscale", "mscale_all_dim"].map(|name| self.number(name).filter(|x| *x != 0.0));
         let of = |mscale: f64| {

@@ -187,7 +187,7 @@ impl KnownFields<'_> {
         Some(here)
     }
 
-    /// Returns the known name of a setting with several names; `None` if `given` also sets another name of the setting.
+    /// Returns this server's name of a setting with several names; `None` if `given` also contains another of its names.
     fn synonym(&self, name: &str, given: &Map<String, Json>) -> Option<&'static str> {
         let names = SYNONYMS.iter().find(|names| names.contains(&name))?;
         if self.has(name) {

@@ -166,7 +166,7 @@ fn unknown(name: &str, known: &[&[Field]]) -> ApiError {
     let near = nearest_names(name, names);
     let hint = match name {
         "lora" => {
-            "; only routes that generate text accept it, and POST /lora-adapters sets the scales for all requests"
+            "; only routes that generate text have this field; POST /lora-adapters sets the scales for all requests"
                 .to_owned()
         }
         _ if near.is_empty() => String::new(),

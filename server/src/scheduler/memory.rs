@@ -218,8 +218,7 @@ impl Memory {
     pub fn restore_slot(&mut self, id: usize, owner: u64, path: &Path) -> CommandResult<usize> {
         self.check_idle(id, owner)?;
         self.erase(id);
-        let n_prompt = self.sequences.n_prompt_of(id);
-        self.sequences.take(id, self.key(owner, None), n_prompt);
+        self.sequences.take(id, self.key(owner, None), 0);
         self.sequences.release(id);
         self.adapt(id)?;
         let tokens = match self.context.load_seq_session(id, path) {

@@ -84,7 +84,7 @@ impl HalfTiles {
     }
 
     /// Returns the tiles for groups with `sizes[1]` columns on average, under the conditions of [`HalfTiles::of`]. A tile
-    /// has columns of a single group, so it should not be much larger than a group.
+    /// has columns of a single group, so a tile should not be much larger than a group.
     pub(super) fn of_groups(task: &Task<'_>, w: &TensorArg, sizes: [u32; 3]) -> Option<HalfTiles> {
         let (gpu, most) = (task.target.gpu(), sizes[1] + sizes[1] / 4);
         let tiles = HalfTiles::of(task, w, sizes)?;

@@ -108,7 +108,7 @@ impl Tiles {
     }
 
     /// Returns the tile for matmuls of groups with `columns` columns on average. A tile holds columns of a
-    /// single group, so it should not be much larger than a group.
+    /// single group, so a tile should not be much larger than a group.
     pub(super) fn of_groups(self, rows: u32, columns: u32, n_groups: u32) -> Tile {
         if !self.gpu.has_bfloats {
             return FEW;
